@@ -344,7 +344,9 @@ async def test_the_default_sandbox_runs_code_and_blocks_the_internet(tmp_path: P
 async def test_the_documented_default_configuration_means_what_it_says(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("SECRET=1")
     (tmp_path / "sandbox.json").write_text(DEFAULT_CONFIG)
-    async with CodeExecutor(sandbox=True, sandbox_config=tmp_path / "sandbox.json", working_dir=tmp_path) as executor:
+    with pytest.warns(UserWarning, match="code can read every file that this user can, except .env"):
+        made = CodeExecutor(sandbox=True, sandbox_config=tmp_path / "sandbox.json", working_dir=tmp_path)
+    async with made as executor:
         result = await executor.execute("open('made', 'w').write('x'); open('/etc/hostname').read()")
         assert result.ok
         assert (tmp_path / "made").exists()

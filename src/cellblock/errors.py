@@ -46,10 +46,16 @@ if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
 
 
-NO_NETWORK = (
-    "this session has no network: allow hosts with allow_hosts= (on the command line: --allow-host), or in its "
-    "sandbox_config (network.allowedDomains), when it is made"
-)
+def with_host(host: str) -> str:
+    """Return the option that lets a session reach a host, in Python and on the command line.
+
+    With single quotes only: libraries show messages by `repr`, which escapes them if there are double ones, too.
+    """
+    quoted = f"'{host}'" if " " in host else host
+    return f"hosts=['{host}'] (on the command line: --host {quoted}; for cellblock mcp and serve: --allow-host {quoted})"
+
+
+NO_NETWORK = f"this session has no network: to reach a host, make a session with {with_host('NAME')}"
 """The explanation for a failed connection in a session without a network."""
 
 NO_NETWORK_BY_LANDLOCK = (
@@ -59,8 +65,8 @@ NO_NETWORK_BY_LANDLOCK = (
 """The same for a sandbox that has no network whatever is allowed."""
 
 ONLY_PROXY = (
-    "this session reaches only the hosts in allow_hosts (network.allowedDomains), and those through its proxy, which "
-    "HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
+    "this session reaches only the hosts that its option hosts (--host) or its policy names, and those through its proxy, "
+    "which HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
 )
 """The explanation for a failed connection that bypasses the proxy."""
 

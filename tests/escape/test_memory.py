@@ -104,20 +104,6 @@ for _ in range(20_000):
         libc.msgsnd(queue, (1).to_bytes(8, 'little') + bytes(8192), ctypes.c_size_t(8192), 0o4000)
 time.sleep(60)
 """
-ATTRIBUTES = """
-import os, time
-for place in '/tmp', '/dev/shm', os.path.expanduser('~'):
-    try:
-        for name in range(10):
-            path = f'{place}/{name}'
-            open(path, 'w').close()
-            for number in range(2500):
-                os.setxattr(path, f'user.{number}', bytes(60_000))
-    except OSError as error:
-        if error.errno != 28:
-            raise
-time.sleep(60)
-"""
 LATER = """
 import os, threading
 def grow():
@@ -152,7 +138,6 @@ CODES = {
     "mapped by one process": MAPPED,
     "over children": SPREAD,
     "in files": FILES,
-    "in attributes": ATTRIBUTES,
     "in sockets": SOCKETS,
     "in large sockets": LARGE_SOCKETS,
     "in page tables": TABLES,
@@ -160,7 +145,7 @@ CODES = {
     "in queues": QUEUES,
 }
 
-STAYS = {"in files", "in attributes", "in segments", "in queues"}
+STAYS = {"in files", "in segments", "in queues"}
 """What does not go with a kernel"""
 
 
@@ -169,7 +154,8 @@ async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Ses
     result = await small.execute(ONE, timeout=60)
     assert result.status == "error"
     assert result.error is not None
-    assert (result.error.ename, result.error.evalue) == ("MemoryError", "out of memory: the session may use 256 MiB")
+    assert result.error.ename == "MemoryError"
+    assert result.error.evalue.startswith("out of memory: the session may use 256 MiB; ")
     assert await value(small, "kept.clear(); mine") == 1
 
 

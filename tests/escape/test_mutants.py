@@ -51,7 +51,6 @@ ENDLESS = frozenset(
         "44 callbacks that wait for themselves",
         "44 the last rung",
         "45 all processes together",
-        "45 attributes of files",
         "45 buffers of sockets",
         "45 page tables",
         "45 shared memory and queues of System V",
@@ -73,6 +72,7 @@ ENDLESS = frozenset(
 )
 
 EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+UNDO, COUNTERS = f"{HERE}undo.py::test_", f"{HERE}counters.py::test_"
 VERIFIER = "escape/test_verifier.py::test_"
 WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
@@ -392,6 +392,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",
         Edit("walls/linux/seccomp.py", "_file_commands", "return ()"),
     ),
+    "5 access lists": mutant(
+        f"{HERE}system_calls.py::test_files_get_no_attributes[system.posix_acl_default]",
+        Edit("walls/linux/seccomp.py", "ATTRIBUTES", '(Conditional("setxattr fsetxattr", "", (), ALLOW),)'),
+    ),
     "14 options of prctl": mutant(
         f"{HERE}system_calls.py::test_dangerous_options_of_prctl_are_refused",
         Edit("walls/linux/seccomp.py", "_prctl_options", "return (((), ALLOW),)"),
@@ -412,10 +416,6 @@ MUTANTS: dict[str, Mutant] = {
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]", CONDEMNED
     ),
-    "45 attributes of files": mutant(
-        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in attributes]",
-        Edit("launch/init/processes.py", "_kept_beside_content", "return 0"),
-    ),
     "45 buffers of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
         Edit("launch/init/sockets.py", "buffered", "return 0"),
@@ -430,6 +430,40 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 inotify": mutant(
         f"{HERE}system_calls.py::test_watches_and_pending_signals_are_few", Edit("walls/sandbox/plan.py", "_INOTIFY", "()")
+    ),
+    "45 objects of the Linux kernel's": mutant(
+        "launch/init/test_kernel_objects.py::test_what_a_process_has_too_many_of_is_named[file locks]",
+        Edit("launch/init/kernel_objects.py", "KernelObjects.look", "pass"),
+    ),
+    "45 descriptors in flight": mutant(
+        f"{COUNTERS}limits_of_sessions_are_below_those_of_trusted_processes[4096]",
+        Edit("host/host_kernels.py", "_make_room_for", "pass"),
+    ),
+    "45 limits of open files": mutant(
+        f"{COUNTERS}limits_of_sessions_are_below_those_of_trusted_processes[1048576]",
+        Edit("walls/sandbox/confine.py", "_part_of", "return open_files"),
+    ),
+    "45 terminals": mutant(
+        f"{COUNTERS}the_terminals_of_a_session_are_few", Edit("walls/sandbox/mounts.py", "_TERMINALS", "4096")
+    ),
+    "45 asynchronous I/O": mutant(f"{COUNTERS}what_the_machine_has_one_maximum_for_does_not_exist", FILTER),
+    "45 pipes": mutant(f"{COUNTERS}pipes_are_not_made_larger", Edit("walls/linux/seccomp.py", "large_pipes", "return ()")),
+    "45 queues of the user": mutant(f"{COUNTERS}a_queue_of_messages_is_not_all_that_the_user_may_have", MEMORY),
+    "45 maxima of namespaces": mutant(
+        "walls/sandbox/test_namespaces.py::test_what_a_user_namespace_uses_leaves_a_part_to_its_user",
+        Edit("walls/sandbox/namespaces.py", "_leave_a_part", "return []"),
+    ),
+    "45 instances of inotify": mutant(
+        "walls/sandbox/test_namespaces.py::test_half_of_inotify_is_left_to_the_user",
+        Edit("walls/sandbox/namespaces.py", "_share_inotify", "pass"),
+    ),
+    "45 what hides": mutant(
+        f"{UNDO}memory_of_a_process_that_hides_counts",
+        Edit("launch/init/processes.py", "_in_full", "return 0"),
+    ),
+    "45 objects of what hides": mutant(
+        "launch/init/test_kernel_objects.py::test_what_hides_is_ended_when_the_machines_kernel_memory_has_grown",
+        Edit("launch/init/kernel_objects.py", "_HIDDEN_GROWTH", "1 << 62"),
     ),
     "45 page tables": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
@@ -714,6 +748,14 @@ MUTANTS: dict[str, Mutant] = {
     "43 names in a project": mutant(
         f"{HERE}planting.py::test_what_runs_code_cannot_be_made_in_a_project[.vscode]",
         Edit("walls/sandbox/placeholders.py", "is_project", "return False"),
+    ),
+    "43 names of an idle session": mutant(
+        f"{HERE}planting.py::test_what_runs_while_an_idle_session_has_no_placeholders_creates_nothing",
+        Edit("walls/sandbox/covers.py", "close_directory", "return []"),
+    ),
+    "43 what the user makes meanwhile": mutant(
+        f"{HERE}planting.py::test_what_the_user_makes_while_a_session_is_idle_is_protected",
+        Edit("walls/sandbox/covers.py", "Covers.cover_all", "pass"),
     ),
     "51 placeholders": mutant(
         "tools/mcp/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",
@@ -1090,6 +1132,25 @@ MUTANTS: dict[str, Mutant] = {
     "61 ids of executions": mutant(
         "service/store/test_journal.py::test_an_id_that_is_none_is_not_found",
         Edit("service/store/journal.py", "is_id", "return True"),
+    ),
+    "64 the memory of copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[writes to its memory]",
+        Edit("launch/init/successor.py", "hide", "pass"),
+    ),
+    "64 limits of copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[limits it]",
+        Edit("walls/linux/seccomp.py", "of_itself", "return (((), ALLOW),)"),
+    ),
+    "64 priorities of copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[slows it down]",
+        Edit("walls/linux/seccomp.py", "of_itself", "return (((), ALLOW),)"),
+    ),
+    "64 signals to copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[signals it]",
+        Edit("launch/init/successor.py", "block_signals", "pass"),
+    ),
+    "64 memory that copies share": mutant(
+        f"{UNDO}memory_that_is_shared_with_the_past_is_named", Edit("worker/forks/safety.py", "_shared_memory", "return []")
     ),
     "64 what does not survive a copy": mutant(
         f"{FORKS}test_a_thread_is_named", Edit("worker/forks/safety.py", "refusal", "return None")

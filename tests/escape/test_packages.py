@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -122,11 +125,38 @@ async def session(shop: Host, tmp_path: Path) -> AsyncIterator[Session]:
         yield session
 
 
+@contextmanager
+def command_lines(word: str) -> Iterator[set[str]]:
+    """Collect the command lines of all processes of the machine that contain a word."""
+    found: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.002):
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                with suppress(OSError):
+                    line = Path("/proc", pid, "cmdline").read_text()
+                    found.update([line] if word in line else [])
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        watcher.join()
+
+
 @pytest.mark.slow
 async def test_code_of_the_session_finds_no_password_and_no_way_to_the_index(session: Session, upstream: Index) -> None:
     await ok(session, WATCH)
-    result = await ok(session, "%pip install tiny-demo\nimport tiny_demo")
+    with command_lines("--index-url") as shown:
+        result = await ok(session, "%pip install tiny-demo\nimport tiny_demo")
     assert PASSWORD not in f"{result.text}{result.output}"
+    # Other users of the machine can read command lines, and without a sandbox they can reach the listener.
+    urls = {argument for line in shown for argument in line.split("\0") if argument.startswith("http:")}
+    assert urls
+    assert all(re.fullmatch(r"http://127\.0\.0\.1:\d+/0/", url) for url in urls)
     assert await value(session, "looking = False\nwatcher.join()\nfound[:5]") == []
     assert not upstream.refused
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from cellblock import Host, Session
 from cellblock.common import config
+from cellblock.host.kernels import idling
 from cellblock.walls.sandbox.policy import MAKEABLE, PROTECTED, SECRET, Filesystem, Policy
 from cells import value
 from processes import eventually
@@ -254,6 +255,64 @@ os.mkdir('evil'), write('file'), write('evil/tasks.json')
         *("EBUSY", "EBUSY", "EROFS", []),
     ]
     assert sorted(path.name for path in workspace.iterdir()) == [".npmrc", "evil", "file"]
+
+
+@pytest.fixture
+async def idle(native_host: Host, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Session]:
+    """A session in a project, whose placeholders are removed soon."""
+    monkeypatch.setattr(idling, "QUIET", 0.1)
+    (workspace / ".npmrc").write_text("")
+    (workspace / "deep").mkdir()
+    names = (*PROTECTED, "deep/settings")
+    policy = Policy(filesystem=Filesystem(deny_write=names))
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+        yield await arm(session)
+
+
+async def test_what_runs_while_an_idle_session_has_no_placeholders_creates_nothing(idle: Session, workspace: Path) -> None:
+    """A thread of a kernel that reports nothing of it: the names are tried by every way that leads there."""
+    code = f"""
+import sys, threading, time
+sys.modules["cellblock.worker.forks.safety"].threads_run_now = lambda: False
+heard, here, deep = set(), os.open('.', os.O_RDONLY), os.open('deep', os.O_RDONLY)
+os.mkdir('evil')
+def plant():
+    while True:
+        for name in {[".vscode", ".mcp.json", ".env", ".git/../.claude"]}:
+            heard.update([answer(os.mkdir, name), answer(lambda: os.mkdir(name, dir_fd=here)), answer(os.rename, 'evil', name),
+                          answer(os.symlink, 'evil', name), answer(os.chmod, name, 0o700), answer(os.rmdir, name)])
+        heard.update([answer(lambda: os.mkdir('settings', dir_fd=deep)), answer(os.rename, 'deep', 'moved')])
+        time.sleep(0.0005)
+threading.Thread(target=plant, daemon=True).start()
+"""
+    assert (await idle.execute(code)).ok
+    for _ in range(5):
+        await eventually(lambda: sorted(path.name for path in workspace.iterdir()) == [".npmrc", "deep", "evil"])
+        assert [*(workspace / "deep").iterdir()] == []
+        found = set(await value(idle, "sorted(map(str, heard))"))
+        assert "EROFS" in found
+        assert found <= {"EROFS", "EEXIST", "EBUSY", "ENOENT", "EPERM", "EACCES"}
+
+
+async def test_what_the_user_makes_while_a_session_is_idle_is_protected(idle: Session, workspace: Path) -> None:
+    assert (await idle.execute("write('.mise'), write('conf.json')")).ok
+    await eventually(lambda: sorted(path.name for path in workspace.iterdir()) == [".mise", ".npmrc", "conf.json", "deep"])
+    (workspace / ".env").write_text("SECRET")
+    (workspace / ".mcp.json").symlink_to("conf.json")
+    (workspace / ".vscode").mkdir()
+    (workspace / "deep" / "settings").write_text("")
+    (workspace / ".npmrc").unlink()
+    (workspace / ".npmrc").write_text("token")
+    code = "[answer(lambda: open('.env').read()), answer(lambda: open('.npmrc').read())]"
+    assert await value(idle, code) == ["EACCES", "EACCES"]
+    names = [".env", ".mcp.json", "conf.json", ".vscode/x", "deep/settings", ".claude/x"]
+    refused = await value(idle, f"[write(name) for name in {names}]")
+    assert set(refused) <= {"EROFS", "EACCES"}
+    assert await value(idle, "[write('free'), answer(os.rename, 'deep', 'x'), answer(os.unlink, '.env')]") == [
+        None,
+        "EBUSY",
+        "EBUSY",
+    ]
 
 
 async def test_nothing_is_in_the_way_where_there_is_no_project(attack: Attack, workspace: Path) -> None:

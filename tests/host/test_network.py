@@ -60,7 +60,7 @@ async def test_what_the_policy_does_not_name_is_refused_and_the_session_is_told_
         result = await session.execute(f"{GET}opener.open('http://127.0.0.1:{port}/')")
     assert result.error is not None
     assert result.error.evalue.startswith("HTTP Error 403")
-    remedy = f'to allow it, add "127.0.0.1:{port}" to allow_hosts'
+    remedy = f"to allow it, make a session with hosts=['127.0.0.1:{port}']"
     assert remedy in result.stderr
     assert remedy in result.error.evalue
     assert [(denial.host, denial.port) for denial in session.denials] == [("127.0.0.1", port)]

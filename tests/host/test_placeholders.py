@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import sys
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
+from cellblock.errors import BusyError
+from cellblock.host.kernels import idling
+from cellblock.host.kernels.idling import Idling
 from cellblock.walls.sandbox.placeholders import is_placeholder
 from cells import value
 from conftest import BOOT, Launch
@@ -220,3 +224,168 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove placeholders sooner than users would want."""
+    monkeypatch.setattr(idling, "QUIET", 0.1)
+
+
+TRIES = """
+import os
+def tried(act):
+    try:
+        return act() or 'done'
+    except OSError as error:
+        return errno.errorcode[error.errno]
+import errno
+[tried(lambda: open('.env').read()), tried(lambda: open('.mcp.json').read()), tried(lambda: open('.mcp.json', 'w')),
+ tried(lambda: os.mkdir('.vscode/sub')), tried(lambda: os.mkdir('.claude')), tried(lambda: os.chmod('.claude', 0o700)),
+ tried(lambda: os.mkdir('ours'))]
+"""
+
+
+async def idle(workspace: Path, *there: str) -> None:
+    """Wait until nothing but these names is there."""
+    await eventually(lambda: sorted(os.listdir(workspace)) == sorted((MARK, *there)))
+
+
+async def test_an_idle_session_has_none_and_what_the_user_makes_meanwhile_is_protected(
+    native_host: Host, workspace: Path, soon: None
+) -> None:
+    async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+        await session.execute("1")
+        await idle(workspace)
+        (workspace / ".env").write_text("SECRET")
+        (workspace / ".mcp.json").write_text("theirs")
+        (workspace / ".vscode").mkdir()
+        expected = ["EACCES", "theirs", "EROFS", "EROFS", "EEXIST", "EROFS"]
+        assert await value(session, TRIES) == [*expected, "done"]
+        await idle(workspace, ".env", ".mcp.json", ".vscode", "ours")
+        assert await value(session, TRIES) == [*expected, "EEXIST"]
+        mounts = await value(session, "len(open('/proc/self/mountinfo').readlines())")
+        await idle(workspace, ".env", ".mcp.json", ".vscode", "ours")
+        assert await value(session, "len(open('/proc/self/mountinfo').readlines())") == mounts
+    await idle(workspace, ".env", ".mcp.json", ".vscode", "ours")
+    assert (workspace / ".env").read_text() == "SECRET"
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "import asyncio\nleft = asyncio.create_task(asyncio.sleep(600))",
+        "import threading\nevent = threading.Event()\nthreading.Thread(target=event.wait, daemon=True).start()",
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'])",
+        "import asyncio\nserver = await asyncio.start_server(lambda *_: None, '127.0.0.1', 0)",
+        "import signal\nsignal.setitimer(signal.ITIMER_REAL, 600)",
+        "file = open('log', 'w')",
+    ],
+    ids=["task", "thread", "child", "server", "timer", "file"],
+)
+async def test_a_session_with_background_work_keeps_its_placeholders(
+    native_host: Host, workspace: Path, monkeypatch: pytest.MonkeyPatch, soon: None, begin: str
+) -> None:
+    tried = asyncio.Event()
+    later = Idling._try_later
+
+    def noted(self: Idling) -> None:
+        tried.set()
+        later(self)
+
+    monkeypatch.setattr(Idling, "_try_later", noted)
+    async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+        assert (await session.execute(begin)).ok
+        await asyncio.wait_for(tried.wait(), 20)
+        assert kept(workspace)
+        assert await value(session, PLANT) == "File exists"
+
+
+async def test_a_program_beside_an_idle_session_runs_with_names_blocked(
+    native_host: Host, workspace: Path, soon: None
+) -> None:
+    async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+        await session.execute("1")
+        await idle(workspace)
+        ran = await session.exec(["mkdir", ".vscode", "made"])
+        assert b"File exists" in ran.stderr
+        await idle(workspace, "made")
+
+
+async def test_two_sessions_share_them_while_either_runs(native_host: Host, workspace: Path, soon: None) -> None:
+    images = workspace.parent / "images"
+    async with native_host.session(working_dir=workspace, images_dir=images) as one:
+        async with native_host.session(working_dir=workspace, images_dir=images) as other:
+            await asyncio.gather(one.execute("1"), other.execute("1"))
+            await idle(workspace)
+            running = asyncio.create_task(one.execute("import time; time.sleep(1)"))
+            await eventually(lambda: kept(workspace))
+            for _ in range(3):
+                assert await value(other, PLANT) == "File exists"
+                await asyncio.sleep(0.2)
+                assert kept(workspace)
+            await running
+        await idle(workspace)
+        assert await value(one, PLANT) == "File exists"
+    await eventually(gone(workspace))
+
+
+async def test_a_session_that_cannot_block_names_runs_nothing_and_loses_nothing(
+    native_host: Host, workspace: Path, monkeypatch: pytest.MonkeyPatch, soon: None
+) -> None:
+    async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+        await session.execute("x = 7")
+        await idle(workspace)
+        other = os.open(workspace, os.O_RDONLY)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match=r"cannot be blocked again.*is locked \(flock\) by another program"):
+            await session.execute("1")
+        await idle(workspace)
+        os.close(other)
+        assert await value(session, "x") == 7
+        assert await value(session, PLANT) == "File exists"
+
+
+async def test_an_undo_of_an_idle_session_blocks_names_again(native_host: Host, workspace: Path, soon: None) -> None:
+    async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+        await session.execute("x = 1")
+        await session.execute("x = 2; open('made', 'w').close()")
+        await idle(workspace, "made")
+        await session.undo()
+        await idle(workspace)
+        assert await value(session, "x") == 1
+        assert await value(session, PLANT) == "File exists"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["host", "init"])
+async def test_nothing_is_left_of_an_idle_session_that_was_killed(workspace: Path, victim: str) -> None:
+    async with another(workspace, "zygote") as pid:
+        await idle(workspace)
+        (workspace / ".env").write_text("SECRET")
+        (guard,) = booted(pid)
+        everything = below(guard)
+        for one in [pid] if victim == "host" else everything:
+            _kill(one)
+        await eventually(lambda: not below(guard) or victim == "init")
+    await idle(workspace, ".env")
+    assert (workspace / ".env").read_text() == "SECRET"
+
+
+@pytest.mark.slow
+async def test_an_init_that_is_killed_while_it_blocks_names_leaves_nothing(workspace: Path, soon: None) -> None:
+    for turn in range(12):
+        async with (
+            Host(isolate="native") as host,
+            host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session,
+        ):
+            await session.execute("1")
+            await idle(workspace)
+            inits = {pid for guard in booted(os.getpid()) for pid in below(guard)}
+            asking = asyncio.create_task(session.execute("1"))
+            await asyncio.sleep(0.0005 * turn)
+            for pid in inits:
+                _kill(pid)
+            await asyncio.wait([asking])
+            asking.exception()
+        await eventually(gone(workspace))

@@ -147,12 +147,12 @@ async def test_a_refused_host_is_told_first_with_the_rule_that_allows_it(native_
         result = caught.value.result
         assert result is not None
         assert result.error is not None
-        told = 'example.org:8080 was refused: allow it with allow_hosts=["example.org:8080"] '
-        told += "(on the command line: --allow-host example.org:8080)"
-        assert result.for_model().startswith(f"Error: {result.error.ename}: {told}, ")
+        told = "example.org:8080 was refused: to allow it, make a session with hosts=['example.org:8080'] "
+        told += "(on the command line: --host example.org:8080;"
+        assert result.for_model().startswith(f"Error: {result.error.ename}: {told} ")
         assert result.for_model().count("example.org:8080 was refused") == 1
-        assert "to allow it, add" in result.error.evalue
-        assert "to allow it, add" not in result.for_model().partition("[cellblock]")[0]
+        assert "names this host; to allow it" in result.error.evalue
+        assert "names this host; to allow it" not in result.for_model().partition("[cellblock]")[0]
         with pytest.raises(CodeExecutionError) as caught:
             await executor.execute(f"try:\n    exec({code!r})\nexcept Exception: 1 / 0")
         result = caught.value.result

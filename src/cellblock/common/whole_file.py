@@ -8,6 +8,8 @@ import secrets
 from contextlib import suppress
 from typing import IO
 
+from cellblock.common.new_mode import create
+
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 """Errors of file systems that cannot sync a file, or a directory: nothing more can be done there."""
 
@@ -59,7 +61,7 @@ class WholeFile:
         directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(name, flags, self._mode, dir_fd=directory), "w+b")
+            self._file = os.fdopen(create(name, flags, self._mode, dir_fd=directory), "w+b")
         except BaseException:  # also an interrupt: no one else closes it
             os.close(directory)
             raise

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from cellblock.common.sandbox_options import PATHS as PATH_LISTS
+
 PATHS = ("working_dir", "images_dir", "spill_dir", "rules", "sandbox_config")
 """Options that can be paths."""
 
@@ -25,10 +27,17 @@ def as_meant(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_meant(name: str, value: Any) -> Any:
+    if name in PATH_LISTS:
+        return [_absolute(path) for path in value] if isinstance(value, list | tuple) else [_absolute(value)]
     if not isinstance(value, str) or not value:
         return value
     if name in PATHS:
-        return os.path.abspath(os.path.expanduser(value))
+        return _absolute(value)
     if name == "python" and (os.sep in value or value.startswith("~")):  # else it is a command, which PATH finds
-        return os.path.abspath(os.path.expanduser(value))
+        return _absolute(value)
     return [value] if name in _LISTS else value
+
+
+def _absolute(path: Any) -> Any:
+    """Return an absolute path; anything else, such as an empty text, as it is: it is refused later."""
+    return os.path.abspath(os.path.expanduser(path)) if isinstance(path, str | os.PathLike) and path else path

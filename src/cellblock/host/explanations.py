@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import CellblockError, LaunchError, did_you_mean
 from cellblock.host.kernels.cell_result import readable
 from cellblock.model import CodeExecutionResult, ErrorInfo, OutputItem
+from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
     from cellblock.host.files import Files
@@ -22,6 +23,10 @@ _MISSING = re.compile(r"No module named '([A-Za-z_][\w.]{0,200})\.(\w{1,100})'",
 _NOT_IN = re.compile(r"cannot import name '(\w{1,100})' from '([A-Za-z_][\w.]{0,200})'", re.ASCII)
 _TOO_MANY = re.compile(r"\[Errno 11\]|can't start new thread$")
 _STARTS = re.compile(r"fork|spawn|Popen|start_new_thread|start\(\)")
+
+_NOT_THERE = re.compile(r"\[Errno 2\] No such file or directory: '(/[^']{1,4096})'")
+_OWN = ("/tmp", "/dev", "/proc", "/sys", "/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin", "/run", "/home/user")
+"""Directories that a sandbox has for itself, or shows as they are."""
 
 _MOST_NAMES = 1000
 """Names that are compared: a session can make any number of them."""
@@ -81,7 +86,7 @@ class Explanations:
         error = result.error
         if error is None or result.status != "error":
             return result
-        how = self._of_directory() or self._of_processes(error) or await self._of_module(error)
+        how = self._of_directory() or self._of_processes(error) or self._of_path(error) or await self._of_module(error)
         return _told(result, error, how) if how else result
 
     def _of_directory(self) -> str:
@@ -103,6 +108,19 @@ class Explanations:
         return (
             f"the session may have {most:,} processes and threads: end some, or allow more in its policy, "
             "Resources(processes=…)"
+        )
+
+    def _of_path(self, error: ErrorInfo) -> str:
+        if error.ename != "FileNotFoundError" or not self._tier.sandboxed or self._policy.filesystem.everything:
+            return ""
+        if (match := _NOT_THERE.match(error.evalue)) is None:
+            return ""
+        path = os.path.normpath(match[1])  # nothing is looked up: code must not learn what exists outside
+        if any(is_inside(path, top) for top in (self._directory, *_OWN)):
+            return ""
+        return (
+            "a session sees only its workspace and the system: to let it read something else, make a session with "
+            'read=["PATH"] (on the command line: --read PATH)'
         )
 
     async def _of_module(self, error: ErrorInfo) -> str:

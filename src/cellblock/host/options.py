@@ -33,12 +33,23 @@ _ELSEWHERE = {
 _SAME = {
     **dict.fromkeys(("cwd", "dir", "directory", "workspace", "root"), "working_dir"),
     **dict.fromkeys(("env", "envs", "environ", "environment", "env_vars"), "kernel_env"),
-    **dict.fromkeys(("network", "hosts", "domains", "internet"), "allow_hosts"),
+    **dict.fromkeys(("network", "domains", "internet", "host", "allow_host", "allow_hosts"), "hosts"),
+    **dict.fromkeys(("mem", "memory_limit", "mem_limit", "max_memory", "ram"), "memory"),
+    **dict.fromkeys(("readable", "read_only", "allow_read", "mounts", "volumes"), "read"),
+    **dict.fromkeys(("writable", "read_write", "allow_write"), "write"),
 }
 """Options by the names that other libraries have for them."""
 
-_RESOURCES = ("memory", "processes", "cpu")
-"""What is limited by the sandbox's policy."""
+_RESOURCES = ("processes", "cpu")
+"""Resources that only a policy limits."""
+
+_POLICY = {
+    "memory": "resources=Resources(memory=…)",
+    "read": "filesystem=Filesystem(read=[…])",
+    "write": "filesystem=Filesystem(write=['.', …])",
+    "hosts": "network=Network(allow=[…])",
+}
+"""What `Host.session` takes in place of an option of the sandbox."""
 
 
 def check_names(names: Iterable[str], known: Collection[str]) -> None:
@@ -60,9 +71,9 @@ def _instead(name: str, known: Collection[str]) -> str:
         policy = f"policy=Policy(resources=Resources({name}=…))"
         data = f"sandbox_config={{'resources': {{{name!r}: …}}}}"
         return f"; the sandbox's policy limits it: {policy if 'policy' in known else data}"
-    same = _SAME.get(name)
-    if same == "allow_hosts" and same not in known:
-        return "; the sandbox's policy has it: policy=Policy(network=Network(allow=[…]))"
+    same = _SAME.get(name, name)
+    if same in _POLICY and same not in known:
+        return f"; the sandbox's policy has it: policy=Policy({_POLICY[same]})"
     return f"; did you mean {same!r}?" if same in known else did_you_mean(name, known)
 
 

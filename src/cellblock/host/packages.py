@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "cellblock-packages-"
 _RUN_PIP = str(Path(__file__).parents[1] / "worker" / "run_pip.py")
+_CREDENTIALS = ".netrc"
 _LOOK = 0.5  # seconds between checks of the packages' size
 _MAX_ARGUMENTS = 128 * 1024  # characters; the system's limit for one argument
 _PATIENCE = 2.0  # seconds that a caller waits for the removal of packages
@@ -155,14 +156,32 @@ class SessionPackages:
             listener, port = await control.listen()
             async with PackageMirror(listener, index, limit) as mirror:
                 command = [self._interpreter, "-I", _RUN_PIP, "install", *_OPTIONS, *mirror.options(port)]
-                control.begin([*command, "--prefix", prefix, *arguments], self._cwd, changes=self._changes())
-                watching = asyncio.create_task(self._watch(control, limit))
-                try:
-                    status = await control.finish()
-                finally:
-                    watching.cancel()
+                changes = {**self._changes(), "NETRC": os.path.join(prefix, _CREDENTIALS)}
+                with self._credentials(mirror.credentials):
+                    control.begin([*command, "--prefix", prefix, *arguments], self._cwd, changes=changes)
+                    watching = asyncio.create_task(self._watch(control, limit))
+                    try:
+                        status = await control.finish()
+                    finally:
+                        watching.cancel()
         await self._check_size(limit)
         return status
+
+    @contextlib.contextmanager
+    def _credentials(self, content: str) -> Iterator[None]:
+        """Keep a file that gives pip access to the index beside the packages. It is removed with them, if we are killed."""
+        path = os.path.join(self.place, _CREDENTIALS)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                os.fchmod(file.fileno(), 0o600)  # a default ACL of the directory could allow more
+                file.write(content)
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     @contextlib.asynccontextmanager
     async def _sandbox(

@@ -137,7 +137,7 @@ class Saving:
         checkpoints = self._checkpoints
         await checkpoints.automatic.made()
         if checkpoints.crowded:
-            raise CheckpointError("another kernel of the session could be over its limit of memory: Resources(memory=…)")
+            raise CheckpointError("another kernel of the session could be over its limit of memory: give it more with memory=")
         checkpoint = next((one for one in reversed(checkpoints.all()) if one.automatic and one.moment.state == state), None)
         if checkpoint is None:
             raise CheckpointError("there is no checkpoint of that state")

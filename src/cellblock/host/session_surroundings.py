@@ -186,7 +186,7 @@ class SessionSurroundings:
         if self._branched():
             self._note(
                 f"[cellblock] nobody is asked about {host}:{port} while {self._name} has branches, which share its network: "
-                "name the host in the policy (network.allow)"
+                "name the host in hosts= (--host), when the session is made"
             )
             return False
         assert self._on_host is not None  # otherwise the proxy does not ask

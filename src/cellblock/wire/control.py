@@ -156,6 +156,20 @@ class Thaw:
 
 
 @record
+class Unblock:
+    """Nothing of the session runs: remove its placeholders, and keep it from writing where they were. See `Unblocked`."""
+
+    op: ClassVar[str] = "unblock"
+
+
+@record
+class Block:
+    """Something is about to run: make the placeholders again. See `Blocked`; `Run`, `Exec` and `Resume` include it."""
+
+    op: ClassVar[str] = "block"
+
+
+@record
 class Run:
     """Run a program, confined like the worker.
 
@@ -236,11 +250,18 @@ class HttpServer:
 
 @record
 class Memory:
-    """The session's memory. Without copies, it would be at most ``copies`` bytes less; measured if it is over the limit."""
+    """The session's memory, and what it has too many of.
+
+    Attributes:
+        bytes: The memory.
+        copies: How much less it would be without copies, at most; measured if it is over the limit.
+        excess: Which objects of the kernel's the session has too many of, in a sentence; empty if there is nothing.
+    """
 
     op: ClassVar[str] = "memory"
     bytes: int
     copies: int
+    excess: str = ""
 
 
 @record
@@ -281,6 +302,28 @@ class Frozen:
 
     op: ClassVar[str] = "frozen"
     left: int
+
+
+@record
+class Unblocked:
+    """The answer to ``unblock``.
+
+    Attributes:
+        done: Whether there are no placeholders now. If not, something of the session runs, or has files open for writing.
+        useful: Whether it can be of use to ask again: a session outside of a project has none.
+    """
+
+    op: ClassVar[str] = "unblocked"
+    done: bool
+    useful: bool
+
+
+@record
+class Blocked:
+    """The answer to ``block``. ``error``: why nothing of the session may run now; empty: it may."""
+
+    op: ClassVar[str] = "blocked"
+    error: str
 
 
 @record
@@ -367,15 +410,19 @@ class Made:
 
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
-Command: TypeAlias = Interrupt | KillChildren | Freeze | Thaw | Run | Exec | Stop | Listen | Measure | Connect
-FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Quiet | Exited
+Command: TypeAlias = (
+    Interrupt | KillChildren | Freeze | Thaw | Unblock | Block | Run | Exec | Stop | Listen | Measure | Connect
+)
+FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Unblocked | Blocked | Quiet | Exited
 FromServer: TypeAlias = Made | Refused
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
-TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Freeze, Thaw, Run, Exec, Stop, Listen, Measure, Connect)
-FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Quiet, Exited)
+TO_INIT: Incoming[Command] = Incoming(
+    Interrupt, KillChildren, Freeze, Thaw, Unblock, Block, Run, Exec, Stop, Listen, Measure, Connect
+)
+FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Unblocked, Blocked, Quiet, Exited)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

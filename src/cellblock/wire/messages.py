@@ -137,6 +137,13 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """Host → worker: report whether the code has left anything running. The answer is `Idling`; a cell can cross it."""
+
+    type: ClassVar[str] = "idle"
+
+
+@dataclass(frozen=True, slots=True)
 class Continue:
     """Host → worker: continue what the code has left running, after a copy with `Parked.pending`; no effect otherwise."""
 
@@ -322,8 +329,17 @@ class Parked:
     """Whether nothing has run since the last copy, so that no other one was made (`Park.again`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Idling:
+    """Worker → host: the answer to `Idle`."""
+
+    type: ClassVar[str] = "idling"
+    pending: bool
+    """Whether the code has left tasks, callbacks, timers, servers, threads or programs that run between cells."""
+
+
 ToWorker: TypeAlias = (
-    Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Continue | Shutdown
+    Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Idle | Continue | Shutdown
 )
 ToHost: TypeAlias = (
     Ready
@@ -340,6 +356,7 @@ ToHost: TypeAlias = (
     | Completed
     | Inspected
     | Parked
+    | Idling
 )
 Message: TypeAlias = ToWorker | ToHost
 Question: TypeAlias = Changes | Complete | Inspect | Park

@@ -40,6 +40,7 @@ class State(Enum):
 
 
 _OUTPUT = ("stream", "part", "display", "clear", "comm")
+_ALWAYS = (*_OUTPUT, "idling")
 _ASKS = ("input", "install", "command")
 _ANSWERS = ("input_reply", "installed", "decided")
 _LATE = ("ready", *_ASKS, "reply", "changed", "completed", "inspected", "parked")
@@ -55,6 +56,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             (host, "complete"): State.QUERY,
             (host, "inspect"): State.QUERY,
             (host, "park"): State.QUERY,
+            (host, "idle"): State.IDLE,
             (host, "continue"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
@@ -87,7 +89,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
         table[state].update({(host, kind): state for kind in (*_ANSWERS, "ended")})
     for state, row in table.items():
         if state is not State.STARTING:
-            row.update({(worker, kind): state for kind in _OUTPUT})
+            row.update({(worker, kind): state for kind in _ALWAYS})
     return table
 
 

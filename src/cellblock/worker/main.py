@@ -30,6 +30,8 @@ from cellblock.wire.messages import (
     Decided,
     Ended,
     Execute,
+    Idle,
+    Idling,
     InputReply,
     Inspect,
     Installed,
@@ -250,6 +252,8 @@ class Worker:
                     self.loop.call_soon(self._park, request)
                 case InputReply() | Installed() | Decided() | Ended():
                     pass  # the question was withdrawn by an interrupt
+                case Idle():
+                    self.loop.call_soon(self._say_if_idle)
                 case Continue():
                     pass  # `_park` has waited for it
                 case Shutdown():
@@ -340,6 +344,21 @@ class Worker:
     def _answer(self, question: Changes | Complete | Inspect) -> None:
         self._outbox.send(self._questions.answer(question))
 
+    def _say_if_idle(self) -> None:
+        GATE.shut += 1
+        try:
+            try:
+                pending = end_scripts(self._shell) is not None or self._has_work() or fork_safety.threads_run_now()
+            except BaseException:  # the code may have changed anything that is examined here
+                pending = True
+            self._outbox.send(Idling(pending))
+        finally:
+            GATE.open()
+
+    def _has_work(self) -> bool:
+        """Whether the code has left anything in the loop, or timers. The handler of one that runs out waits at the gate."""
+        return has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for
+
     def _park(self, request: Park) -> None:
         """Leave a copy of this process, and answer; or continue as a kernel that was made from the copy."""
         soon = time.monotonic() - self._idle_since < _SOON
@@ -375,9 +394,7 @@ class Worker:
         try:
             scripts = end_scripts(self._shell)
             reason = scripts or fork_safety.refusal()
-            # In this order: the handler of a timer that runs out meanwhile waits at the gate.
-            pending = has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for
-            pending = pending or (not scripts and fork_safety.threads_run())
+            pending = self._has_work() or (not scripts and fork_safety.threads_run())
             if reason is None:
                 fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here

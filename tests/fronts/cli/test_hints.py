@@ -13,7 +13,17 @@ from cellblock.fronts.cli.app import made_command
 
 _SOURCES = Path(cellblock.__file__).parent
 _HINT = re.compile(r"'cellblock ([a-z][^']*)'|\(cellblock ([a-z][^()]*)\)")
-_MADE = ("--workspace", "--allow-host", "--sandbox-config", "--no-sandbox", "--option")
+_MADE = (
+    "--workspace",
+    "--memory",
+    "--read",
+    "--write",
+    "--host",
+    "--allow-host",
+    "--sandbox-config",
+    "--no-sandbox",
+    "--option",
+)
 
 
 def hints() -> list[str]:

@@ -35,7 +35,7 @@ def test_a_prefix_and_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["kernelspec", "install", *arguments]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["directory"] == str(tmp_path / "p" / "share" / "jupyter" / "kernels" / "cellblock")
-    assert made["options"] == {"allow_hosts": ["a.example"], "sandbox_config": str(Path("s.json").absolute())}
+    assert made["options"] == {"hosts": ["a.example"], "sandbox_config": str(Path("s.json").absolute())}
 
 
 def test_places_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,11 +40,18 @@ def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:
 
 def test_a_configuration_is_shown_for_programs(tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
-    config.write_text(json.dumps({"filesystem": {"allowWrite": ["."]}, "network": {"allowedDomains": ["example.org"]}}))
-    found = json.loads(run_here("policy", "show", str(config), "--workspace", str(tmp_path), "--json").stdout)
-    assert found["reachable"] == ["example.org"]
+    files = {"allowWrite": ["."], "denyRead": ["/x"], "denyWrite": []}
+    config.write_text(json.dumps({"filesystem": files, "network": {"allowedDomains": ["example.org"]}}))
+    shown = ("policy", "show", str(config), "--workspace", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    found = json.loads(run_here(*shown, "--json", "--read", str(tmp_path), "--memory", "1G", "--host", "a.example").stdout)
+    assert found["reachable"] == ["example.org", "a.example"]
     assert found["writable"] == [str(tmp_path)]
-    assert found["readable"] == ["/ (everything but what is masked)"]
+    assert "/ (everything but what is masked)" not in found["readable"]
+    assert found["limits"]["memory"] == 2**30
+    assert "code can read every file that this user can, except /x, .env" in run_here(*shown).stdout
+    config.write_text(json.dumps({"defaults": "sandbox-runtime"}))
+    assert json.loads(run_here(*shown, "--json").stdout)["readable"] == ["/ (everything but what is masked)"]
 
 
 def test_a_typo_in_a_configuration_is_named(tmp_path: Path) -> None:

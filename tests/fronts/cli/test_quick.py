@@ -42,6 +42,7 @@ MCP_LINES = [
     ["--workspace", "", "--no-sandbox", "--approve-shell-cmds"],
     ["--allow-host", "a", "--allow-host=b", "--preload", "numpy"],
     ["--sandbox-config", "s.json", "--isolate", "landlock"],
+    ["--memory", "2G", "--read", "a", "--read=b", "--write", "c"],
     ["--workspace", "a", "--workspace", "b"],
 ]
 

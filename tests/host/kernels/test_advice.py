@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Policy, Resources, Session
+from cellblock.errors import NO_NETWORK
 from cellblock.host.kernels import advice
 
 _ENV = ".env holds secrets of this project: its sessions can neither read, write nor make it"
@@ -93,12 +94,60 @@ def test_the_reason_is_said_of_protected_names(name: str | None, message: str, s
 
 
 def test_a_git_that_could_not_write_is_recognised_by_what_it_says() -> None:
-    assert advice.on_output("fatal: Unable to create '/w/.git/index.lock': Read-only file system\n").startswith(
+    assert advice.on_output("fatal: Unable to create '/w/.git/index.lock': Read-only file system\n", "").startswith(
         "a session can read .git"
     )
-    assert advice.on_output("error: could not lock config file .git/config: Read-only file system\n")
-    assert advice.on_output("touch: cannot touch '/usr/x': Read-only file system\n") == ""
-    assert advice.on_output("see .git/config\n" + "Read-only file system") == ""
+    assert advice.on_output("error: could not lock config file .git/config: Read-only file system\n", "")
+    assert advice.on_output("touch: cannot touch '/usr/x': Read-only file system\n", "") == ""
+    assert advice.on_output("see .git/config\n" + "Read-only file system", "") == ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "curl: (6) Could not resolve host: pypi.org",
+        "fatal: unable to access 'https://github.com/a/b/': Could not resolve host: github.com",
+        "ssh: Could not resolve hostname a: Name or service not known",
+        "wget: unable to resolve host address 'a'",
+        "Temporary failure resolving 'deb.debian.org'",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        "ping: connect: Network is unreachable",
+        "npm error code EAI_AGAIN",
+        "[6] Couldn't resolve host name",
+    ],
+)
+def test_a_program_that_reaches_no_host_gets_the_advice_that_code_gets(said: str) -> None:
+    assert advice.on_output(f"before\n{said}\n", NO_NETWORK) == NO_NETWORK
+    assert advice.on_output(f"{said} ({NO_NETWORK})\n", NO_NETWORK) == "", "it is there already"
+    assert advice.on_output(f"{said}\n", "") == "", "this session has a network"
+    assert advice.on_output("resolved\n", NO_NETWORK) == ""
+
+
+async def test_a_command_without_network_is_explained(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        await _is_explained(session)
+
+
+async def _is_explained(native_session: Session) -> None:
+    result = await native_session.execute("!git clone -q https://a.invalid/b")
+    assert result.text is not None
+    assert result.text.endswith(f"[cellblock] {NO_NETWORK}")
+    result = await native_session.execute("open('/usr/new', 'w')")
+    assert result.error is not None
+    assert 'write=["DIRECTORY"] (on the command line: --write DIRECTORY)' in result.error.evalue
+    result = await native_session.execute("open('/srv/data/x.csv')")
+    assert result.error is not None
+    assert 'read=["PATH"] (on the command line: --read PATH)' in result.error.evalue
+    result = await native_session.execute("open('/tmp/x.csv')")
+    assert result.error is not None
+    assert "--read" not in result.error.evalue
+
+
+@pytest.mark.parametrize(("mib", "more"), [(4096, "8G"), (512, "1G"), (256, "512M"), (768, "1536M"), (3000, "6000M")])
+def test_more_memory_is_twice_as_much(mib: int, more: str) -> None:
+    assert advice.more_memory(mib << 20) == (
+        f'for more, make a session with memory="{more}" (on the command line: --memory {more})'
+    )
 
 
 async def test_git_and_python_say_why_they_cannot_write(native_host: Host, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, LaunchError, SandboxError, Session
+from cellblock import Filesystem, Host, LaunchError, SandboxError, Session
 from cellblock.host import doctor
 from cellblock.host.kernels import memory
 from cellblock.host.trial import Trial
@@ -194,14 +194,14 @@ def _marked(mark: str) -> list[int]:
 async def test_a_session_that_may_read_everything_is_measured_too(tmp_path: Path) -> None:
     """Its home directory lies elsewhere: in /tmp, as there is a /home that it sees."""
     async with (
-        Host(isolate="native", policy=Policy.parse({"filesystem": {"allowWrite": ["."]}})) as host,
+        Host(isolate="native", policy=Policy(Filesystem(read=("/",)))) as host,
         host.session(working_dir=tmp_path, images_dir=tmp_path) as session,
     ):
         await ok(session, "kept = 7")
         kernel = session._kernels.current
         assert kernel is not None
         measured: list[int] = []
-        kernel.measured = lambda used, _: measured.append(used)  # type: ignore[method-assign,assignment]
+        kernel.measured = lambda used, _copies, _excess: measured.append(used)  # type: ignore[method-assign,assignment]
         kernel.control.measure(0)
         await eventually(lambda: measured)
         assert measured[0] > MIB

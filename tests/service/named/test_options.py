@@ -9,7 +9,7 @@ import pytest
 
 from cellblock import Filesystem
 from cellblock.errors import InvalidInputError
-from cellblock.service.named.options import read_options
+from cellblock.service.named.options import read_options, with_real_paths
 
 
 def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
@@ -26,7 +26,9 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
         ({"timeout": 5}, "there is no option 'timeout' of a session: each execution has its own"),
         ({"cwd": "."}, "there is no option 'cwd'; did you mean 'working_dir'"),
         ({"workspace": "."}, "there is no option 'workspace'; did you mean 'working_dir'"),
-        ({"memory": 1}, r"the sandbox's policy limits it: sandbox_config=\{'resources': \{'memory': …\}\}$"),
+        ({"processes": 1}, r"the sandbox's policy limits it: sandbox_config=\{'resources': \{'processes': …\}\}$"),
+        ({"memory": 1}, "memory must be from 64 MiB to"),
+        ({"read": 1}, "read must be a path"),
         ({"nothing like it": 1}, "there is no option 'nothing like it'$"),
         ({"policy": {}}, "there is no option 'policy'"),  # an object of Python, and no data
         ({"on_command": "x"}, "there is no option 'on_command'"),
@@ -60,8 +62,25 @@ def test_limits_are_given_by_name() -> None:
 
 
 def test_a_string_is_no_list_of_hosts() -> None:
-    with pytest.raises(InvalidInputError, match=r"allow_hosts: it must be a list, such as \['example.org'\]"):
+    with pytest.raises(InvalidInputError, match=r"allow_hosts must be a list of host names, not 'example\.org'"):
         read_options({"allow_hosts": "example.org"})
+
+
+def test_a_made_session_gets_real_paths_and_one_that_goes_on_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    given = {"current_dir": str(tmp_path), "read": ["link"], "write": str(tmp_path / "data"), "memory": "1G"}
+    made = with_real_paths(given)
+    assert made == {**given, "read": [str(tmp_path / "data")], "write": [str(tmp_path / "data")]}
+    (tmp_path / "data").rmdir()
+    (tmp_path / "data").symlink_to("/")
+    policy = read_options(made).session.policy
+    assert policy is not None
+    assert (policy.filesystem.read, policy.resources.memory) == ((str(tmp_path / "data"),), 2**30)
+    with pytest.raises(InvalidInputError, match=r"read: .*/missing does not exist"):
+        with_real_paths({"read": str(tmp_path / "missing")})
+    with pytest.raises(InvalidInputError, match="write: 'data' is relative to an unknown directory"):
+        with_real_paths({"write": "data"})
 
 
 def test_without_a_sandbox_there_is_none() -> None:

@@ -340,7 +340,7 @@ def test_what_is_stored_is_the_policy_itself(tmp_path: Path, monkeypatch: pytest
     assert params.sandbox is not None
     files = params.sandbox.filesystem
     assert files.write == (f"{tmp_path}/data", "~/x", "${PLACE}")
-    assert files.deny_read == (f"{tmp_path}/.env",)
+    assert {".env", f"{tmp_path}/.env"} <= {*files.deny_read}
     assert {"keys", f"{tmp_path}/keys", ".git"} <= {*files.deny_write}
     registry = ServerRegistry(tmp_path / "state")
     registry.register("s", params, "", "")
@@ -352,5 +352,15 @@ def test_the_default_policy_means_the_servers_own_directory_wherever_it_is_regis
     params = made_absolute(parse_params("s", {"command": "x", "sandbox": True}), "/somewhere")
     assert isinstance(params, StdioServer)
     assert params.sandbox == Policy()
+    settings = {"network": {"allowedDomains": ["a.example"]}, "filesystem": {"denyRead": ["x"]}}
+    params = made_absolute(parse_params("s", {"command": "x", "sandbox": settings}), "/somewhere")
+    assert isinstance(params, StdioServer)
+    assert params.sandbox is not None
+    assert (params.sandbox.filesystem.read, params.sandbox.filesystem.write) == ((), (".",))
+    settings["filesystem"] = {"allowWrite": ["."]}
+    params = made_absolute(parse_params("s", {"command": "x", "sandbox": settings}), "/somewhere")
+    assert isinstance(params, StdioServer)
+    assert params.sandbox is not None
+    assert params.sandbox.filesystem.write == ("/somewhere",)
     for none in (None, False):
         assert parse_params("s", {"command": "x", "sandbox": none}) == parse_params("s", {"command": "x"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,9 @@ from cellblock.walls.packages.index import PackageIndex
 from cellblock.walls.packages.mirror import PackageMirror
 from package_index import PASSWORD, Index, package_index
 
+AUTHORIZATION = [""]
+"""The header that gives access to the last mirror"""
+
 
 @pytest.fixture
 def upstream() -> Iterator[Index]:
@@ -30,6 +34,8 @@ async def mirror(index: PackageIndex, size: int = 2**20) -> AsyncIterator[tuple[
     listener = socket.create_server(("127.0.0.1", 0))
     async with PackageMirror(listener, index, size) as serving:
         port = listener.getsockname()[1]
+        login, password = serving.credentials.split()[3::2]
+        AUTHORIZATION[0] = "Authorization: Basic " + base64.b64encode(f"{login}:{password}".encode()).decode()
         urls = [option for option in serving.options(port) if option.startswith("http:")]
         yield port, urlsplit(urls[0]).path
 
@@ -37,7 +43,7 @@ async def mirror(index: PackageIndex, size: int = 2**20) -> AsyncIterator[tuple[
 async def ask(port: int, request: str) -> tuple[int, bytes]:
     """Send a request; return the status and the body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n{AUTHORIZATION[0]}\r\n\r\n".encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body

@@ -15,7 +15,7 @@ from cellblock import InvalidInputError
 from cellblock.walls.sandbox.plan import make_plan
 from cellblock.walls.sandbox.policy import MIB, PROTECTED, Filesystem, Network, Policy, Resources
 
-from .model import FACTS, INTERPRETER, WORKSPACE, access
+from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, access
 
 # Verbatim, as ipybox documents them.
 DOCUMENTED = {
@@ -34,9 +34,9 @@ DOCUMENTED = {
 @pytest.mark.parametrize("text", DOCUMENTED.values(), ids=DOCUMENTED)
 def test_documented_configurations_are_understood(text: str, tmp_path: Path) -> None:
     path = tmp_path / "sandbox.json"
-    path.write_text(text)
-    policy = Policy.load(path)
     data = json.loads(text)
+    path.write_text(json.dumps({**data, "defaults": "sandbox-runtime"}))
+    policy = Policy.load(path)
     assert policy.filesystem.read == ("/",)
     assert policy.filesystem.write == tuple(data["filesystem"]["allowWrite"])
     assert ".env" in policy.filesystem.deny_read
@@ -46,11 +46,38 @@ def test_documented_configurations_are_understood(text: str, tmp_path: Path) -> 
     assert make_plan(policy, FACTS, WORKSPACE, INTERPRETER).everything
 
 
-def test_nothing_said_is_no_writing_and_no_network() -> None:
-    policy = Policy.parse({})
-    assert policy.filesystem.write == ()
-    assert policy.network == Network()
-    assert policy.resources == Resources()
+@pytest.mark.parametrize("data", [{}, {"filesystem": {}, "network": {}, "resources": {}}, {"defaults": "cellblock"}])
+def test_what_is_not_said_is_the_default(data: dict[str, Any]) -> None:
+    assert Policy.parse(data) == Policy()
+
+
+def test_a_key_changes_its_own_part_only() -> None:
+    default = Filesystem()
+    for key, value, wanted in (
+        ("denyRead", ["x"], replace(default, deny_read=("x", *default.deny_read))),
+        ("allowRead", ["/x"], replace(default, read=("/x",))),
+        ("allowWrite", ["x"], replace(default, write=("x",))),
+        ("allowWrite", [], replace(default, write=())),
+        ("denyWrite", ["x"], replace(default, deny_write=("x", *default.deny_write))),
+    ):
+        assert Policy.parse({"filesystem": {key: value}}) == Policy(wanted), key
+
+
+def test_nothing_said_in_the_words_of_sandbox_runtime_is_all_reading_and_no_writing() -> None:
+    files = Policy.parse({"defaults": "sandbox-runtime"}).filesystem
+    assert files == Filesystem(("/",), (), (".env",))
+
+
+@pytest.mark.parametrize("home", ["/h/u", "/h"])
+def test_secrets_are_masked_at_the_top_of_all_that_is_shown(home: str) -> None:
+    policy = Policy(Filesystem(read=(home, "/h/u/.aws/config"), write=(".", "/x")))
+    plan = make_plan(policy, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER)
+    for place in ("/h/u/.ssh", "/h/u/.env", "/x/.env", f"{WORKSPACE}/.env"):
+        assert access(plan, place) == NOTHING, place
+    for place in ("/h/u/.aws/config", "/h/u/notes", "/h/u/x/.env"):
+        assert access(plan, place) == READ, place
+    named = Policy(Filesystem(read=("/h/u", "/h/u/.ssh")))
+    assert access(make_plan(named, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER), "/h/u/.ssh") == READ
 
 
 def test_the_default_is_the_workspace_and_nothing_else() -> None:

@@ -12,13 +12,8 @@ import typer
 from cellblock.common.terminal import printable
 from cellblock.errors import DaemonError, InvalidInputError, NotFoundError, did_you_mean
 from cellblock.fronts.cli.arguments import (
-    AllowHost,
     Json,
-    NoSandbox,
-    Option,
-    SandboxConfig,
-    Workspace,
-    made_options,
+    makes_sessions,
     new_app,
 )
 from cellblock.fronts.cli.output import print_done, print_json, wants_json
@@ -92,6 +87,7 @@ def save(
 
 
 @app.command()
+@makes_sessions
 def run(
     action: Action,
     arguments: Annotated[
@@ -99,11 +95,8 @@ def run(
         typer.Argument(metavar="PARAMETER=VALUE", help="Its arguments; a value that is not JSON is text."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session; a new one by default.")] = None,
-    workspace: Workspace = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
     """Run an action in a session, and print what it returns. The options are those of a session that is made."""
@@ -111,7 +104,6 @@ def run(
 
     _known(action)
     code = _code(action, _arguments(arguments or []))
-    options = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
     if name is not None:
         return execute.run(name=name, code=code, as_json=as_json, options=options or None)
     return _run_alone(code, options, as_json)

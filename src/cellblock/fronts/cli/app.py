@@ -34,19 +34,15 @@ from cellblock.fronts.cli.arguments import (
     RUN,
     SERVERS,
     TOOLS,
-    AllowHost,
     ForModel,
     Id,
     Json,
     Name,
-    NoSandbox,
-    Option,
-    SandboxConfig,
     Session,
     Words,
-    Workspace,
-    made_options,
+    makes_sessions,
     new_app,
+    serves_sessions,
 )
 from cellblock.fronts.cli.problems import OK, USAGE, say
 
@@ -171,6 +167,7 @@ def main(
 
 
 @app.command("exec", rich_help_panel=RUN)
+@makes_sessions
 def exec_(
     words: Words = None,
     name: Name = None,
@@ -180,11 +177,8 @@ def exec_(
         str | None, typer.Option("--timeout", metavar="SECONDS", help="How long the code may run; two minutes by default.")
     ] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Run the code in this file.")] = None,
-    workspace: Workspace = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
     for_model: ForModel = False,
     as_json: Json = False,
 ) -> int:
@@ -207,19 +201,16 @@ def exec_(
         for name_, value in (("name", name), ("session_id", session_id), ("file", file), ("timeout", timeout))
         if value is not None
     }
-    options = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
     return execute.run(**in_words(given, words), bash=bash, as_json=as_json, for_model=for_model, options=options or None)
 
 
 @app.command("run", rich_help_panel=RUN, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@makes_sessions
 def run_script(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads it from standard input.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its arguments.")] = None,
-    workspace: Workspace = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="SECONDS", help="How long the script may run; no limit by default.")
     ] = None,
@@ -231,18 +222,15 @@ def run_script(
     if file.startswith("-") and file != "-":
         say(f"cellblock: no such option: {file} (see 'cellblock run --help'; a script of this name is ./{file})")
         return USAGE
-    options = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
     return script.run(file, arguments or [], options, timeout, for_model=for_model)
 
 
 @app.command(rich_help_panel=RUN)
+@makes_sessions
 def attach(
     name: Session,
-    workspace: Workspace = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
 ) -> int:
     """Open a console on a session, which is made if it does not exist yet.
 
@@ -250,9 +238,10 @@ def attach(
     """
     from cellblock.fronts.cli import console
 
-    return console.attach(name, made_options(workspace, allow_host, sandbox_config, no_sandbox, option))
+    return console.attach(name, options)
 
 
+@serves_sessions
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -277,11 +266,8 @@ def serve(
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Serve the sessions of this Ray cluster (docs/cluster.md).")
     ] = None,
-    workspace: Workspace = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
 ) -> int:
     """Serve sessions over HTTP until Ctrl-C.
 
@@ -296,13 +282,13 @@ def serve(
     else:
         from cellblock.fronts.gateway.serve import serve as serve_http
 
-    options = GatewayOptions(
+    setup = GatewayOptions(
         auth=not no_auth,
         hosts=tuple(allow_name or ()),
         allowed_origins=tuple(allow_origin or ()),
-        session_options=made_options(workspace, allow_host, sandbox_config, no_sandbox, option),
+        session_options=options,
     )
-    serve_http(host, *([] if port is None else [port]), options=options, certificate=certificate, key=key)
+    serve_http(host, *([] if port is None else [port]), options=setup, certificate=certificate, key=key)
     return 0
 
 

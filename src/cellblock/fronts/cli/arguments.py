@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
+from cellblock.common.sandbox_options import SandboxOptions
 from cellblock.errors import InvalidInputError
+from cellblock.fronts.given_options import as_meant
 
 RUN = "Run code"
 SESSIONS = "Sessions"
@@ -58,9 +65,21 @@ Sessions = Annotated[
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session's name.", autocompletion=known_names)]
 Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="The session's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON even in a terminal.")]
-AllowHost = Annotated[
-    list[str] | None, typer.Option("--allow-host", metavar="HOST", help="Let the code reach this host. Can be repeated.")
-]
+_DECLARED = {item.name: item.metadata for item in dataclasses.fields(SandboxOptions)}
+
+
+def _declared(name: str, *flags: str) -> Any:
+    """Return an option of `SandboxOptions` for typer."""
+    known = _DECLARED[name]
+    return typer.Option(*(flags or known["flags"]), metavar=known["metavar"], help=known["help"])
+
+
+Memory = Annotated[str | None, _declared("memory")]
+Read = Annotated[list[str] | None, _declared("read")]
+Write = Annotated[list[str] | None, _declared("write")]
+Hosts = Annotated[list[str] | None, _declared("hosts")]
+AllowHost = Annotated[list[str] | None, _declared("hosts", "--allow-host")]
+"""The same for commands whose ``--host`` is the address to listen on."""
 SandboxConfig = Annotated[
     str | None,
     typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
@@ -74,20 +93,79 @@ Option = Annotated[
 ]
 
 
+_OF_SESSIONS: dict[str, Any] = {
+    "workspace": Workspace,
+    "memory": Memory,
+    "read": Read,
+    "write": Write,
+    "hosts": Hosts,
+    "sandbox_config": SandboxConfig,
+    "no_sandbox": NoSandbox,
+    "option": Option,
+}
+_OF_SERVERS = _OF_SESSIONS | {"hosts": AllowHost}
+_OF_POLICIES = {name: _OF_SESSIONS[name] for name in ("memory", "read", "write", "hosts")}
+_OF_KERNELS = {name: kind for name, kind in _OF_SESSIONS.items() if name not in ("workspace", "option")}
+
+
+def makes_sessions(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of a session, in the place of its parameter `options`, which gets them as a dict."""
+    return _with_options(command, _OF_SESSIONS)
+
+
+def serves_sessions(command: Callable[..., int]) -> Callable[..., int]:
+    """Do the same for a server, whose ``--host`` is the address to listen on."""
+    return _with_options(command, _OF_SERVERS)
+
+
+def makes_kernels(command: Callable[..., int]) -> Callable[..., int]:
+    """Do the same for a command whose sessions work where Jupyter says."""
+    return _with_options(command, _OF_KERNELS)
+
+
+def changes_policies(command: Callable[..., int]) -> Callable[..., int]:
+    """Do the same with the options of `SandboxOptions` alone."""
+    return _with_options(command, _OF_POLICIES)
+
+
+def _with_options(command: Callable[..., int], kinds: Mapping[str, Any]) -> Callable[..., int]:
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name != "options":
+            parameters.append(parameter)
+            continue
+        for name, kind in kinds.items():
+            default = False if kind is NoSandbox else None
+            parameters.append(inspect.Parameter(name, parameter.kind, default=default, annotation=kind))
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> int:
+        options = made_options(**{name: given.pop(name) for name in kinds})
+        return command(**given, options=options)
+
+    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
 def made_options(
-    workspace: str | None,
-    allow_host: list[str] | None,
-    sandbox_config: str | None,
-    no_sandbox: bool,
-    option: list[str] | None,
+    workspace: str | None = None,
+    sandbox_config: str | None = None,
+    no_sandbox: bool = False,
+    option: list[str] | None = None,
+    **sandbox: Any,
 ) -> dict[str, Any]:
     """Return these arguments as options of a new session."""
-    import os
-
-    given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
+    options = {name: value for name, value in sandbox.items() if value}
+    if sandbox_config is not None:
+        options["sandbox_config"] = os.path.abspath(sandbox_config)
+    if no_sandbox:
+        options["sandbox"] = False
+    options |= _options(option or [])
     if workspace is not None:
-        given["working_dir"] = os.path.abspath(workspace)
-    return given
+        options["working_dir"] = os.path.abspath(workspace)
+    return as_meant(options)
 
 
 def _options(given: list[str]) -> dict[str, Any]:
@@ -117,15 +195,3 @@ def pair(option: str, text: str) -> tuple[str, str]:
     if not key or not equals:
         raise InvalidInputError(f"{option} takes KEY=VALUE, not {text!r}")
     return key, value
-
-
-def sandbox_options(allow_host: list[str] | None, sandbox_config: str | None, no_sandbox: bool) -> dict[str, Any]:
-    """Return these arguments as options of a session."""
-    import os
-
-    options: dict[str, Any] = {"allow_hosts": allow_host} if allow_host else {}
-    if sandbox_config is not None:
-        options["sandbox_config"] = os.path.abspath(sandbox_config)
-    if no_sandbox:
-        options["sandbox"] = False
-    return options

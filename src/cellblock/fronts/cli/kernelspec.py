@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.cli.arguments import AllowHost, Json, NoSandbox, SandboxConfig, new_app, sandbox_options
+from cellblock.fronts.cli.arguments import (
+    Json,
+    makes_kernels,
+    new_app,
+)
 from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import OK
 
@@ -18,15 +22,15 @@ app = new_app("Sandboxed kernels for a local Jupyter.")
 
 
 @app.command()
+@makes_kernels
 def install(
     name: Annotated[str, typer.Option(metavar="NAME", help="The kernelspec's name.")] = "cellblock",
     display_name: Annotated[str, typer.Option(metavar="TEXT", help="What Jupyter calls it.")] = "",
     user: Annotated[bool, typer.Option("--user", help="For this user. This is the default.")] = False,
     sys_prefix: Annotated[bool, typer.Option("--sys-prefix", help="For this Python environment.")] = False,
     prefix: Annotated[Path | None, typer.Option(metavar="DIRECTORY", help="Below share/jupyter in this directory.")] = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
+    *,
+    options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
     """Install a kernelspec. Its kernels are sandboxed unless you say otherwise."""
@@ -35,7 +39,7 @@ def install(
     if user + sys_prefix + (prefix is not None) > 1:
         raise InvalidInputError("give only one of --user, --sys-prefix and --prefix")
     made = kernelspecs.install(
-        sandbox_options(allow_host, sandbox_config, no_sandbox),
+        options,
         name=name,
         display_name=display_name,
         prefix=Path(sys.prefix) if sys_prefix else prefix,

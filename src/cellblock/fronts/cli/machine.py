@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cellblock.common.sandbox_options import SandboxOptions
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
-from cellblock.fronts.cli.arguments import MACHINE, Json, new_app
+from cellblock.fronts.cli.arguments import MACHINE, Json, changes_policies, new_app
 from cellblock.fronts.cli.output import painted, print_done, print_json, print_table, wants_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _HEADINGS = {
     "writable": "Writable",
     "private": "Private, and removed when the session ends",
     "read_only": "Read-only inside a writable directory",
-    "reserved": "Missing, and cannot be created",
+    "reserved": "Missing, and cannot be created: placeholders while code, background work or a server runs",
     "masked": "Masked",
     "reachable": "Reachable on the network",
     "unreachable": "Never reachable",
@@ -37,12 +38,15 @@ _STYLES = {"ok": "green", "MISSING": "red", "note": "yellow"}
 _BYTES = ("memory", "tmp", "file_size", "packages")
 _TEMPLATE = """\
 // What a session's sandbox allows: CodeExecutor(sandbox_config="sandbox.json"). Lines that begin with // are comments.
+// What is left out keeps the default. For memory, paths and hosts alone, no file is needed: --memory, --read, --write, --host.
 {
+  // Whose defaults: "sandbox-runtime" shows all files except those in denyRead.
+  "defaults": "cellblock",
   "filesystem": {
-    // Paths that cannot be read. All others can, so list everything that the code must not see.
-    "denyRead": ["~"],
-    // Exceptions: paths inside these that can be read.
-    "allowRead": ["."],
+    // Paths that can be read, besides the system and the workspace.
+    "allowRead": [],
+    // Exceptions: paths inside these that cannot be read.
+    "denyRead": [],
     // The only paths that can be written.
     "allowWrite": ["."],
     // Exceptions: paths inside these that cannot be written.
@@ -151,6 +155,7 @@ def _session(found: dict[str, Any], isolate: str) -> None:
 
 
 @policy.command()
+@changes_policies
 def show(
     config: Annotated[
         str | None,
@@ -159,6 +164,8 @@ def show(
     workspace: Annotated[
         str | None, typer.Option(metavar="DIR", help="The session's working directory; the current one by default.")
     ] = None,
+    *,
+    options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
     """Say what a session could read, write, reach and use. Exit with 1 if none can start."""
@@ -166,9 +173,12 @@ def show(
 
     from cellblock.host import Policy
     from cellblock.host.doctor import explain_policy, explainable_tier
+    from cellblock.host.requested_policy import as_in_ipybox, requested_policy
 
-    wanted = Policy() if config is None else Policy.load(config)
     tier = explainable_tier()
+    given = SandboxOptions(**options).resolved()
+    wanted = requested_policy(Policy() if config is None else Policy.load(config), None, given, tier) or Policy()
+    warning = "" if config is None else as_in_ipybox(config)[1]
     found = explain_policy(wanted, workspace, tier)
     found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, tier))) is None, trouble
     if as_json:
@@ -186,6 +196,8 @@ def show(
     for name, value in found["limits"].items():
         shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"
         print(f"  {name.replace('_', ' '):12} {shown}")
+    if warning:
+        print(f"With CodeExecutor(sandbox_config=…), KernelGateway and cellblock mcp: {_name(warning)}")
     if found["weaker_proc"]:
         print("Weaker /proc: if the kernel allows no other, the session sees the other processes of this container.")
     if trouble is not None:

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from cellblock.common.config import SandboxName
-from cellblock.fronts.cli.arguments import AllowHost, NoSandbox
+from cellblock.fronts.cli.arguments import AllowHost, Memory, NoSandbox, Read, Write
 
 _HTTP = "Over HTTP"
 _IPYBOX = "--tool-server-host", "--tool-server-port", "--kernel-gateway-host", "--kernel-gateway-port"
@@ -85,6 +85,9 @@ def mcp(
     rules: _RulesFile = None,
     approve_shell_cmds: _ApproveShell = False,
     programs: _Programs = False,
+    memory: Memory = None,
+    read: Read = None,
+    write: Write = None,
     allow_host: AllowHost = None,
     sandbox_config: _SandboxConfig = None,
     no_sandbox: NoSandbox = False,
@@ -115,6 +118,9 @@ def mcp(
         no_sandbox=no_sandbox,
         sandbox_config=sandbox_config,
         isolate=isolate,
+        memory=memory,
+        read=read,
+        write=write,
         allow_hosts=allow_host,
         approve=approve.value,
         rules=rules,

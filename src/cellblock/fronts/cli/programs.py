@@ -17,7 +17,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, ProcessError
-from cellblock.fronts.cli.arguments import RUN, SESSIONS, Json, Option, Session, Workspace, made_options, pair
+from cellblock.fronts.cli.arguments import RUN, SESSIONS, Json, Session, makes_sessions, pair
 from cellblock.fronts.cli.client import connect, connected, session_options
 from cellblock.fronts.cli.execute import make, milliseconds
 from cellblock.fronts.cli.output import print_json, print_table, wants_json
@@ -54,6 +54,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("processes", rich_help_panel=SESSIONS)(processes)
 
 
+@makes_sessions
 def sh(
     session: Session,
     command: Annotated[
@@ -69,13 +70,13 @@ def sh(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Let it run, and print its id; 'cellblock processes' shows it.")
     ] = False,
-    workspace: Workspace = None,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
     """Run a program, or a shell, beside a session's kernel and exit with its status.
 
-    The session is made if it does not exist yet; --workspace and --option are for that.
+    The session is made if it does not exist yet; the options from --workspace to --option are for that.
     """
     command = command or []
     terminal = not detach and sys.stdin.isatty() and sys.stdout.isatty()
@@ -88,7 +89,6 @@ def sh(
     if detach and timeout is not None:
         raise InvalidInputError("a program that is detached has no time limit: give --detach or --timeout, not both")
     limit = None if timeout is None else milliseconds(timeout) / 1000
-    options = made_options(workspace, None, None, False, option)
     with connected() as connection:
         if options:
             make(connection, session, options)

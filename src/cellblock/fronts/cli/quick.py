@@ -39,8 +39,9 @@ _FORMS = {
             "--rules": "rules",
             "--sandbox-config": "sandbox_config",
             "--isolate": "isolate",
+            "--memory": "memory",
         },
-        lists={"--allow-host": "allow_hosts", "--preload": "preload"},
+        lists={"--allow-host": "allow_hosts", "--preload": "preload", "--read": "read", "--write": "write"},
         choices={"--approve": ("auto", "ask", "rules")},
     ),
 }

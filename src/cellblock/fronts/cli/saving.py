@@ -13,14 +13,9 @@ from cellblock.common.urls import is_url, local_path, split
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import (
     FILES,
-    AllowHost,
     Json,
-    NoSandbox,
-    Option,
-    SandboxConfig,
     Session,
-    Workspace,
-    made_options,
+    makes_sessions,
 )
 from cellblock.fronts.cli.client import ask, session_options
 from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
@@ -54,21 +49,18 @@ def save(session: Session, file: FileOrUrl, files: Files = False, force: Force =
     return OK
 
 
+@makes_sessions
 def load(
     file: FileOrUrl,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the new session.")] = None,
     files: Files = False,
-    workspace: Workspace = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
     """Make a session that continues a saved one. If you give no name, it gets a unique one."""
-    options = session_options(made_options(workspace, allow_host, sandbox_config, no_sandbox, option))
     with Progress("loading the session"):
-        made = ask(Create(name or "", options, fresh=True))
+        made = ask(Create(name or "", session_options(options), fresh=True))
         try:
             report = ask(Load(made["kernel_id"], file if is_url(file) else os.path.abspath(file), files))
         except BaseException:  # also Ctrl-C: no other client knows the session yet

@@ -29,14 +29,18 @@ def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
     import logging
     import sys
 
+    from cellblock.common.sandbox_options import NAMES, SandboxOptions
     from cellblock.fronts.mcp_server.options import ServerOptions
     from cellblock.fronts.mcp_server.start import run as serve
     from cellblock.service import settings
 
     logging.basicConfig(level=log_level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    sandbox = SandboxOptions(**{name: options.pop(name) for name in NAMES if options.get(name) is not None})
     given: dict[str, Any] = {
-        name: Path(value).absolute() if name in _PATHS else value for name, value in options.items() if value is not None
+        name: Path(value).absolute() if name in _PATHS else value
+        for name, value in options.items()
+        if value is not None and name not in NAMES
     }
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     cluster = bool(settings.current().ray_address)
-    serve(ServerOptions(sandbox=not no_sandbox, cluster=cluster, **given))
+    serve(ServerOptions(sandbox=not no_sandbox, sandbox_options=sandbox, cluster=cluster, **given))

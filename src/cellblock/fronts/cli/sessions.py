@@ -11,18 +11,13 @@ from cellblock.errors import InvalidInputError, NotFoundError
 from cellblock.fronts.cli.arguments import (
     FILES,
     SESSIONS,
-    AllowHost,
     Id,
     Json,
     Name,
-    NoSandbox,
-    Option,
     OptionalSession,
-    SandboxConfig,
     Session,
     Sessions,
-    Workspace,
-    made_options,
+    makes_sessions,
     pair,
 )
 from cellblock.fronts.cli.client import ask, chosen, connected, session_options
@@ -42,23 +37,21 @@ def add_to(app: typer.Typer) -> None:
     app.command("install", rich_help_panel=FILES)(install)
 
 
+@makes_sessions
 def create(
     argument: OptionalSession = None,
     name: Name = None,
-    workspace: Workspace = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A label. Can be repeated.")] = None,
-    allow_host: AllowHost = None,
-    sandbox_config: SandboxConfig = None,
-    no_sandbox: NoSandbox = False,
     durable: Annotated[
         bool, typer.Option("--durable", help="Save it between cells, so that it goes on after the machine was switched off.")
     ] = False,
-    option: Option = None,
+    *,
+    options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
     """Make a session. If you give no name, it gets a unique one."""
     wanted = None if argument is None and name is None else chosen(argument, name)
-    given = ({"durable": True} if durable else {}) | made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
+    given = ({"durable": True} if durable else {}) | options
     tags = dict(pair("--tag", text) for text in tag or [])
     with Progress("making the session"):
         made = ask(Create(wanted or "", session_options(given), tags, fresh=True))

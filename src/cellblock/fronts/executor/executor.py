@@ -9,7 +9,7 @@ import secrets
 import warnings
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
@@ -77,12 +77,12 @@ class CodeExecutor(AsyncOnly):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
-        Its arguments are the attributes of `ExecutorOptions`.
+        Its arguments are the attributes of `ExecutorOptions` and `SandboxOptions`.
 
         Raises:
             InvalidInputError: An argument is wrong.
         """
-        check_names(keywords, ExecutorOptions.__annotations__)
+        check_names(keywords, [item.name for item in fields(ExecutorOptions)])
         options = ExecutorOptions(*args, **keywords)
         self._service_options = options.services()
         self._options = options.session()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.common.config import SandboxName
+from cellblock.common.sandbox_options import SandboxOptions
 from cellblock.errors import InvalidInputError, shown
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_timeout, names_of_ours
 from cellblock.host.options import SessionOptions
+from cellblock.host.requested_policy import as_in_ipybox, requested_policy
 from cellblock.service.session.options import ServiceOptions, check_port, check_seconds
-from cellblock.service.session.policy import requested_policy, requested_tier
+from cellblock.service.session.policy import requested_tier
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Limits, Policy
@@ -29,15 +32,18 @@ class AsMade(float):
 AS_MADE = AsMade(DEFAULT_TIMEOUT)
 """Stands for the executor's own timeout, which is the same number by default."""
 
+_OF_CALLER = 3
+"""The frames from a warning here to the program that makes an executor."""
+
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DEFAULT_LEVEL = "WARNING"
 
 
 @dataclass(repr=False, eq=False)
-class ExecutorOptions:
+class ExecutorOptions(SandboxOptions):
     """Options of a `CodeExecutor`. Those up to `require_shell_escape` are in the order that ipybox has.
 
-    What is not described here is described at `SessionOptions` or `ServiceOptions`.
+    What is not described here is described at `SandboxOptions`, `SessionOptions` or `ServiceOptions`.
 
     Attributes:
         tool_server_host: Host name for the tool server, if a port for it is given.
@@ -48,11 +54,10 @@ class ExecutorOptions:
             make others of its kind (docs/jupyter.md). By default none is opened.
         kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
-        sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
+        sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file, or a dict. If it is complete for
+            sandbox-runtime, it has sandbox-runtime's meaning, and a `UserWarning` names what becomes readable.
         log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
         policy: The policy of the sandbox, instead of `sandbox_config`.
-        allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, in addition to
-            those of the policy or configuration.
         host: The host to run in, which stays open; by default one that all executors of the event loop share.
         timeout: Seconds that code may run, unless a call says otherwise; None for no limit.
         approve: Who decides about tool calls, commands and hosts of code that `CodeExecutor.execute` runs, where nobody can be
@@ -84,7 +89,6 @@ class ExecutorOptions:
     require_shell_escape: bool = False
     _: KW_ONLY
     policy: Policy | None = None
-    allow_hosts: Sequence[str] = ()
     tools: Directories = ()
     preload: Sequence[str] | None = None
     python: str | os.PathLike[str] | None = None
@@ -102,6 +106,7 @@ class ExecutorOptions:
     on_elicitation: OnElicitation | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._tier = requested_tier(self.sandbox, self.isolate, self.host)
         if self.log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {self.log_level!r}")
@@ -144,8 +149,13 @@ class ExecutorOptions:
         """Return the options of the session.
 
         Raises:
-            InvalidInputError: One is wrong, or `sandbox_config` cannot be read.
+            InvalidInputError: One is wrong, `sandbox_config` cannot be read, or a path does not exist.
         """
         same = {item.name: getattr(self, item.name) for item in fields(SessionOptions) if hasattr(self, item.name)}
-        policy = requested_policy(self.policy, self.sandbox_config, self.allow_hosts, self._tier)
+        config, warning = self.sandbox_config, ""
+        if config is not None and self._tier.sandboxed:
+            config, warning = as_in_ipybox(config)
+        policy = requested_policy(self.policy, config, self.resolved(), self._tier, self.host)
+        if warning:
+            warnings.warn(warning, stacklevel=_OF_CALLER)
         return SessionOptions(**(same | {"isolate": self._tier.name, "policy": policy}))

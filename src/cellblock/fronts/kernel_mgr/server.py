@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,7 @@ from cellblock.fronts.gateway.embedded import EmbeddedGateway
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.kernel_mgr import token_files
 from cellblock.host import Host
+from cellblock.host.requested_policy import as_in_ipybox
 from cellblock.service.named.options import Options
 from cellblock.service.session.running import RunningSession
 
@@ -64,7 +66,8 @@ class KernelGateway:
             working_dir: The directory that kernels work in, and return to after each cell that left it. By default, they start
                 in the current one, and stay where their code goes.
             sandbox: Whether kernels run in a sandbox. Without, they have all rights of this process.
-            sandbox_config: A JSON file with the sandbox's configuration (docs/sandbox.md).
+            sandbox_config: A JSON file with the sandbox's configuration (docs/sandbox.md). If it is complete for
+                sandbox-runtime, it has sandbox-runtime's meaning, and a `UserWarning` names what becomes readable.
             log_level: Level of the ``cellblock`` logger, with `log_to_stderr`.
             log_to_stderr: Whether the ``cellblock`` logger writes to standard error.
             env: Environment variables of the kernels, which inherit none.
@@ -104,7 +107,13 @@ class KernelGateway:
         """
         if self._serving is not None:
             raise StateError("the gateway is already running")
-        serving = self._serving = _Serving(GatewayOptions(token=self._given_token, session_options=self._options))
+        options = dict(self._options)
+        if (path := options.get("sandbox_config")) is not None and options["sandbox"]:
+            config, warning = as_in_ipybox(path)
+            if warning:
+                options["sandbox_config"] = config
+                warnings.warn(warning, stacklevel=2)
+        serving = self._serving = _Serving(GatewayOptions(token=self._given_token, session_options=options))
         try:
             self.port, self.token = await asyncio.shield(serving.begin(self.host, self._wanted_port))
             token_files.keep(self.port, self.token)

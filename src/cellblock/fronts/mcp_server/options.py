@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cellblock.common import config
+from cellblock.common import config as settings
+from cellblock.common.sandbox_options import SandboxOptions
 from cellblock.errors import InvalidInputError
+from cellblock.host.requested_policy import as_in_ipybox
 from cellblock.tools.approvals.rules import read_rules
 
 Approve = Literal["auto", "ask", "rules"]
 Transport = Literal["stdio", "http"]
 
+_log = logging.getLogger("cellblock")
 _KERNEL_PREFIX = "KERNEL_ENV_"
 _IDLE = 24 * 3600.0
 """Seconds after which an unused session ends."""
@@ -32,7 +37,7 @@ class ServerOptions:
         sandbox: Whether to run kernels in a sandbox.
         sandbox_config: Its configuration: a JSON file (docs/sandbox.md).
         isolate: The kind of sandbox (`SessionOptions.isolate`).
-        allow_hosts: Hosts that the code may reach.
+        sandbox_options: What the code may use, read, change and reach, in addition to that.
         approve: Who decides about what code asks for: ``auto`` allows it, ``ask`` asks the person at the client, and ``rules``
             leaves it to the file of rules. Rules come first in any case.
         rules: A file of rules (docs/approvals.md).
@@ -52,7 +57,7 @@ class ServerOptions:
     sandbox: bool = True
     sandbox_config: Path | None = None
     isolate: str | None = None
-    allow_hosts: tuple[str, ...] = ()
+    sandbox_options: SandboxOptions = field(default_factory=SandboxOptions)
     approve: Approve = "auto"
     rules: Path | None = None
     approve_shell_cmds: bool = False
@@ -70,6 +75,8 @@ class ServerOptions:
         for name in ("rules",) if self.cluster else ("workspace", "sandbox_config", "rules"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path.resolve())
+        if not self.cluster:
+            object.__setattr__(self, "sandbox_options", self.sandbox_options.resolved())
         if self.cluster:
             if self.transport == "http" and not self.own_folders:
                 raise InvalidInputError(
@@ -102,7 +109,7 @@ class ServerOptions:
         given: dict[str, Any] = {
             "kernel_env": kernel_environment(),
             "sandbox": self.sandbox,
-            "allow_hosts": list(self.allow_hosts),
+            **self.sandbox_options.to_dict(),
             "approve": "auto" if self.approve == "auto" else "ask",
             "ask_questions": True,  # whatever else is allowed, the person at the client
             "approval_timeout": 600,
@@ -118,7 +125,7 @@ class ServerOptions:
         if self.isolate is not None:
             given["isolate"] = self.isolate
         if self.sandbox_config is not None:
-            given["sandbox_config"] = str(self.sandbox_config)
+            given["sandbox_config"] = str(self.sandbox_config) if self.cluster else _in_ipybox(self.sandbox_config)
         if self.rules is not None:
             given["rules"] = read_rules(self.rules) if self.cluster else str(self.rules)
         return given
@@ -129,9 +136,23 @@ class ServerOptions:
         return self.workspace / "mcptools"
 
 
+def _in_ipybox(path: Path) -> Any:
+    config, warning = as_in_ipybox(path)
+    if warning:
+        _warn(warning)
+        return config
+    return str(path)
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Log a warning once: every session has the same configuration."""
+    _log.warning("%s", text)
+
+
 def kernel_environment() -> dict[str, str]:
     """Return the variables that kernels get: those whose names begin with ``KERNEL_ENV_``, here or in ``.env``."""
-    found = config.server_environment()
+    found = settings.server_environment()
     return {
         name.removeprefix(_KERNEL_PREFIX): found[name]
         for name in found

@@ -346,7 +346,7 @@ class AutomaticCheckpoints:
         if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
             return None
         if kernel.memory.short:
-            self._miss("the session uses too much of its memory for another copy: Resources(memory=…) sets the limit")
+            self._miss("the session uses too much of its memory for another copy: memory= (--memory) sets the limit")
             return None
         before = self.all()
         began = time.perf_counter()

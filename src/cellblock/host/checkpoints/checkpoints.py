@@ -468,7 +468,7 @@ class Checkpoints:
         move = self._move_to(checkpoint, within=within, began=began, files=files, aside=aside)
         self.begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
         try:
-            async with stopped(None if checkpoint.snapshot is None or not files else self._kernels.current):
+            async with stopped(self._kernels.current):
                 await self._kernels.swap(move)
         except BaseException:
             self.write("stayed")

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from cellblock.common.new_mode import create
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import FileLimits, Parts
 from cellblock.walls.sandbox.placeholders import is_placeholder
@@ -297,7 +298,7 @@ def create_file(directory: str, name: str) -> int:
         OSError: It cannot be created, or a component on the way is a link or not a directory.
     """
     with Tree.at("/") as root, held(root.make_directories(Path(directory).parts[1:])) as place:
-        return os.open(name, CREATE, 0o666, dir_fd=place)
+        return create(name, CREATE, 0o666, dir_fd=place)
 
 
 def remove_file(directory: str, name: str) -> None:

@@ -9,6 +9,7 @@ import secrets
 import stat
 from typing import Self
 
+from cellblock.common.new_mode import create
 from cellblock.common.whole_file import sync
 from cellblock.errors import FilesError
 from cellblock.host.files.beneath import CREATE, ENTER, LIST, Tree
@@ -61,7 +62,7 @@ class Staging:
 
     def file(self, mode: int) -> int:
         """Create the file; return its descriptor."""
-        return os.open(self._name, CREATE, mode & 0o777, dir_fd=self._beside)
+        return create(self._name, CREATE, mode & 0o777, dir_fd=self._beside)
 
     def folder(self) -> Tree:
         """Create the folder; return it as a tree."""

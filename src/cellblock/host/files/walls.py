@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from cellblock.errors import FilesError
 from cellblock.host.files.info import Parts, show
 from cellblock.walls.sandbox.paths import is_inside
-from cellblock.walls.sandbox.plan import denied_paths, resolve_paths
+from cellblock.walls.sandbox.plan import denied_paths, masked_paths, resolve_paths
 
 if TYPE_CHECKING:
     from cellblock.walls.sandbox.policy import Policy
@@ -67,7 +67,7 @@ class Walls:
         rules = policy.rules
         hidden, protected = [], []
         for top in dict.fromkeys((workspace, directory)):
-            hidden += resolve_paths((name for name in rules.deny_read if name != "/"), top, facts)
+            hidden += masked_paths(rules, top, facts)
             protected += denied_paths(rules.deny_write, rules.write, facts, top)
         shown = resolve_paths((name for name in policy.shown if name != "/"), workspace, facts)
         return cls(

@@ -62,6 +62,33 @@ _OF_GIT = (
     "copy (git clone . /tmp/copy), or leave it to a person; filesystem.allowGitConfig in a sandbox_config allows it"
 )
 
+_UNREACHED = re.compile(
+    r"[Cc]ould(?:n't| not) resolve |[Tt]emporary failure (?:in name resolution|resolving)|[Nn]ame or service not known|"
+    r"unable to resolve host|[Nn]etwork is unreachable|No address associated with hostname|EAI_AGAIN|ENETUNREACH|"
+    r"failed to lookup address"
+)
+"""What curl, git, wget, ssh, apt, npm, cargo and programs in Python say when they reach no host."""
+
+_READ_ONLY_HERE = (
+    "a session can change only its workspace, /tmp and its home directory: to let it change another directory, make a session "
+    'with write=["DIRECTORY"] (on the command line: --write DIRECTORY)'
+)
+
+
+def more_memory(limit: int) -> str:
+    """Return how a session gets more memory than its limit.
+
+    Args:
+        limit: Bytes that it may use.
+    """
+    more = f"{2 * limit >> 30}G" if limit >> 29 << 29 == limit else f"{2 * limit >> 20}M"
+    return f"for more, make a session with {with_memory(more)}"
+
+
+def with_memory(size: str) -> str:
+    """Return the option that sets a session's limit of memory, in Python and on the command line."""
+    return f'memory="{size}" (on the command line: --memory {size})'
+
 
 def on_missing_module(name: str | None, message: str, *, installs: bool) -> str:
     """Return advice for an exception; empty if it is not about a module that could be installed.
@@ -101,13 +128,16 @@ def on_kept_name(name: str | None, message: str) -> str:
         protected = next((part for part in parts if part in PROTECTED), None)
         if protected is not None:
             return f"programs outside the sandbox run what {protected} says: a session cannot change or make it here"
-    return ""
+    return _READ_ONLY_HERE if _READ_ONLY in message else ""
 
 
-def on_output(output: str) -> str:
-    """Return advice for a cell's output; empty if it shows no git that was kept from writing.
+def on_output(output: str, offline: str) -> str:
+    """Return advice for a cell's output; empty if no program says there that it was kept from writing or from a host.
 
     Args:
         output: The printed text.
+        offline: Why the session reaches no host; empty if it has a network.
     """
-    return _OF_GIT if _READ_ONLY in output and _IN_GIT.search(output) else ""
+    if _READ_ONLY in output and _IN_GIT.search(output):
+        return _OF_GIT
+    return offline if offline and offline not in output and _UNREACHED.search(output) else ""

@@ -36,11 +36,13 @@ class Rights:
         memory: Bytes that it may use; None without a limit.
         installs: Whether it may install packages.
         sandboxed: Whether it is in a sandbox.
+        offline: Why it reaches no host; empty if it has a network.
     """
 
     memory: int | None = None
     installs: bool = True
     sandboxed: bool = False
+    offline: str = ""
 
 
 NO_LIMITS = Rights()
@@ -91,7 +93,7 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
         images, collector.notes = save_images(items, images_dir)
         items = collector.items() if collector.notes else items
     if outcome.rights.sandboxed and (
-        why := advice.on_output("".join(item.text or "" for item in items if item.kind == "stream"))
+        why := advice.on_output("".join(item.text or "" for item in items if item.kind == "stream"), outcome.rights.offline)
     ):
         collector.notes.append(f"[cellblock] {why}")
         items = collector.items()
@@ -148,7 +150,8 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
         told = f"{_REASONS[outcome.reason]} ({how}). {outcome.afterwards or 'Variables are kept.'}"
         return ErrorInfo(name, told, _retell(ending.traceback, "KeyboardInterrupt", name, told)), outcome.reason
     if ending.ename is not None and ending.ename.endswith("MemoryError") and outcome.rights.memory is not None:
-        limit = f"out of memory: the session may use {outcome.rights.memory >> 20:,} MiB"
+        most = outcome.rights.memory
+        limit = f"out of memory: the session may use {most >> 20:,} MiB; {advice.more_memory(most)}"
         told = f"{ending.evalue} ({limit})" if ending.evalue else limit
         return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
     if ending.ename is not None and (how := _advice(outcome, ending)):

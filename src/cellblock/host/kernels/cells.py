@@ -365,6 +365,7 @@ class Cells:
         return running.result()
 
     async def _run_elsewhere(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        await kernel.wake()
         kernel.begin(cell)
         seconds = DEFAULT_TIMEOUT if timeout is None else timeout
         deadline = Deadline(seconds, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
@@ -385,7 +386,7 @@ class Cells:
         if cell.on_begin is not None:
             cell.on_begin("")
         for _ in range(_ATTEMPTS):
-            await self._live_kernel()
+            await (await self._live_kernel()).wake()
             await self._observer.turn_begins()
             await self._kernels.forget_dead()
             if (kernel := self._kernels.ready) is not None:

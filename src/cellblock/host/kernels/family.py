@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError
 from cellblock.host.closing import Closing
+from cellblock.host.kernels.idling import Idling
 from cellblock.host.launch.launcher import Ends, Launcher, connect
 from cellblock.walls.sandbox.cgroups import Group
 from cellblock.wire.control import Listener
@@ -107,6 +108,7 @@ class Family:
         ports: How many ports were assigned to listeners of sessions other than the first one.
         awaited: How many kernels of a killed host are still to be taken over or ended.
         programs: How many programs run beside the kernels. They outlive them.
+        idling: Has the placeholders removed while nothing of it runs.
         sealed: Whether its network was closed for good: no other session may be made in it, which could reach more.
     """
 
@@ -131,6 +133,7 @@ class Family:
         self._unsent: deque[bytes] = deque()
         self._gone: asyncio.Future[None] | None = None
         self._closing = Closing()
+        self.idling = Idling(self._ask_if_idle)
         self.ports = 0
         self.awaited = 0
         self.programs = 0
@@ -184,6 +187,18 @@ class Family:
         """Add a kernel to this family."""
         self.awaited = max(self.awaited - 1, 0)
         self._kernels.add(kernel)
+        self.idling.touch()
+
+    def _ask_if_idle(self) -> list[Control]:
+        """See `Idling`."""
+        if self.programs or not all(kernel.at_rest for kernel in self._kernels):
+            return []
+        try:
+            for kernel in self._kernels:
+                kernel.ask_if_idle()
+        except OSError:  # it cannot be recorded for a later host: the placeholders stay
+            return []
+        return [kernel.control for kernel in self._kernels]
 
     def stop_counting(self, kernel: Kernel) -> None:
         """Count a kernel no longer, because it is ending and nothing of it can be noticed. `leave` still follows."""
@@ -192,6 +207,8 @@ class Family:
     async def leave(self, kernel: Kernel) -> None:
         """Remove a kernel that has ended. If it was the last, and there is no copy, init ends."""
         self._kernels.discard(kernel)
+        if not self._kernels:
+            self.idling.stop()
         if not self.shared:
             await self._dissolve()
         await self.settle()
@@ -215,6 +232,8 @@ class Family:
     def program_ended(self) -> None:
         """Handle that a program and all that it has started have ended."""
         self.programs -= 1
+        if self._kernels:
+            self.idling.touch()
         if self._empty:
             self._closing.begin(self._close)
 

@@ -24,7 +24,7 @@ from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch_failures import refused
 from cellblock.model import STATE_LOST, Recovery, Status
-from cellblock.wire.control import Interrupt, KillChildren
+from cellblock.wire.control import Interrupt, KillChildren, Unblocked
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Answer,
@@ -36,6 +36,8 @@ from cellblock.wire.messages import (
     Continue,
     Display,
     Execute,
+    Idle,
+    Idling,
     InputRequest,
     Inspected,
     Install,
@@ -140,6 +142,8 @@ class Kernel(ControlObserver):
         self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self.output.cell is not None, self._condemn)
         self.requests = Requests(self, self.channel, self.output, recording, self._condemn)
         family.add(self)
+        if not listen:
+            family.idling.take_over()
         if listen:
             self.write_base(None if wanted.notice is None else self.output.with_notice(wanted.notice))
             self.control.read()
@@ -160,7 +164,26 @@ class Kernel(ControlObserver):
     @property
     def fit(self) -> bool:
         """Whether it would take a cell now, as far as can be seen."""
-        return self.death is None and not self._dying and self.output.cell is None and not hung_up(self._ends.channel.fileno())
+        awake = not self.family.idling.lifted and self.death is None and not self._dying
+        return awake and self.output.cell is None and not hung_up(self._ends.channel.fileno())
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it takes cells and does not run one, as far as the host knows."""
+        started = self.ready.done() and self.death is None and not self._dying
+        return started and not self.paused and self.output.cell is None and self.channel.state is State.IDLE
+
+    def ask_if_idle(self) -> None:
+        """Ask whether its code has left anything running; the answer goes to the family.
+
+        Raises:
+            OSError: It could not be recorded for a later host, and was not sent.
+        """
+        self.channel.send(Idle())
+
+    async def wake(self) -> None:
+        """Prepare its sandbox for code: see `Idling.wake`. It comes before `begin` and `ask`."""
+        await self.family.idling.wake(self.control)
 
     def begin(self, cell: Cell) -> None:
         """Run a cell; `cell.ended` is set when it has ended.
@@ -348,7 +371,9 @@ class Kernel(ControlObserver):
     async def _close(self) -> None:
         if not self._discarded and self.death is None and self.channel.state is State.IDLE:
             self._condemned = _CLOSED
-            with suppress(OSError):  # it cannot be recorded: the kernel is killed below
+            # It cannot be recorded, or its exit handlers may not run now: then the kernel is killed below.
+            with suppress(OSError, BusyError):
+                await self.wake()
                 self.channel.send(Shutdown())
                 await asyncio.wait([self.control.gone], timeout=_GRACE)
         if not self.control.gone.done():
@@ -424,7 +449,10 @@ class Kernel(ControlObserver):
                 self.requests.attend(message)
             case Changed() if self.output.cell is not None:
                 self._changed = message if self._changed is None else self._changed.then(message)
+            case Idling(pending=pending):
+                self.family.idling.answered(self.control, pending=pending)
             case Changed() | Completed() | Inspected() | Parked():
+                self.family.idling.touch()
                 if isinstance(message, Parked):
                     self.paused = message.pending
                 if self._query is not None and not self._query.done():
@@ -441,6 +469,7 @@ class Kernel(ControlObserver):
         self.recording.stopping(reason, means)
 
     def _end_cell(self, ending: Reply | Death) -> None:
+        self.family.idling.touch()
         cell = self.output.detach()
         if cell is not None:
             self.death_reported = isinstance(ending, Death)
@@ -466,9 +495,13 @@ class Kernel(ControlObserver):
         """See `ControlObserver`."""
         self._condemn(what)
 
-    def measured(self, used: int, copies: int) -> None:
+    def measured(self, used: int, copies: int, excess: str) -> None:
         """See `ControlObserver`."""
-        self.memory.check(used, copies)
+        self.memory.check(used, copies, excess)
+
+    def unblocked(self, message: Unblocked) -> None:
+        """See `ControlObserver`."""
+        self.family.idling.unblocked(message)
 
     def _condemn(self, why: str) -> None:
         """Kill the kernel for a violation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
 from cellblock.host.kernels.cell import Cell
 from cellblock.host.kernels.cell_result import Rights
 from cellblock.host.kernels.recording import NO_RECORDING, Extra, Recording
@@ -51,7 +52,11 @@ class KernelOutput:
             pause: Pauses (True) or resumes the kernel's output.
         """
         wanted = self._wanted
-        rights = Rights(memory, wanted.policy.resources.packages > 0, wanted.tier.sandboxed)
+        policy, tier = wanted.policy, wanted.tier
+        offline = NO_NETWORK_BY_LANDLOCK if tier.ours and not tier.own_network else ""
+        if tier.own_network and not (policy.network.allow or policy.network.ask):
+            offline = NO_NETWORK
+        rights = Rights(memory, policy.resources.packages > 0, tier.sandboxed, offline)
         cell.attach(self.collector, rights=rights, after_death=self.after_death, pause=pause)
         self.cell = cell
 

@@ -87,6 +87,7 @@ async def answer_to(kernel: Kernel, question: Question, unwanted: asyncio.Future
     Raises:
         KernelDiedError: The kernel has ended.
     """
+    await kernel.wake()
     answer = kernel.ask(question)
     try:
         # Inspecting an object runs its own code, which may do anything, or never end.

@@ -14,6 +14,8 @@ from cellblock.errors import KernelDiedError, ProtocolError
 from cellblock.host.descriptors import receive_control
 from cellblock.wire.control import (
     FROM_INIT,
+    Block,
+    Blocked,
     Command,
     Connect,
     Done,
@@ -35,10 +37,13 @@ from cellblock.wire.control import (
     Run,
     Stop,
     Thaw,
+    Unblock,
+    Unblocked,
 )
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _PATIENCE = 0.5  # seconds for init to carry out a command
+_PATIENCE_TO_BLOCK = 5.0  # it may wait for another program that locks the directory
 
 
 class ControlObserver:
@@ -47,8 +52,11 @@ class ControlObserver:
     def exited(self, status: int | None) -> None:
         """Handle the end of the worker, or of init; `status` is the worker's wait status, None if it is unknown."""
 
-    def measured(self, used: int, copies: int) -> None:
-        """Handle the answer to `Control.measure`: the bytes that the session uses, and how many of them are its copies'."""
+    def measured(self, used: int, copies: int, excess: str) -> None:
+        """Handle the answer to `Control.measure` (`Memory`)."""
+
+    def unblocked(self, message: Unblocked) -> None:
+        """Handle the answer to `Control.unblock`."""
 
     def violated(self, what: str) -> None:
         """Handle a violation by init, or by a process that pretends to be init."""
@@ -85,6 +93,7 @@ class Control:
         # Init answers in order. An answer that comes too late for its command must not count as that of the next one.
         self._done: deque[asyncio.Future[None]] = deque()
         self._frozen: deque[asyncio.Future[int]] = deque()
+        self._blocked: deque[asyncio.Future[str]] = deque()
         self._ran: asyncio.Future[int] | None = None
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
@@ -125,6 +134,25 @@ class Control:
         if frozen.done():
             return frozen.result()
         return 0 if self.gone.done() else 1
+
+    def unblock(self) -> None:
+        """Have the placeholders removed, because nothing of the session runs; the observer is told the answer."""
+        with contextlib.suppress(KernelDiedError):
+            self._tell(Unblock())
+
+    async def block(self) -> str:
+        """Have the placeholders made again, before anything of the session runs; return why nothing may run, if so."""
+        blocked: asyncio.Future[str] = self._loop.create_future()
+        try:
+            self._tell(Block())
+        except KernelDiedError:
+            return ""  # its end is about to be noticed
+        self._blocked.append(blocked)
+        waited: list[asyncio.Future[Any]] = [blocked, self.gone]
+        await asyncio.wait(waited, timeout=_PATIENCE_TO_BLOCK, return_when=asyncio.FIRST_COMPLETED)
+        if not blocked.done():
+            return "" if self.gone.done() else "its init does not answer"
+        return blocked.result()
 
     def thaw(self) -> None:
         """Resume frozen processes."""
@@ -291,12 +319,16 @@ class Control:
                 _settle_first(self._done, None)
             case Frozen(left):
                 _settle_first(self._frozen, max(left, 0))
+            case Blocked(error):
+                _settle_first(self._blocked, error)
+            case Unblocked():
+                self._observer.unblocked(message)
             case Ran(number, status) if number == self._runs:
                 # An invalid wait status comes from a process that pretends to be init, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
                 _settle(self._ran, status if sane else 0xFF00)
-            case Memory(used, copies):
-                self._observer.measured(used, copies)
+            case Memory(used, copies, excess):
+                self._observer.measured(used, copies, excess)
             case Refused():
                 self.refused = message
             case Quiet():

@@ -289,6 +289,7 @@ class Programs:
                 kernel = await self._live_kernel()
                 self._check()
                 try:
+                    await kernel.wake()
                     return self._launch(kernel, wanted, argv, keep, label, hidden=hidden)
                 except BlockingIOError:
                     await asyncio.sleep(_MOMENT)

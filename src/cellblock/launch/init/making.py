@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
 from cellblock.launch.init import processes
+from cellblock.launch.init.blocking import Blocking
 from cellblock.launch.init.seats import Seat
 from cellblock.launch.init.supervisor import Supervisor
 from cellblock.walls.linux.syscall import hide, identity_of_root
@@ -29,6 +30,7 @@ class Surroundings:
         supervisor: Answers system calls of the session, in a sandbox made of Landlock.
         home: The home directory of the session.
         holds: The holds on placeholders, by the mounts that they belong to.
+        blocking: Blocks names by these placeholders.
     """
 
     def __init__(self, handover: socket.socket, poll: select.poll, ground: Ground | None, prepared: tuple[Step, ...]) -> None:
@@ -47,6 +49,7 @@ class Surroundings:
         self.supervisor: Supervisor | None = None
         self.home = HOME
         self.holds: dict[str, Hold] = {}
+        self.blocking = Blocking({}, ())
 
     def make(self, setup: Setup, seat: Seat) -> WorkerSetup:
         """Make the surroundings of a session's worker; return the worker's setup."""
@@ -71,6 +74,7 @@ class Surroundings:
                 env["HOME"] = plan.home
             reserve(plan, self._keep)
             confinement = enclose(plan, self._prepared)
+            self.blocking = Blocking(self.holds, plan.steps)
             if setup.commands == "forbidden" and not processes.has_own_proc():
                 raise ValueError(
                     "forbid_programs needs a /proc of the session's own, which the kernel does not allow here: weaker_proc "

@@ -18,6 +18,9 @@ _MAX_COPIES = 2000
 _MOST_SAID = 100
 """Maximum messages to read from a copy when it is dropped: it sends one for each kernel that is made from it."""
 
+HIDE = b"h"
+"""Message to a new copy: it can be measured, and shall hide from the code. It answers on its own connection (`Copied`)."""
+
 _WHO = struct.Struct("iII")  # struct ucred: the sender of a message, according to the kernel
 _ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)
 _FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
@@ -62,6 +65,8 @@ class Parked:
         self._poll = poll
         self._copies: dict[int, tuple[int, socket.socket]] = {}
         """The number of a copy → its pid, and the connection to it."""
+        self._processors: dict[int, set[int]] = {}
+        """The number of a copy → the processors that it runs on. Code can change them: it has the same user."""
         self._numbers: dict[int, int] = {}
         """The descriptor of a connection → the number of its copy."""
         self.on_copied: Callable[[int], None] = lambda _number: None
@@ -117,7 +122,12 @@ class Parked:
         self._copies[message.number] = pid, sock
         self._numbers[sock.fileno()] = message.number
         self._poll.register(sock.fileno(), select.POLLIN)
-        self.on_copied(message.number)
+        processes.keep_measurable(pid)
+        try:
+            self._processors[message.number] = os.sched_getaffinity(pid)
+            sock.send(HIDE, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            self._end(message.number)
 
     def _is_new(self, pid: int) -> bool:
         """Whether a process can be a new copy: a direct child. Its pid cannot be reused before it is waited for."""
@@ -138,7 +148,9 @@ class Parked:
             message = FROM_COPY.decode(data) if data else None
         except ProtocolError:
             message = None
-        if isinstance(message, Untaken) and sender == pid:
+        if message == Copied(number) and sender == pid:
+            self.on_copied(number)
+        elif isinstance(message, Untaken) and sender == pid:
             self.on_untaken(message.kernel)
         elif isinstance(message, Taken) and sender != pid and _is_child(sender):
             self.on_taken(message.kernel, sender)
@@ -151,6 +163,7 @@ class Parked:
             return False
         pid, sock = self._copies[number]
         try:
+            os.sched_setaffinity(pid, self._processors[number])
             os.kill(pid, signal.SIGCONT)  # code may have stopped all processes that it sees
             socket.send_fds(sock, [encode_control(message)], descriptors, socket.MSG_DONTWAIT)
         except OSError:
@@ -170,6 +183,8 @@ class Parked:
         if number not in self._copies:
             return
         pid, sock = self._copies.pop(number)
+        processes.forget_measuring(pid)
+        self._processors.pop(number, None)
         del self._numbers[sock.fileno()]
         self._poll.unregister(sock.fileno())
         sock.close()
@@ -192,6 +207,8 @@ class Parked:
         """Handle the end of a process, which may have been a copy."""
         for number, (copy, sock) in self._copies.items():
             if copy == pid:
+                processes.forget_measuring(pid)
+                self._processors.pop(number, None)
                 del self._copies[number], self._numbers[sock.fileno()]
                 self._poll.unregister(sock.fileno())
                 sock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import importlib
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from cellblock.launch.init import sockets, system_v
@@ -35,6 +36,7 @@ _STOPPED = (b"T", b"t", b"Z", b"X")
 
 _PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
 _MOMENT = 0.0002  # between two looks at it
+_HIDDEN = 0.01  # seconds for a fork of this process to execute a program: until then it hides, as this process does
 
 HIGH = 64
 """Above every descriptor with a fixed place."""
@@ -235,7 +237,24 @@ def _descendants_by_ps(pid: int) -> list[int]:
     return found[1:]
 
 
-def memory_of_namespace(home: str, enough: int) -> int:
+_measurable: dict[int, tuple[str, int]] = {}
+"""The pid of a process that hides from the code → its id in /proc, and its smaps_rollup, which was opened before it hid."""
+
+
+def keep_measurable(pid: int) -> None:
+    """Prepare to measure a process of the session that is about to hide (not dumpable): later nothing of it can be opened."""
+    name = str(name_in_proc(pid))
+    with contextlib.suppress(OSError):  # it has ended, or there are too many: then its shared pages count in full
+        _measurable[pid] = name, os.open(f"/proc/{name}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def forget_measuring(pid: int) -> None:
+    """Close what `keep_measurable` has opened."""
+    if (held := _measurable.pop(pid, None)) is not None:
+        os.close(held[1])
+
+
+def memory_of_namespace(home: str, enough: int, trusted: Collection[int] = ()) -> int:
     """Return the bytes of memory that this pid namespace uses: its processes, and the files that it keeps in memory.
 
     Pages that several processes share count once: a fork of pandas is not another pandas. That requires walking the page
@@ -245,12 +264,15 @@ def memory_of_namespace(home: str, enough: int) -> int:
     Args:
         home: The session's home directory, which is in memory like /tmp.
         enough: If the exact number is certainly not above this, a larger estimate is returned.
+        trusted: Processes that run no code of the session, and may hide.
     """
     files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
     pids = _pids_of_namespace()
     files += sum(map(_kept_by_kernel, pids)) + system_v.held()
     at_most = files + sum(map(resident, pids)) + sockets.at_most()
-    return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
+    if at_most <= enough:
+        return at_most
+    return files + _shares(pids, {str(name_in_proc(pid)) for pid in trusted}) + sockets.buffered()
 
 
 def _pids_of_namespace() -> list[str]:
@@ -266,7 +288,7 @@ def _pids_of_namespace() -> list[str]:
 
 def memory_of_copies(pids: Iterable[int]) -> int:
     """Return the bytes of memory that some processes use, including their part of shared pages."""
-    return sum(_proportional_share(str(name_in_proc(pid))) for pid in pids)
+    return _shares([str(name_in_proc(pid)) for pid in pids])
 
 
 def session_of(pid: int) -> int:
@@ -290,16 +312,19 @@ def has_own_proc() -> bool:
     return name_in_proc(os.getpid()) == os.getpid()
 
 
-def memory_of(pids: Iterable[int], enough: int) -> int:
+def memory_of(pids: Iterable[int], enough: int, trusted: Collection[int] = ()) -> int:
     """Return the bytes of memory that some processes use, for processes without their own namespace.
 
     Args:
         pids: The processes.
         enough: If the exact number is certainly not above this, a larger estimate is returned.
+        trusted: As for `memory_of_namespace`.
     """
     names = [str(pid) for pid in pids]
     at_most = sum(map(memory_at_most, names))
-    return at_most if at_most <= enough else sum(map(_kept_by_kernel, names)) + sum(map(_proportional_share, names))
+    if at_most <= enough:
+        return at_most
+    return sum(map(_kept_by_kernel, names)) + _shares(names, {str(pid) for pid in trusted})
 
 
 def memory_at_most(pid: str) -> int:
@@ -353,14 +378,47 @@ def resident(pid: str | int) -> int:
         return 0  # it has ended
 
 
-def _proportional_share(pid: str) -> int:
+def _shares(pids: Iterable[str], trusted: Collection[str] = ()) -> int:
+    """Return the memory of processes, in which pages that several of them share count once.
+
+    A process of the session that hides (not dumpable) counts in full: it would not be limited otherwise.
+    """
+    total, hidden = 0, []
+    for pid in pids:
+        try:
+            total += _proportional_share(pid)
+        except PermissionError:
+            hidden += [pid] if pid not in trusted else []
+    if hidden:
+        time.sleep(_HIDDEN)
+    return total + sum(map(_in_full, hidden))
+
+
+def _in_full(pid: str) -> int:
+    """Return the memory of a process that hid a moment ago."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # it has ended, or is not ours to inspect: init itself
+        return _proportional_share(pid)
+    except PermissionError:
+        return resident(pid)
+
+
+def _proportional_share(pid: str) -> int:
+    """Return the resident bytes of a process, less the part of its shared pages that counts for others; 0 if it has ended.
+
+    Raises:
+        PermissionError: It hides.
+    """
+    # The second, if the first is of a program that the process has replaced by another one.
+    found: list[int | str] = [held for name, held in _measurable.values() if name == pid]
+    for rollup in (*found, f"/proc/{pid}/smaps_rollup"):
+        try:
+            with open(rollup, "rb", closefd=isinstance(rollup, str)) as file:
+                file.seek(0)
+                return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:")), 0)
+        except PermissionError:
+            raise
+        except OSError:
+            continue
     return 0
 
 

@@ -107,7 +107,7 @@ class Programs:
             try:
                 self._fork_watcher(confined=confined)
             except OSError as error:  # the code has used up its processes
-                _refuse(descriptors[0], error)
+                refuse(descriptors[0], error)
                 return
         idle = self._idle[confined].pop()
         supervisor = None if self.supervise is None else self.supervise()
@@ -139,6 +139,12 @@ class Programs:
             theirs.close()
         self._idle[confined].append(ours)
         self.watchers.add(pid)
+
+    @property
+    def any_runs(self) -> bool:
+        """Whether a program runs, of either kind."""
+        self._look_for_idle()
+        return bool(self._running or self._busy)
 
     def _look_for_idle(self) -> None:
         """Find the watchers whose programs have ended; end those that are too many, and forget those that were killed."""
@@ -240,7 +246,7 @@ def _say_failed(output: int, message: Run, error: BaseException) -> None:
     os.write(output, f"{message.argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
 
 
-def _refuse(connection: int, error: OSError) -> None:
+def refuse(connection: int, error: OSError) -> None:
     """Tell the host that a program beside the kernel was not started."""
     with suppress(OSError), socket.socket(fileno=os.dup(connection)) as told:
         told.send(encode_control(Unstarted(error.errno or 0, "program")), socket.MSG_DONTWAIT)

@@ -13,9 +13,10 @@ from typing import NoReturn
 
 from cellblock.launch.init import processes
 from cellblock.launch.init.census import Census
+from cellblock.launch.init.kernel_objects import KernelObjects
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
-from cellblock.launch.init.programs import Programs
+from cellblock.launch.init.programs import Programs, refuse
 from cellblock.launch.init.quiet import is_quiet
 from cellblock.launch.init.refusing import refusal
 from cellblock.launch.init.seats import Seat
@@ -26,6 +27,8 @@ from cellblock.walls.sandbox.ground import Ground
 from cellblock.wire.control import (
     TO_INIT,
     TO_NEW_INIT,
+    Block,
+    Blocked,
     Connect,
     Done,
     Exec,
@@ -42,6 +45,8 @@ from cellblock.wire.control import (
     Run,
     Stop,
     Thaw,
+    Unblock,
+    Unblocked,
 )
 from cellblock.wire.copies import TO_FAMILY, Copied, Drop, FromFamily, Gone, Keep, Resume, Start
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
@@ -89,6 +94,7 @@ class Init:
         self._left_watchers: set[int] = set()
         """The pids of watchers whose programs run on though their kernel is gone."""
         self._census = Census()
+        self._objects = KernelObjects(apart=ground is not None)
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -174,16 +180,25 @@ class Init:
             self._leave(seat)
             return
         match TO_INIT.decode(data):
+            case Unblock():
+                seat.tell(Unblocked(self._unblock(), self._around.blocking.useful))
+            case Block():
+                error = self._block()
+                seat.tell(Blocked("" if error is None else str(error.strerror)))
             case Run() as message:
-                if not seat.programs.run(message, descriptors):
+                if self._block() is not None or not seat.programs.run(message, descriptors):
                     seat.tell(Ran(message.number, 126 << 8))  # as a shell says it
             case Exec(opened):
-                seat.programs.watch(descriptors, opened=opened)
+                if (error := self._block()) is not None:
+                    refuse(descriptors[0], error)
+                else:
+                    seat.programs.watch(descriptors, opened=opened)
             case Listen():
                 self._around.listen(seat, 0, None)
             case Measure() as message:
                 used = self._measure(seat, message.enough)
-                seat.tell(Memory(used, self._measure_copies(seat) if used > message.enough else 0))
+                copies = self._measure_copies(seat) if used > message.enough else 0
+                seat.tell(Memory(used, copies, self._objects.excess))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 seat.interrupt()
@@ -207,6 +222,25 @@ class Init:
         for descriptor in descriptors:
             os.close(descriptor)
 
+    def _unblock(self) -> bool:
+        """Remove the session's placeholders, unless something of it runs; return whether they are gone."""
+        blocking = self._around.blocking
+        if blocking.lifted or not blocking.useful:
+            return blocking.lifted
+        seats = self._seats.values()
+        if any(seat.worker is None or seat.leaving or seat.programs.any_runs for seat in seats):
+            return False
+        waiting = self._spared()
+        return waiting.issuperset(processes.descendants(os.getpid())) and blocking.lift()
+
+    def _block(self) -> OSError | None:
+        """Make the session's placeholders again, if they were removed; return why it may not run, if that is impossible."""
+        try:
+            self._around.blocking.renew()
+        except OSError as error:
+            return error
+        return None
+
     def _freeze(self, seat: Seat) -> int:
         """Stop every process of a kernel; return how many may still run.
 
@@ -226,11 +260,17 @@ class Init:
         return max(len(running), 1)
 
     def _measure(self, seat: Seat, enough: int) -> int:
+        watchers, copies = self._watchers(), set() if self._parked is None else self._parked.pids
+        self._objects.look({*processes.descendants(os.getpid())} - watchers, copies)
         if not self._alone(seat):
-            return self._census.used(seat, self._seats.values(), self._spared() - self._workers(), enough)
-        if self._ground is None:
-            return processes.memory_of(processes.descendants(os.getpid()), enough)
-        return processes.memory_of_namespace(self._around.home, enough)
+            used = self._census.used(seat, self._seats.values(), watchers | copies, enough)
+        elif self._ground is None:
+            used = processes.memory_of(processes.descendants(os.getpid()), enough, watchers)
+        else:
+            used = processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *watchers})
+        if any(other.worker is None for other in self._seats.values()):
+            used = min(used, enough)  # one is being made from a copy, and hides until then: it would count in full
+        return used + self._objects.size
 
     def _measure_copies(self, seat: Seat) -> int:
         """Return an upper bound of the memory that dropping copies would free."""
@@ -280,6 +320,7 @@ class Init:
         seat = self._seat(control, None, self._programs.another())
         seat.copy, seat.programs.outputs = message.number, (out, err)
         try:
+            self._around.blocking.renew()
             env = {**message.env, **self._around.listen_for(seat, message.listeners)}
             seat.programs.env = {**seat.programs.env, **env}
         except OSError as error:
@@ -337,9 +378,10 @@ class Init:
 
     def _spared(self) -> set[int]:
         """Return the processes whose own children do not belong to approved commands."""
-        return self._workers_and_copies().union(
-            self._left_watchers, *(seat.programs.watchers for seat in self._seats.values())
-        )
+        return self._workers_and_copies() | self._watchers()
+
+    def _watchers(self) -> set[int]:
+        return self._left_watchers.union(*(seat.programs.watchers for seat in self._seats.values()))
 
     def _below(self, seat: Seat) -> set[int]:
         spared = self._spared() - {seat.worker}

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cellblock.common.sandbox_options import NAMES, PATHS, SandboxOptions
 from cellblock.common.urls import check, is_url
 from cellblock.errors import InvalidInputError
 from cellblock.host.checks import check_maker_directory
 from cellblock.host.options import SessionOptions, check_names
+from cellblock.host.requested_policy import requested_policy
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.service.named.durable import EVERY
 from cellblock.service.named.kernel_types import check_kernel_type
 from cellblock.service.session.options import ServiceOptions
-from cellblock.service.session.policy import requested_policy, requested_tier
+from cellblock.service.session.policy import requested_tier
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -47,7 +49,6 @@ class NamedOptions:
         kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need jupyter_client.
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
         sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
-        allow_hosts: Hosts that the code may reach.
         home_is_workspace: Whether ``/home/user`` is another name of the workspace in the sandbox (`Filesystem`).
         rules: Rules that decide before people do (docs/approvals.md): a file's path, or its content.
         limits: Limits of a cell's output (`Limits`), by name.
@@ -66,7 +67,6 @@ class NamedOptions:
     kernel_type: str = OWN_KERNEL
     sandbox: bool = True
     sandbox_config: Mapping[str, Any] | str | None = None
-    allow_hosts: tuple[str, ...] = ()
     home_is_workspace: bool = False
     rules: Mapping[str, Any] | str | None = None
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -106,11 +106,11 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     Raises:
         InvalidInputError: One is unknown or wrong.
     """
-    check_names(data, _SESSION | _SERVICES | _NAMED)
+    check_names(data, _SESSION | _SERVICES | _NAMED | {*NAMES})
     named = NamedOptions(**_checked(data))
     tier = requested_tier(named.sandbox, data.get("isolate"), host)
     check_kernel_type(named.kernel_type, tier)
-    policy = requested_policy(None, named.sandbox_config, named.allow_hosts, tier)
+    policy = requested_policy(None, named.sandbox_config, _sandbox_options(data), tier, host)
     if named.home_is_workspace:
         policy = _with_name(policy, tier)
     session = SessionOptions(
@@ -121,6 +121,29 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     )
     services = ServiceOptions(**{name: data[name] for name in _SERVICES & data.keys()}, rules=_rules(named.rules))
     return Options(session, services, named)
+
+
+def with_real_paths(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a session that is made, with the real paths of what it may read and write besides its workspace.
+
+    Raises:
+        InvalidInputError: A path is relative, or does not exist.
+    """
+    given = _sandbox_options(data)
+    directory = data.get("current_dir")
+    for name in PATHS:
+        paths = given.paths(name)
+        if isinstance(directory, str):
+            paths = tuple(os.path.join(directory, path) for path in paths)
+        if relative := [path for path in paths if not os.path.isabs(path)]:
+            raise InvalidInputError(f"{name}: {relative[0]!r} is relative to an unknown directory: name an absolute path")
+        setattr(given, name, paths)
+    real = given.resolved()
+    return {**data, **{name: list(real.paths(name)) for name in PATHS if name in data}}
+
+
+def _sandbox_options(data: Mapping[str, Any]) -> SandboxOptions:
+    return SandboxOptions(**{name: data[name] for name in NAMES if name in data})
 
 
 def _with_name(policy: Policy | None, tier: Tier) -> Policy:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cellblock.errors import with_host
 from cellblock.model.overview import Change, Refusal, RefusalKind, Sample, SessionActivity
 from cellblock.model.plain import as_dict
 
@@ -183,7 +184,7 @@ class Overview:
         self._denials[named.record.kernel_id] = denials[-1]
         for one in denials[known:]:
             where = f"{one.host}:{one.port}" if one.port else one.host
-            self._refuse(named, "host", where, one.reason, f"allow_hosts = [{one.rule_needed!r}]" if one.rule_needed else "")
+            self._refuse(named, "host", where, one.reason, with_host(one.rule_needed) if one.rule_needed else "")
 
     def _tell(self) -> None:
         self._told = self._number
@@ -299,7 +300,12 @@ def _refused(result: CodeExecutionResult) -> tuple[RefusalKind, str, str, str] |
     if result.status == "timeout":
         return "limit", f"time: {result.duration_ms / 1000:.1f} s", "the cell ran for longer than it may", "timeout="
     if name == "MemoryError" or (name == "KernelDied" and "memory" in said):
-        return "limit", "memory", said or "there was no memory left", "limits.memory of the policy (docs/sandbox.md)"
+        return "limit", "memory", said or "there was no memory left", "memory= (on the command line: --memory)"
     if name == "PermissionError" or (name == "OSError" and "Read-only file system" in said):
-        return "file", said, "the sandbox does not let the session there", "filesystem.allowWrite or allowRead of the policy"
+        return (
+            "file",
+            said,
+            "the sandbox does not let the session there",
+            "write= or read= (on the command line: --write, --read)",
+        )
     return None

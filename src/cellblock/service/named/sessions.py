@@ -29,7 +29,7 @@ from cellblock.service.named.executions import Execution
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import Arrival, moving_error
-from cellblock.service.named.options import Options, read_options
+from cellblock.service.named.options import Options, read_options, with_real_paths
 from cellblock.service.named.overview import Overview
 from cellblock.service.named.past import close_unfinished
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
@@ -252,6 +252,8 @@ class NamedSessions:
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), f"{secrets.token_hex(16 - len(self._mark) // 2)}{self._mark}"
         options = self._with_workspace(options or {}, number)
+        if start_from is None:  # the options of a branch have real paths, in whose places its code could have put links
+            options = with_real_paths(options)
         read = self._fixed or read or read_options(options, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
         record = dataclasses.replace(record, branch_of=branch_of, branch_at=branch_at)

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -221,8 +221,8 @@ class _Fields:
             raise self.wrong("sandbox", f"must be True, a dict or the path of a file, not {type(value).__name__}")
         try:
             if isinstance(value, Mapping):
-                return Policy.parse(dict(value), source)
-            return Policy.parse(read_settings(value), f"{source}: {os.fspath(value)}")
+                return _policy(dict(value), source)
+            return _policy(read_settings(value), f"{source}: {os.fspath(value)}")
         except InvalidInputError as error:
             raise error if str(error).startswith(source) else InvalidInputError(f"{source}: {error}") from error
 
@@ -249,6 +249,15 @@ class _Fields:
     def finish(self, known: str) -> None:
         for key in self._data:
             raise self.wrong(key, f"is not known; the known keys are {known}")
+
+
+def _policy(settings: Any, source: str) -> Policy:
+    """Return the policy of a server. ``.`` alone is the server's own directory; named in settings, it is the caller's."""
+    policy = Policy.parse(settings, source)
+    if "allowWrite" not in settings.get("filesystem", {}):
+        return policy
+    write = tuple("./" if path == "." else path for path in policy.filesystem.write)
+    return replace(policy, filesystem=replace(policy.filesystem, write=write))
 
 
 def _stdio(fields: _Fields) -> StdioServer:

@@ -15,7 +15,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from pathlib import Path
 from cellblock.common import config
 from cellblock.tools.mcp.params import ServerParams, StdioServer
 from cellblock.walls.sandbox.paths import is_inside
-from cellblock.walls.sandbox.policy import PROTECTED, Filesystem, Policy
+from cellblock.walls.sandbox.policy import PROTECTED, SECRET, Filesystem, Policy
 
 _DOTTED = re.compile(r"\.\.?(/|$)")
 _SCRIPT = re.compile(r"[^-].*\.([cm]?[jt]s|py|sh)")
@@ -123,18 +123,21 @@ def _sweep(top: Path) -> None:
 
 
 def _placed_policy(policy: Policy, directory: str) -> Policy:
-    """Return a policy whose relative paths are relative to a directory; the default one means the server's own."""
-    if policy == Policy():
+    """Return a policy whose relative paths are relative to a directory; those of the default policy mean the server's own."""
+    if policy.filesystem == Filesystem():
         return policy
 
-    def place(paths: tuple[str, ...]) -> tuple[str, ...]:
+    def place(paths: Iterable[str]) -> Iterable[str]:
         fixed = ("/", "~", "${")
-        return tuple(p if p.startswith(fixed) else os.path.normpath(os.path.join(directory, p)) for p in paths)
+        return (p if p.startswith(fixed) else os.path.normpath(os.path.join(directory, p)) for p in paths)
 
     files = policy.filesystem
-    # As for a session, writing is denied below this directory and below every writable one.
-    denied = dict.fromkeys((*files.deny_write, *place(tuple(path for path in files.deny_write if path not in PROTECTED))))
-    placed = Filesystem(place(files.read), place(files.write), place(files.deny_read), tuple(denied))
+    own = [path for path in files.write if path == "."]
+    write = dict.fromkeys((*own, *place(path for path in files.write if path != ".")))
+    # As for a session, this is denied below this directory and below every one that the policy names.
+    unread = dict.fromkeys((*(name for name in files.deny_read if name in SECRET), *place(files.deny_read)))
+    unwritten = dict.fromkeys((*files.deny_write, *place(path for path in files.deny_write if path not in PROTECTED)))
+    placed = Filesystem(tuple(place(files.read)), tuple(write), tuple(unread), tuple(unwritten))
     return replace(policy, filesystem=placed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, with_host
 from cellblock.walls.egress.addresses import Objection
 from cellblock.walls.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_port, split_port
 
@@ -54,8 +54,7 @@ class Denial:
     @property
     def remedy(self) -> str:
         """Advice to append to the reason; empty if no rule could allow it."""
-        options = "allow_hosts (--allow-host, network.allowedDomains) of a new session"
-        return f'; to allow it, add "{self.rule_needed}" to {options}' if self.rule_needed else ""
+        return f"; to allow it, make a session with {with_host(self.rule_needed)}" if self.rule_needed else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import struct
 import sys
 
 from cellblock.walls.linux import abi
-from cellblock.walls.linux.syscall import call
+from cellblock.walls.linux.syscall import call, umount
+
+_STATX_SIZE = 256
 
 WRITABLE = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV
 READ_ONLY = WRITABLE | abi.MOUNT_ATTR_RDONLY
@@ -35,9 +38,20 @@ def clone(descriptor: int) -> int:
     return call("open_tree", descriptor, b"", flags)
 
 
-def set_attributes(descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True) -> None:
-    """Add attributes to the mount at a path from a descriptor (empty: at the descriptor itself), and to those below it."""
-    value = struct.pack("QQQQ", attributes, 0, propagation, 0)
+def set_attributes(
+    descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True, *, clear: int = 0
+) -> None:
+    """Add attributes to the mount at a path from a descriptor (empty: at the descriptor itself), and to those below it.
+
+    Args:
+        descriptor: Where the path begins.
+        path: The path.
+        attributes: The attributes to add.
+        propagation: How mounts propagate from now on; 0: as before.
+        recursive: Whether the mounts below change, too: all of them, or none.
+        clear: The attributes to remove.
+    """
+    value = struct.pack("QQQQ", attributes, clear, propagation, 0)
     flags = (abi.AT_RECURSIVE if recursive else 0) | (0 if path else abi.AT_EMPTY_PATH)
     call("mount_setattr", descriptor, path, flags, value, len(value))
 
@@ -73,6 +87,24 @@ def move_onto(descriptor: int, place: int) -> None:
         call("move_mount", descriptor, b"", place, b"", abi.MOVE_MOUNT_F_EMPTY_PATH | abi.MOVE_MOUNT_T_EMPTY_PATH)
     finally:
         os.close(descriptor)
+
+
+def is_mount_root(place: int) -> bool:
+    """Whether a descriptor refers to the root of a mount."""
+    found = bytearray(_STATX_SIZE)
+    buffer = (ctypes.c_char * len(found)).from_buffer(found)
+    call("statx", place, b"", abi.AT_EMPTY_PATH | abi.AT_SYMLINK_NOFOLLOW, 0, buffer)
+    attributes: int = struct.unpack_from("Q", found, 8)[0]
+    return bool(attributes & abi.STATX_ATTR_MOUNT_ROOT)
+
+
+def unmount(place: int) -> None:
+    """Unmount the mount of which a descriptor is the root.
+
+    Raises:
+        OSError: It is the root of none.
+    """
+    umount(f"/proc/self/fd/{place}")  # not by its path, which others may change meanwhile
 
 
 def pin(place: int) -> None:

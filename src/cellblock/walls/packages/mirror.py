@@ -7,6 +7,7 @@ credentials that pip never sees.
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import re
 import secrets
@@ -28,6 +29,7 @@ from cellblock.walls.packages.pages import File
 
 Value = TypeVar("Value")
 
+_LOGIN = "cellblock"
 _HEAD = 16 * 1024
 _HEAD_SECONDS = 10.0
 _SEND_SECONDS = 60.0
@@ -61,7 +63,8 @@ class PackageMirror:
         self._listener = listener
         self._index = index
         self._fetcher = Fetcher(index)
-        # Without a sandbox, the listener is on the machine's interface, and programs of other users can reach it.
+        # Without a sandbox, the listener is on the machine's interface, and programs of other users can reach it. The URLs do
+        # not contain the secret: they are on command lines, pip's own and those of its builds, which all users can read.
         self._secret = secrets.token_hex(16)
         self._sources = [url for url in (*index.indexes, *index.links) if local_path(url) is None]
         self._known: dict[str, tuple[bytes, dict[str, File]]] = {}
@@ -101,7 +104,12 @@ class PackageMirror:
     def _served(self, source: str, port: int) -> str:
         if local_path(source) is not None:
             return source
-        return f"http://127.0.0.1:{port}/{self._secret}/{self._sources.index(source)}/"
+        return f"http://127.0.0.1:{port}/{self._sources.index(source)}/"
+
+    @property
+    def credentials(self) -> str:
+        """The content of the file (netrc) that gives pip access."""
+        return f"machine 127.0.0.1 login {_LOGIN} password {self._secret}\n"
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
@@ -135,9 +143,11 @@ class PackageMirror:
 
     async def _answer(self, request: h11.Request, client: _Client) -> None:
         _check_fetches(request)
-        secret, *names = request.target.decode("ascii")[1:].split("/")
-        if not secrets.compare_digest(secret, self._secret) or not names:
+        given = dict(request.headers).get(b"authorization", b"")
+        expected = b"Basic " + base64.b64encode(f"{_LOGIN}:{self._secret}".encode())
+        if not secrets.compare_digest(given, expected):
             raise _NotServedError(404, "there is no such page")
+        names = request.target.decode("ascii")[1:].split("/")
         source, project, name = self._named([unquote(part) for part in names])
         if not name:
             page, _ = await self._page(source, project)

@@ -16,7 +16,7 @@ from typing import Literal
 from cellblock.errors import InvalidInputError
 from cellblock.walls.linux import landlock, seccomp, undivided
 from cellblock.walls.sandbox.paths import is_inside
-from cellblock.walls.sandbox.plan import denied_paths, resolve_paths, restrictions_with
+from cellblock.walls.sandbox.plan import denied_paths, masked_paths, resolve_paths, restrictions_with
 from cellblock.walls.sandbox.policy import PROTECTED, Policy
 from cellblock.walls.sandbox.probe import Facts, interpreter_directories, look
 from cellblock.wire.sandbox import Allow, Bind, Confinement, Restrictions, Step
@@ -120,8 +120,9 @@ def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, 
     """
     files = policy.filesystem
     tops = resolve_paths(files.write, workspace, facts)
-    named = [path for path in resolve_paths(files.deny_read, workspace, facts) if path != "/"]
-    there = [path for path in named if os.path.lexists(path)]  # most do not exist, so nothing needs protection
+    there = [
+        path for path in masked_paths(files, workspace, facts) if os.path.lexists(path)
+    ]  # most do not exist, so nothing needs protection
     denied = tuple(dict.fromkeys((*there, *map(os.path.realpath, there))))
     _check_writable(policy, facts, workspace, tops, denied, interpreter)
     system = [path for path, target in facts.system if target is None]

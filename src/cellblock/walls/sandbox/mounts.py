@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Sequence
 
 from cellblock.walls.linux import abi
 from cellblock.walls.linux.mount_api import (
     READ_ONLY,
     WRITABLE,
-    clone,
     clone_tree,
     move,
     move_onto,
     new_filesystem,
     open_without_links,
-    pin,
     set_attributes,
     set_read_only,
-    without_links,
 )
 from cellblock.walls.linux.syscall import call, umount, write
-from cellblock.walls.linux.targets import is_directory, make_file, make_read_only, make_target, make_way, mount_new, taken
+from cellblock.walls.linux.targets import is_directory, make_file, make_read_only, make_target, mount_new
+from cellblock.walls.sandbox.covers import BASE, Covers
 from cellblock.walls.sandbox.namespaces import kernel_version
-from cellblock.walls.sandbox.paths import is_inside
-from cellblock.walls.sandbox.placeholders import is_placeholder
-from cellblock.walls.sandbox.plan import BLANK, EMPTY, PROC_OF_ROOT, STAGE
+from cellblock.walls.sandbox.plan import PROC_OF_ROOT, STAGE
 from cellblock.walls.sandbox.steps import StepError
 from cellblock.wire.sandbox import (
     Bind,
@@ -50,12 +45,13 @@ from cellblock.wire.sandbox import (
     Tmpfs,
 )
 
-# Where a zygote keeps what its sessions share, and in it the place where a session's tree is put together: it exists on every
-# system, and what it hides is hidden only from these processes.
-BASE = "/dev/shm"
+# Where a session's tree is put together. What it hides is hidden only from these processes.
 _STAGE = f"{BASE}{STAGE}"
 
 _DEVICES = abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
+_TERMINALS = 64
+"""The most terminals of a session. All sandboxes of a machine share some 3,000 (kernel.pty.max less kernel.pty.reserve)."""
+
 _BIND_ATTRIBUTES = {"ro": READ_ONLY, "rw": WRITABLE, "dev": _DEVICES}
 
 
@@ -185,9 +181,7 @@ class _Builder:
         self._weaker_proc = weaker_proc
         self._proc_is_ours = True
         self._sources: dict[Step, int] = {}
-        self._resolved: dict[str, str] = {}
-        self._missing: set[str] = set()
-        self._pinned: set[str] = set()
+        self._covers = Covers(steps, self._sources)
 
     def take_sources(self) -> None:
         for step in self._steps:
@@ -196,18 +190,7 @@ class _Builder:
                     self._take(step)
                 case Graft(target):
                     self._sources[step] = clone_tree(f"{BASE}{target}")
-                case Protect(target=target) | Mask(target=target):
-                    # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
-                    if (resolved := without_links(target)) is None:
-                        self._missing.add(target)
-                    else:
-                        self._resolved[target] = resolved
-        self._missing -= self._made_by_binds()
-
-    def _made_by_binds(self) -> set[str]:
-        """Return the paths that will exist only because something is bound at them, or below."""
-        moved = [step.target for step in self._sources if isinstance(step, Bind) and step.source != step.target]
-        return {target[:end] for target in moved for end in (*_ends_of_parts(target), len(target))}
+        self._covers.look()
 
     def _take(self, step: Bind) -> None:
         try:
@@ -237,7 +220,7 @@ class _Builder:
                 mount_new("tmpfs", target, options, WRITABLE)
             case Devpts(target):
                 attributes = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
-                mount_new("devpts", target, {"ptmxmode": "666", "mode": "620"}, attributes)
+                mount_new("devpts", target, {"ptmxmode": "666", "mode": "620", "max": str(_TERMINALS)}, attributes)
             case Proc(target):
                 self._mount_proc(target)
             case Directory(target):
@@ -251,14 +234,8 @@ class _Builder:
                 make_read_only(target)
             case Seal(target):
                 set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
-            case Mask(target=target) if target in self._missing:
-                pass  # most names are missing
-            case Protect(top, target) if target in self._missing and os.path.dirname(target) == top:
-                pass  # further down, a folder on the way may be a placeholder, and so be protected
-            case Protect(top, target):
-                self._protect(top, target)
-            case Mask(target, top):
-                self._mask(target, top)
+            case Protect() | Mask():
+                self._covers.cover(step)
             case Sysctl() if not self._proc_is_ours:
                 pass  # its settings are read-only, and may be those of the machine
             case Sysctl(name, value, major, minor, optional):
@@ -281,65 +258,6 @@ class _Builder:
             self._proc_is_ours = False
             _show_outer_proc(target)
 
-    def _protect(self, top: str, target: str) -> None:
-        """Protect a path below a writable directory from changes, including renames of its parents."""
-        path = top
-        for part in os.path.relpath(target, top).split("/"):
-            path = f"{path}/{part}"
-            with taken(path) as (place, mode):
-                if place is None:
-                    return
-                if stat.S_ISLNK(mode):
-                    move_onto(clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, only hidden
-                    break
-                if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
-                    descriptor = clone(place)
-                    set_read_only(descriptor)
-                    move_onto(descriptor, place)
-                    return
-                if path not in self._pinned:
-                    self._pinned.add(path)
-                    pin(place)
-        self._protect_end_of_link(top, target)
-
-    def _protect_end_of_link(self, top: str, target: str) -> None:
-        resolved = self._resolved.get(target, target)
-        if resolved != target and is_inside(resolved, top):
-            self._protect(top, resolved)
-
-    def _mask(self, target: str, top: str | None) -> None:
-        for path in dict.fromkeys((target, self._end_of_masked_link(target, top))):
-            if target != path and is_inside(target, path):
-                continue  # a link to a directory above itself: another session would lose its workspace
-            with taken(path) as (place, mode):
-                if place is not None:
-                    move_onto(self._cover(path, mode), place)
-
-    def _end_of_masked_link(self, target: str, top: str | None) -> str:
-        """Return the target of a masked path, if it is a link whose target should be masked as well.
-
-        An earlier session may have made the link, if it lies in a writable directory. Such a link must not let that session
-        hide from the next one what it could not have destroyed itself: files elsewhere, or protected ones.
-        """
-        resolved = self._resolved.get(target, target)
-        if top is None or resolved == target:
-            return resolved
-        kept = [step.target for step in self._steps if isinstance(step, Protect)]
-        apart = not any(is_inside(resolved, path) or is_inside(path, resolved) for path in kept)
-        return resolved if is_inside(resolved, top) and apart else target
-
-    def _cover(self, path: str, mode: int) -> int:
-        """Return a cover for a path: something that cannot be opened, or a directory with only the paths to shown parts."""
-        binds = [(step.target, held) for step, held in self._sources.items() if isinstance(step, Bind)]
-        shown = {target: held for target, held in binds if target != path and is_inside(target, path)}
-        if not stat.S_ISDIR(mode) or not shown:
-            return clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}")
-        made = new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, WRITABLE)
-        for target, held in shown.items():
-            make_way(made, target[len(path) + 1 :].split("/"), directory=is_directory(held))
-        set_read_only(made)
-        return made
-
 
 def _show_outer_proc(target: str) -> None:
     """Show the /proc around this sandbox, read-only: otherwise its owner could change settings of processes in it."""
@@ -352,7 +270,3 @@ def detach(path: str) -> None:
     """As init, at the very end: unmount everything at a path and below, which could not be removed otherwise."""
     while umount(path, missing_ok=True):
         continue  # there may be another below
-
-
-def _ends_of_parts(path: str) -> list[int]:
-    return [place for place, letter in enumerate(path) if letter == "/" and place > 0]

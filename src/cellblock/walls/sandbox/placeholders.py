@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from cellblock.walls.sandbox.paths import is_inside
@@ -24,6 +24,8 @@ _MODE = 0o1500
 _USUAL = frozenset((*PROTECTED, ENV)) - MAKEABLE
 _PATIENCE = 5.0
 """Seconds to wait while another session removes placeholders, which takes a fraction of a millisecond."""
+_SHORT_PATIENCE = 1.0
+"""The same for a session that has begun: its init answers nothing else meanwhile."""
 
 
 def is_placeholder(mode: int) -> bool:
@@ -102,7 +104,7 @@ class Hold:
                 return None
             raise OSError(error.errno, f"cannot keep names in {top} from being created: {error.strerror}") from error
         try:
-            _share(descriptor, top)
+            _share(descriptor, top, _PATIENCE)
             return cls(descriptor, _with_targets(top, names))
         except BaseException:
             os.close(descriptor)
@@ -120,6 +122,31 @@ class Hold:
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise OSError(error.errno, f"cannot keep {name} from being created: {error.strerror}") from error
+
+    def found(self) -> list[str]:
+        """Return the paths of the placeholders that exist, below the directory."""
+        found = []
+        for name in self.names:
+            parts = name.split("/")
+            for depth in range(1, len(parts) + 1):
+                with _parent(self.descriptor, parts[:depth]) as parent:
+                    if parent is not None and _marked(parent, parts[depth - 1]):
+                        found.append("/".join(parts[:depth]))
+        return found
+
+    def renew(self, top: str) -> None:
+        """After a release: take a share again, and make the missing placeholders.
+
+        Args:
+            top: The directory, as this process sees it now.
+
+        Raises:
+            OSError: As for `take` and `fill`.
+        """
+        _share(self.descriptor, top, _SHORT_PATIENCE)
+        self.names = tuple(dict.fromkeys((*self.names, *_with_targets(top, self.names))))
+        if os.fstat(self.descriptor).st_nlink:  # in a directory that was removed, nothing can be made
+            self.fill()
 
     def release(self) -> None:
         """Give up the share, and remove the placeholders if it was the last one. It can be repeated.
@@ -143,9 +170,9 @@ class Hold:
         os.close(self.descriptor)
 
 
-def _share(descriptor: int, top: str) -> None:
+def _share(descriptor: int, top: str, patience: float) -> None:
     """Take the shared lock, with a deadline: any process that can read a directory can lock it."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + patience
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -193,11 +220,17 @@ def _remove(top: int, parts: list[str]) -> None:
     with _parent(top, parts) as parent:
         if parent is None:
             return
-        try:
-            if is_placeholder(os.lstat(parts[-1], dir_fd=parent).st_mode):
+        if _marked(parent, parts[-1]):
+            with suppress(OSError):  # it is in use
                 os.rmdir(parts[-1], dir_fd=parent)
-        except OSError:
-            return  # it is in use, or not ours
+
+
+def _marked(parent: int, name: str) -> bool:
+    """Whether there is a placeholder of this name in an open directory."""
+    try:
+        return is_placeholder(os.lstat(name, dir_fd=parent).st_mode)
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from cellblock.errors import InvalidInputError
 from cellblock.walls.linux import seccomp
 from cellblock.walls.sandbox.paths import is_inside, topmost
-from cellblock.walls.sandbox.policy import ENV, MAKEABLE, Policy, Resources
+from cellblock.walls.sandbox.policy import ENV, MAKEABLE, SECRET, Filesystem, Policy, Resources
 from cellblock.walls.sandbox.probe import Facts
 from cellblock.wire.sandbox import (
     Bind,
@@ -83,7 +83,7 @@ PROC_OF_ROOT = ("/proc/sys", *_PROC_READ_ONLY, *_PROC_MASKED)
 """Parts of /proc that let their owner, root, change the kernel without any capability."""
 # They are in kernel memory, which is not counted: watches with a kilobyte each, instances with thousands of events.
 _FIRST_PID = 300
-_INOTIFY = (("instances", 32), ("watches", 16384))
+_INOTIFY = (("instances", 16), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
 _TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
 
@@ -249,7 +249,7 @@ def _limits(resources: Resources) -> dict[str, int]:
         "NPROC": resources.processes,
         "CORE": 0,
         "MEMLOCK": 8 * 1024 * 1024,
-        "MSGQUEUE": 1024 * 1024,
+        "MSGQUEUE": 128 * 1024,  # room for a queue of the usual size
         "SIGPENDING": 4096,  # timers use queued signals
     }
 
@@ -302,7 +302,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         check_workspace(path)
         # Home directories differ between machines, and one policy is for many.
         add(path, Bind(path, path, "rw", optional=pattern.startswith("~/")))
-    masked = [path for path in resolve_paths(policy.filesystem.deny_read, workspace, facts) if path != "/"]
+    masked = masked_paths(policy.filesystem, workspace, facts)
     for path in masked:
         add(path, Mask(path, max((top for top in writable if path != top and is_inside(path, top)), key=len, default=None)))
     # An interpreter in a denied home directory, or in a directory that every session has for itself, is needed anyway.
@@ -339,6 +339,27 @@ def denied_paths(patterns: Iterable[str], write: Iterable[str], facts: Facts, wo
     return denied
 
 
+def masked_paths(files: Filesystem, workspace: str, facts: Facts) -> list[str]:
+    """Return the paths that cannot be read.
+
+    The usual names of secrets are masked wherever a policy shows the top of a directory: in the workspace, in each directory
+    that it names, and in the home directory. A secret that the policy itself names there stays visible.
+
+    Args:
+        files: The files that the session can see and change.
+        workspace: The directory that ``.`` stands for.
+        facts: The facts of this machine.
+    """
+    shown = resolve_paths((*files.read, *files.write), workspace, facts)
+    named = [path for path in shown if path not in ("/", workspace)]
+    all_of_home = files.everything or any(is_inside(facts.home, path) for path in named)
+    tops = [*named, *([facts.home] if all_of_home else [])]
+    secrets = [name for name in files.deny_read if name in SECRET]
+    found = [f"{top}/{name}" for top in tops for name in secrets]
+    denied = resolve_paths(files.deny_read, workspace, facts)
+    return [path for path in dict.fromkeys((*denied, *(path for path in found if path not in named))) if path != "/"]
+
+
 def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
     """Return the real paths of the directories that sessions with this workspace and policy can write."""
     return [os.path.realpath(path) for path in (workspace, *resolve_paths(policy.filesystem.write, workspace, facts))]
@@ -350,7 +371,7 @@ def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[s
     reserved = {}
     for top in dict.fromkeys(resolve_paths(policy.filesystem.write, workspace, facts)):
         denied = dict.fromkeys(denied_paths(patterns, policy.filesystem.write, facts, workspace))
-        if top == workspace and ENV in policy.filesystem.deny_read:  # a person's, whether or not it exists
+        if ENV in policy.filesystem.deny_read:  # a person's, whether or not it exists
             denied[f"{top}/{ENV}"] = None
         names = tuple(os.path.relpath(path, top) for path in denied if path != top and is_inside(path, top))
         if names:

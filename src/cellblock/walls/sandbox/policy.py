@@ -1,7 +1,8 @@
 """The policy of a sandbox: plain, frozen data that people can read, narrow and compare.
 
-A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, …) with the same meaning, plus our own keys
-(``resources``). A plan enforces it on a machine (see `plan`).
+A policy is read from JSON with the keys of sandbox-runtime (``network``, ``filesystem``, …) and our own (``resources``,
+``defaults``). A missing key keeps the default, so a setting widens only what it names. A plan enforces the policy on a machine
+(see `plan`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
@@ -18,6 +19,8 @@ from cellblock.walls.sandbox.narrowing import Denials, Hosts, Paths
 from cellblock.walls.sandbox.settings import Section, check_list, read_settings
 
 MIB = 1024 * 1024
+MEMORY_BOUNDS = (64 * MIB, 2**50)
+"""The least and the most bytes of memory that a session may use."""
 
 # Files in a home directory that programs read when they start.
 START_UP = (
@@ -74,6 +77,16 @@ MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
 ENV = ".env"
 SECRET = (ENV, ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
 
+SANDBOX_RUNTIME = "sandbox-runtime"
+DEFAULTS = ("cellblock", SANDBOX_RUNTIME)
+"""Whose defaults the missing keys of settings keep."""
+
+
+def is_complete(data: object) -> bool:
+    """Return whether settings say all that sandbox-runtime requires about files: then they were written for it."""
+    files = data.get("filesystem") if isinstance(data, dict) else None
+    return isinstance(files, dict) and {"denyRead", "allowWrite", "denyWrite"} <= files.keys()
+
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
@@ -82,7 +95,9 @@ class Filesystem:
     Attributes:
         read: Readable paths, besides the system, the interpreter and the workspace. ``/`` is everything.
         write: Writable paths. ``.`` is the workspace.
-        deny_read: Masked paths, except what `read` and `write` name inside them. ``/`` cancels ``/`` in `read`.
+        deny_read: Masked paths, except what `read` and `write` name inside them. ``/`` cancels ``/`` in `read`. The usual
+            names of secrets (`SECRET`) are also masked at the top of each directory that `read` and `write` name, and of the
+            home directory.
         deny_write: Paths that are read-only, or cannot be created, whatever `write` allows.
         home_is_workspace: Whether ``/home/user`` is another name of the workspace, for programs that know no other place. The
             home directory is then below ``/tmp``. For the native sandbox only.
@@ -162,7 +177,7 @@ class Policy:
         """Read a policy from a JSON file.
 
         Args:
-            path: The file: sandbox-runtime's settings, plus ``resources``.
+            path: The file (see `parse`).
 
         Raises:
             InvalidInputError: It cannot be read, is not valid JSON, or has a key or value that is not valid.
@@ -171,9 +186,10 @@ class Policy:
 
     @classmethod
     def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
-        """Make a policy from sandbox-runtime's settings, plus ``resources``.
+        """Make a policy from settings with the keys of sandbox-runtime, ``resources`` and ``defaults``.
 
-        In these, everything can be read except ``denyRead``, and nothing can be written except ``allowWrite``.
+        A missing key keeps cellblock's default. With ``"defaults": "sandbox-runtime"`` it keeps sandbox-runtime's instead:
+        everything can be read except ``denyRead``, and nothing can be written except ``allowWrite``.
 
         Args:
             data: The parsed JSON.
@@ -188,12 +204,14 @@ class Policy:
         resources = Section(source, "resources.", top.get("resources", {}), _RESOURCES)
         fields = {_RESOURCES[key]: resources.integer(key) for key in _RESOURCES if key in resources.data}
         writes_git = files.boolean("allowGitConfig")
+        opens = top.choice("defaults", DEFAULTS) == SANDBOX_RUNTIME
+        written = files.texts("allowWrite") if opens or "allowWrite" in files.data else Filesystem().write
         return cls(
             Filesystem(
                 # Exceptions inside of denied paths become the same list.
-                read=("/", *files.texts("allowRead")),
-                write=files.texts("allowWrite"),
-                deny_read=(*files.texts("denyRead"), *SECRET[:1]),
+                read=(*(("/",) if opens else ()), *files.texts("allowRead")),
+                write=written,
+                deny_read=(*files.texts("denyRead"), *((ENV,) if opens else SECRET)),
                 deny_write=(*files.texts("denyWrite"), *(name for name in PROTECTED if name != ".git" or not writes_git)),
             ),
             Network(network.texts("allowedDomains"), network.texts("deniedDomains"), network.boolean("ask")),
@@ -201,6 +219,25 @@ class Policy:
             unix_sockets=network.boolean("allowAllUnixSockets"),
             weaker_proc=top.boolean("enableWeakerNestedSandbox"),
         ).checked()
+
+    def widened(
+        self, memory: int | None = None, read: Iterable[str] = (), write: Iterable[str] = (), hosts: Iterable[str] = ()
+    ) -> Self:
+        """Return the policy with another limit of memory, and with more paths and hosts.
+
+        Args:
+            memory: Bytes of memory; None for the limit of this policy.
+            read: More readable paths.
+            write: More writable paths.
+            hosts: More patterns of hosts that can be reached.
+        """
+        files, network, resources = self.filesystem, self.network, self.resources
+        return replace(
+            self,
+            filesystem=replace(files, read=_union(files.read, read), write=_union(files.write, write)),
+            network=replace(network, allow=_union(network.allow, hosts)),
+            resources=resources if memory is None else replace(resources, memory=memory),
+        )
 
     @property
     def rules(self) -> Filesystem:
@@ -315,6 +352,7 @@ _TOP = {
     "network": "network",
     "resources": "resources",
     "enableWeakerNestedSandbox": "",
+    "defaults": "",
     # How sandbox-runtime works, not what is allowed: accepted, and ignored here.
     "allowPty": "",
     "ripgrep": "",
@@ -333,7 +371,7 @@ _RESOURCES = {
     "packages": "packages",
 }
 _BOUNDS = {
-    "memory": (64 * MIB, 2**50),
+    "memory": MEMORY_BOUNDS,
     "processes": (8, 30000),
     "open_files": (64, 2**20),
     "tmp": (MIB, 2**50),

@@ -79,6 +79,13 @@ class Section:
             raise InvalidInputError(f"{self._where}{key} must be true or false, not {shown(value)}")
         return value
 
+    def choice(self, key: str, choices: tuple[str, ...]) -> str:
+        """Return one of some texts; the first if the key is missing."""
+        value = self.data.get(key, choices[0])
+        if value not in choices:
+            raise InvalidInputError(f"{self._where}{key} must be {' or '.join(map(repr, choices))}, not {shown(value)}")
+        return str(value)
+
     def integer(self, key: str) -> int:
         """Return a required integer."""
         value = self.data.get(key)

@@ -76,10 +76,27 @@ class SrtPolicy(Policy):
             raise InvalidInputError(f"{source} must be an object, not {type(data).__name__}")
         ours = Policy.parse({"resources": data.get("resources", {})}, source)
         try:
-            given = json.dumps({key: value for key, value in data.items() if key != "resources"}, sort_keys=True)
+            own = ("defaults", "resources")
+            given = json.dumps({key: value for key, value in data.items() if key not in own}, sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInputError(f"{source} is not valid JSON: {error}") from error
         return cls(resources=ours.resources, given=given)
+
+    def widened(
+        self, memory: int | None = None, read: Iterable[str] = (), write: Iterable[str] = (), hosts: Iterable[str] = ()
+    ) -> Self:
+        """See `Policy.widened`. Paths and hosts are added to the settings."""
+        given = json.loads(self.given)
+        for part, key, more in (
+            ("filesystem", "allowRead", read),
+            ("filesystem", "allowWrite", write),
+            ("network", "allowedDomains", hosts),
+        ):
+            if more := [*more]:
+                section = given.setdefault(part, {})
+                section[key] = [*section.get(key, []), *more]
+        resources = self.resources if memory is None else replace(self.resources, memory=memory)
+        return replace(self, given=json.dumps(given, sort_keys=True), resources=resources)
 
     def narrow(self, other: Policy) -> Policy:
         """See `Policy.narrow`. Only srt knows what its settings allow, so they cannot be compared.
@@ -184,7 +201,7 @@ def settings(
             "allowAllUnixSockets": policy.unix_sockets,
         },
         "filesystem": {
-            "denyRead": [*hidden, *(path for path in files.deny_read if path != "/"), *place.secret],
+            "denyRead": [*hidden, *_masked(files, place.workspace, facts), *place.secret],
             "allowRead": [
                 *system,
                 place.workspace,
@@ -389,6 +406,13 @@ def _protected(pattern: str, path: str, look: Callable[[str], Sequence[str] | No
     if names == ("",) or {*own} <= {*names}:
         return [pattern]
     return [f"{pattern}/{name}" for name in names]
+
+
+def _masked(files: Filesystem, workspace: str, facts: Facts) -> Iterable[str]:
+    """Return the masked paths, those of the policy as it writes them."""
+    own = [path for path in files.deny_read if path != "/"]
+    same = {*plan.resolve_paths(own, workspace, facts)}
+    return (*own, *(path for path in plan.masked_paths(files, workspace, facts) if path not in same))
 
 
 def _absolute(path: str, workspace: str, home: str) -> str:

@@ -142,6 +142,11 @@ def threads_run() -> bool:
     return _found is not None and _found[0].running
 
 
+def threads_run_now() -> bool:
+    """Whether there are threads that run the code, other than idle ones of pools."""
+    return _look(()).running
+
+
 def lasting() -> str | None:
     """Return a sentence for the user about libraries with threads that do not work in a copy; None if there are none."""
     libraries = _look(()).libraries
@@ -298,8 +303,6 @@ def _process_name(process: int) -> str:
 
 def _shared_memory(moved: Moved) -> list[str]:
     """Return sentences about memory that this process shares with its original, or with files."""
-    if "mmap" not in sys.modules:
-        return []
     try:
         with open("/proc/self/maps", "rb") as file:
             maps = file.read()

@@ -1,0 +1,140 @@
+"""The options that change a sandbox's policy without a file, declared once for Python, the command line, HTTP and MCP.
+
+Standard library only: the command line reads this at each start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from cellblock.errors import InvalidInputError, shown
+
+_Path: TypeAlias = str | os.PathLike[str]
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(kw_only=True)
+class SandboxOptions:
+    """Options that change the default policy of a session, or the given one, in what they name and nothing else.
+
+    The metadata of each field are its flags on the command line, and their help.
+
+    Attributes:
+        memory: The memory that all processes of the session may use together, such as ``"2G"``, ``"512MiB"`` or a number of
+            bytes. K, M, G and T are powers of 1,024, with or without ``B`` or ``iB``. The default is 4 GiB.
+        read: Files and directories that code may read, beside its workspace: one path or a list.
+        write: Files and directories that code may change, beside its workspace: one path or a list. Names such as ``.git``
+            and ``.env`` are protected at the top of each directory, as in a workspace.
+        hosts: Hosts that code may reach, such as ``"pypi.org"``, ``"*.example.org"`` or ``"example.org:8443"``: one or a
+            list.
+        allow_hosts: Another name of `hosts`, for a list only.
+
+    Raises:
+        InvalidInputError: A value has the wrong form.
+    """
+
+    memory: int | str | None = field(
+        default=None,
+        metadata={"flags": ["--memory"], "metavar": "SIZE", "help": "Limit the session's memory, such as 2G; 4G by default."},
+    )
+    read: Sequence[_Path] | _Path = field(
+        default=(),
+        metadata={"flags": ["--read"], "metavar": "PATH", "help": "Let the code read this path. Can be repeated."},
+    )
+    write: Sequence[_Path] | _Path = field(
+        default=(),
+        metadata={"flags": ["--write"], "metavar": "PATH", "help": "Let the code change this path. Can be repeated."},
+    )
+    hosts: Sequence[str] | str = field(
+        default=(),
+        metadata={
+            "flags": ["--host", "--allow-host"],
+            "metavar": "NAME[:PORT]",
+            "help": "Let the code reach this host. Can be repeated.",
+        },
+    )
+    allow_hosts: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.memory = _bytes(self.memory)
+        self.read, self.write = _paths("read", self.read), _paths("write", self.write)
+        self.hosts = _texts("hosts", self.hosts, "a host such as 'pypi.org', or a list of hosts")
+        if isinstance(self.allow_hosts, str):
+            raise InvalidInputError(f"allow_hosts must be a list of host names, not {shown(self.allow_hosts)}")
+        self.allow_hosts = _texts("allow_hosts", self.allow_hosts, "a list of host names")
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the options that are given."""
+        return [name for name in NAMES if getattr(self, name) not in (None, ())]
+
+    def paths(self, name: Literal["read", "write"]) -> tuple[str, ...]:
+        """Return the paths of an option, in which ``~`` is expanded."""
+        return tuple(getattr(self, name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options that are given, as JSON data."""
+        values = {name: getattr(self, name) for name in self.given}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def resolved(self) -> SandboxOptions:
+        """Return these options with absolute paths in which symbolic links are resolved.
+
+        Call this once, before code of the session runs: later, code could have put a link in the place of a directory.
+
+        Raises:
+            InvalidInputError: A path does not exist.
+        """
+        given = {name: getattr(self, name) for name in NAMES}
+        return SandboxOptions(**given | {name: [_there(name, path) for path in given[name]] for name in PATHS})
+
+
+NAMES = tuple(item.name for item in dataclasses.fields(SandboxOptions))
+"""The names of the options."""
+PATHS: tuple[Literal["read"], Literal["write"]] = ("read", "write")
+"""Those that are paths."""
+
+
+def _bytes(given: object) -> int | None:
+    if given is None or type(given) is int:
+        return given
+    if isinstance(given, str) and (match := _SIZE.fullmatch(given.strip())):
+        from decimal import Decimal  # late: most sessions have the default
+
+        size = Decimal(match[1]) * _UNITS[match[2].upper()]
+        if size == int(size):
+            return int(size)
+    raise InvalidInputError(
+        f"memory must be a size such as '2G', '512M' or '1.5GiB', or a number of bytes, not {shown(given)}"
+    )
+
+
+def _texts(name: str, given: object, wanted: str) -> tuple[str, ...]:
+    items = (given,) if isinstance(given, str) else given
+    if not isinstance(items, Sequence | set | frozenset) or not all(isinstance(item, str) and item for item in items):
+        raise InvalidInputError(f"{name} must be {wanted}, not {shown(given)}")
+    return tuple(dict.fromkeys(items))
+
+
+def _paths(name: str, given: Any) -> tuple[str, ...]:
+    items: Iterable[Any] = (given,) if isinstance(given, str | os.PathLike) else given
+    wanted = "a path such as '~/data', or a list of paths"
+    if isinstance(items, Sequence | set | frozenset):
+        items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
+    paths = _texts(name, items, wanted)
+    if wrong := next((path for path in paths if "\0" in path), None):
+        raise InvalidInputError(f"{name} must be {wanted}, and no path can contain a NUL character: {shown(wrong)}")
+    return tuple(dict.fromkeys(os.path.expanduser(path) for path in paths))
+
+
+def _there(name: str, path: str) -> str:
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        raise InvalidInputError(f"{name}: {path} does not exist: make it first, or name another path")
+    return real
