@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+_SHUTDOWN, _WITHOUT_FLUSH = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN and EXT4_GOING_FLAGS_NOLOGFLUSH (fs/ext4/ext4.h)
 
 
 @contextlib.contextmanager
@@ -40,6 +44,57 @@ def own_disk(mounted: Path, image: Path) -> Iterator[Callable[[], None]]:
         yield lambda: _write(fault)
     finally:
         subprocess.run(["umount", mounted], check=True)
+
+
+class Disk:
+    """A file system of its own, whose power can be cut, for root alone: nothing is on it then that was not flushed.
+
+    Attributes:
+        path: Where it is mounted.
+    """
+
+    def __init__(self, path: Path, image: Path) -> None:
+        if os.geteuid() or shutil.which("mkfs.ext4") is None:
+            pytest.skip("only root can mount a disk, and mkfs.ext4 makes one")
+        self.path, self._image = path, image
+        path.mkdir()
+        image.write_bytes(b"")
+        os.truncate(image, 256 << 20)
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        self._mount()
+
+    def _mount(self) -> None:
+        # With the default, everything older than 5 s would be on the disk by itself.
+        if subprocess.run(["mount", "-o", "loop,commit=1000", self._image, self.path], check=False).returncode:
+            pytest.skip("no file can be mounted here")
+
+    def cut(self) -> None:
+        """Cut its power. Everything that uses it fails from now on."""
+        top = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(top, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
+        finally:
+            os.close(top)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Have it take no writes: whoever writes to it waits, and cannot be killed."""
+        subprocess.run(["fsfreeze", "-f", self.path], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["fsfreeze", "-u", self.path], check=True)
+
+    def again(self) -> None:
+        """Mount what has been written to it. Everything that used it has ended."""
+        self.remove()
+        # A copy: sessions of other tests, which began meanwhile, can still have the old one in their namespaces.
+        self._image = Path(shutil.copyfile(self._image, f"{self._image}-again"))
+        self._mount()
+
+    def remove(self) -> None:
+        """Unmount it."""
+        subprocess.run(["umount", "-l", self.path], check=True)
 
 
 def _write(fault: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,13 @@ def records(sessions: NamedSessions) -> list[SessionRecord]:
     return [named.shown() for named in sessions.all()]
 
 
-async def after_a_kill(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:
-    """What another process would see if this one were killed now. The old one is of no more use."""
+async def after_a_kill(
+    sessions: NamedSessions, host: Host, state: Path, before: Callable[[Path], object] = lambda _: None
+) -> NamedSessions:
+    """What another process would see if this one were killed now. The old one is of no more use.
+
+    `before` is called with the new state directory before the process begins.
+    """
     sessions.store.writer.flush()
     copied = state.parent / f"{state.name}-later"
     copied.mkdir(mode=0o700)
@@ -54,4 +60,5 @@ async def after_a_kill(sessions: NamedSessions, host: Host, state: Path) -> Name
             (copied / path.name).write_bytes(path.read_bytes())
     (state / "named").rename(copied / "named")
     (state / "named").mkdir()
+    before(copied)
     return NamedSessions(host, NamedStore(copied))

@@ -182,7 +182,6 @@ TESTED_IN: dict[str, str] = {
     "launch/init/making": "launch/init/test_init.py",
     # What is mounted in a session, and when.
     "launch/init/blocking": "host/test_placeholders.py",
-    "host/kernels/idling": "host/test_placeholders.py",
     "walls/sandbox/mounts": "escape/test_files.py",
     "walls/linux/targets": "escape/test_files.py",
     "host/survival/launchers": "host/survival/test_keeping.py",
@@ -266,7 +265,6 @@ TESTED_IN: dict[str, str] = {
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "walls/sandbox/confine": "escape/test_mutations.py",
     "walls/linux/mount_api": "escape/test_mutations.py",
-    "walls/sandbox/namespaces": "escape/test_processes.py",
     "walls/linux/syscall": "escape/test_system_calls.py",
     # What only the framework's own agents and suites tell: `make frameworks`.
     "adapters/code_sandboxes": "frameworks/suite_code_sandboxes.py",

@@ -70,3 +70,21 @@ def test_closing_twice_and_without_opening_is_fine(tmp_path: Path) -> None:
     file.close()
     file.close()
     assert (tmp_path / "a").read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="Linux has files without names")
+def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    with WholeFile(tmp_path / "a") as file:
+        file.write(b"x" * 100_000)
+        file.flush()
+        assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_it_works_on_a_file_system_that_has_no_files_without_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    with WholeFile(tmp_path / "a") as file:
+        file.write(b"x")
+        (name,) = os.listdir(tmp_path)
+        assert name.startswith(".cellblock-")
+    assert (tmp_path / "a").read_bytes() == b"x"

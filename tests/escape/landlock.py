@@ -41,6 +41,7 @@ DIFFERENT: dict[str, str] = {
     "sets_of_semaphores_are_small": NO_QUEUES,
     "watches_and_pending_signals_are_few": "there are no watches; pending signals have the user's own limit",
     "nothing_can_be_typed_into_a_terminal": "there are no terminals",
+    "the_terminals_of_a_session_are_few": "there are no terminals",
     "a_program_in_memory_is_as_confined_as_any": PRIVATE,
     # processes
     "a_session_cannot_map_users_again": EXISTS,
@@ -49,6 +50,7 @@ DIFFERENT: dict[str, str] = {
     "there_is_nobody_to_become": USER,
     "programs_with_set_id_bits_change_nothing": USER,
     "there_are_no_capabilities_and_no_new_privileges": "there are none, but an ordinary user cannot empty the bounding set, which gives nothing without privileges",
+    "memory_that_is_shared_with_the_past_is_named": "it is not: a copy cannot read its own memory map",
     "processes_outside_do_not_exist": "they exist for `kill`, which is refused with EPERM; /proc does not show them",
     "process_1_ignores_what_would_end_it": NOT_ONE,
     "a_descriptor_of_the_host_cannot_be_signalled": "the host can be named as the owner of a descriptor, and gets no signal",

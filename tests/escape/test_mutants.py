@@ -72,6 +72,7 @@ ENDLESS = frozenset(
 )
 
 EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+UNDO, COUNTERS = f"{HERE}undo.py::test_", f"{HERE}counters.py::test_"
 VERIFIER = "escape/test_verifier.py::test_"
 WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
@@ -338,7 +339,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "1 a link in the place of a secret": mutant(
         f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
-        Edit("walls/sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
+        Edit("walls/sandbox/covers.py", "Covers._end_of_masked_link", "return self._resolved.get(target, target)"),
     ),
     "6 links of sessions": mutant(
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
@@ -368,8 +369,8 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/cell_events.py", "_CHUNK", "0"),
     ),
     "1 names that a bind brings": mutant(
-        "walls/sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
-        Edit("walls/sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
+        "walls/sandbox/test_covers.py::test_what_is_bound_from_elsewhere_is_not_missing",
+        Edit("walls/sandbox/covers.py", "Covers._made_by_binds", "return set()"),
     ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
@@ -429,6 +430,40 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 inotify": mutant(
         f"{HERE}system_calls.py::test_watches_and_pending_signals_are_few", Edit("walls/sandbox/plan.py", "_INOTIFY", "()")
+    ),
+    "45 objects of the Linux kernel's": mutant(
+        "launch/init/test_kernel_objects.py::test_what_a_process_has_too_many_of_is_named[file locks]",
+        Edit("launch/init/kernel_objects.py", "KernelObjects.look", "pass"),
+    ),
+    "45 descriptors in flight": mutant(
+        f"{COUNTERS}limits_of_sessions_are_below_those_of_trusted_processes[4096]",
+        Edit("host/host_kernels.py", "_make_room_for", "pass"),
+    ),
+    "45 limits of open files": mutant(
+        f"{COUNTERS}limits_of_sessions_are_below_those_of_trusted_processes[1048576]",
+        Edit("walls/sandbox/confine.py", "_part_of", "return open_files"),
+    ),
+    "45 terminals": mutant(
+        f"{COUNTERS}the_terminals_of_a_session_are_few", Edit("walls/sandbox/mounts.py", "_TERMINALS", "4096")
+    ),
+    "45 asynchronous I/O": mutant(f"{COUNTERS}what_the_machine_has_one_maximum_for_does_not_exist", FILTER),
+    "45 pipes": mutant(f"{COUNTERS}pipes_are_not_made_larger", Edit("walls/linux/seccomp.py", "large_pipes", "return ()")),
+    "45 queues of the user": mutant(f"{COUNTERS}a_queue_of_messages_is_not_all_that_the_user_may_have", MEMORY),
+    "45 maxima of namespaces": mutant(
+        "walls/sandbox/test_namespaces.py::test_what_a_user_namespace_uses_leaves_a_part_to_its_user",
+        Edit("walls/sandbox/namespaces.py", "_leave_a_part", "return []"),
+    ),
+    "45 instances of inotify": mutant(
+        "walls/sandbox/test_namespaces.py::test_half_of_inotify_is_left_to_the_user",
+        Edit("walls/sandbox/namespaces.py", "_share_inotify", "pass"),
+    ),
+    "45 what hides": mutant(
+        f"{UNDO}memory_of_a_process_that_hides_counts",
+        Edit("launch/init/processes.py", "_in_full", "return 0"),
+    ),
+    "45 objects of what hides": mutant(
+        "launch/init/test_kernel_objects.py::test_what_hides_is_ended_when_the_machines_kernel_memory_has_grown",
+        Edit("launch/init/kernel_objects.py", "_HIDDEN_GROWTH", "1 << 62"),
     ),
     "45 page tables": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
@@ -891,7 +926,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "58 values": mutant(
         "fronts/jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
-        Edit("fronts/jupyter/json_values.py", "has_too_many_values", "return False"),
+        Edit("model/untrusted.py", "has_too_many_values", "return False"),
+    ),
+    "68 values": mutant(
+        "tools/serving/test_app.py::test_a_body_of_many_small_values_is_refused_before_it_is_parsed",
+        Edit("model/untrusted.py", "count_values", "return 0"),
     ),
     "58 turns": mutant(
         "fronts/gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",
@@ -1097,6 +1136,25 @@ MUTANTS: dict[str, Mutant] = {
     "61 ids of executions": mutant(
         "service/store/test_journal.py::test_an_id_that_is_none_is_not_found",
         Edit("service/store/journal.py", "is_id", "return True"),
+    ),
+    "64 the memory of copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[writes to its memory]",
+        Edit("launch/init/successor.py", "hide", "pass"),
+    ),
+    "64 limits of copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[limits it]",
+        Edit("walls/linux/seccomp.py", "of_itself", "return (((), ALLOW),)"),
+    ),
+    "64 priorities of copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[slows it down]",
+        Edit("walls/linux/seccomp.py", "of_itself", "return (((), ALLOW),)"),
+    ),
+    "64 signals to copies": mutant(
+        f"{UNDO}the_undo_of_a_hostile_cell_is_exact[signals it]",
+        Edit("launch/init/successor.py", "block_signals", "pass"),
+    ),
+    "64 memory that copies share": mutant(
+        f"{UNDO}memory_that_is_shared_with_the_past_is_named", Edit("worker/forks/safety.py", "_shared_memory", "return []")
     ),
     "64 what does not survive a copy": mutant(
         f"{FORKS}test_a_thread_is_named", Edit("worker/forks/safety.py", "refusal", "return None")

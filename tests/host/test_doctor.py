@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cellblock.host.doctor import _shared
 from cellblock.walls.linux import landlock
 from cli_runs import run_here
 
@@ -74,3 +77,21 @@ def test_doctor_does_not_propose_what_is_chosen_already() -> None:
     assert "MISSING" not in done.stdout
     assert "export CELLBLOCK_ISOLATE=landlock" not in done.stdout
     assert done.stdout.rstrip().endswith("Kernels run in a sandbox here, with isolate='landlock'.")
+
+
+@pytest.mark.parametrize(
+    ("version", "mounted", "undivided"),
+    [
+        ((6, 18), 0, []),
+        ((6, 1), 0, ["6.14"]),
+        ((5, 13), 0, ["5.14", "6.14"]),
+        ((5, 10), os.ST_RDONLY, ["5.12", "5.14", "6.14"]),
+        ((6, 18), os.ST_RDONLY, ["/proc/sys is read-only here"]),
+    ],
+)
+def test_doctor_says_which_limits_of_the_user_one_session_can_use_up(
+    version: tuple[int, int], mounted: int, undivided: list[str]
+) -> None:
+    check = _shared(version, mounted)
+    assert check.ok is not bool(undivided)
+    assert re.findall(r"\((?:Linux )?([^)]+)\)", check.found) == undivided

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 from contextlib import suppress
@@ -36,6 +37,46 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.close(directory)
 
 
+def claimed(descriptor: int) -> int:
+    """Claim something with a temporary name, as long as this descriptor is open, and return it; others do not remove it."""
+    with suppress(OSError):  # a file system without locks: then nobody removes it, either
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def open_unnamed(directory: int, flags: int, mode: int) -> int | None:
+    """Create a file without a name in an open directory: it is gone if this process is killed before `give_name`.
+
+    Args:
+        directory: The directory.
+        flags: As for `os.open`.
+        mode: As for `os.open`.
+
+    Returns:
+        Its descriptor; None if the file system has no such files.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    if not hasattr(os, "O_TMPFILE") or not os.path.exists("/proc/self/fd"):
+        return None
+    try:
+        return create(".", flags | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EISDIR, errno.EINVAL):
+            raise
+        return None
+
+
+def give_name(file: int, name: str, directory: int) -> None:
+    """Give a file without a name its first one.
+
+    Raises:
+        OSError: It cannot have that name.
+    """
+    os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=directory, follow_symlinks=True)
+
+
 class WholeFile:
     """A new file with a temporary name until it is complete. `OSError`s are passed on.
 
@@ -57,11 +98,14 @@ class WholeFile:
 
     def open(self) -> IO[bytes]:
         """Create it, and return it for writing and reading."""
-        name = f".cellblock-{secrets.token_hex(8)}"
+        name = ""
         directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._file = os.fdopen(create(name, flags, self._mode, dir_fd=directory), "w+b")
+            if (opened := open_unnamed(directory, os.O_RDWR, self._mode)) is None:
+                name = _temporary()
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                opened = create(name, flags, self._mode, dir_fd=directory)
+            self._file = os.fdopen(claimed(opened), "w+b")
         except BaseException:  # also an interrupt: no one else closes it
             os.close(directory)
             raise
@@ -74,6 +118,10 @@ class WholeFile:
         assert self._directory is not None
         self._file.flush()
         sync(self._file.fileno())  # before the rename: otherwise, an empty file can have the name after a power failure
+        if not self._name:
+            name = _temporary()
+            give_name(self._file.fileno(), name, self._directory)
+            self._name = name
         os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._name = ""
         sync(self._directory)
@@ -100,3 +148,7 @@ class WholeFile:
                 self.finish()
         finally:
             self.close()
+
+
+def _temporary() -> str:
+    return f".cellblock-{secrets.token_hex(8)}"

@@ -20,6 +20,7 @@ in them."""
 
 _MOST_LINKS = 40  # same limit as the kernel's
 _MOST_RECORDS = 10_000
+_MOST_PLACES = 10_000  # after that, directories that are gone are forgotten
 _BETWEEN_LOOKS = 1000
 """Number of directories recorded between two checks for too many records."""
 
@@ -34,6 +35,8 @@ def add(directories: Iterable[str]) -> None:
     """
     for place in map(os.path.realpath, directories):
         if place not in places:
+            if len(places) >= _MOST_PLACES and len(places) % _BETWEEN_LOOKS == 0:  # their records stay
+                places.intersection_update([one for one in places if os.path.isdir(one)])
             places.add(place)
             _record(place)
 

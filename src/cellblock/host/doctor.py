@@ -17,6 +17,7 @@ from cellblock.host.checks import default_tier, fit_policy
 from cellblock.host.trial import Trial, try_session
 from cellblock.walls.linux import landlock
 from cellblock.walls.sandbox import cgroups, landlock_rules, probe
+from cellblock.walls.sandbox.namespaces import kernel_version
 from cellblock.walls.sandbox.placeholders import names_to_keep
 from cellblock.walls.sandbox.plan import HOME, make_plan
 from cellblock.walls.sandbox.policy import Policy
@@ -102,8 +103,9 @@ def examine(native: Trial, other: Trial | None = None, chosen: Tier = NATIVE) ->
             hard == resource.RLIM_INFINITY or hard >= 8192,
             False,
             f"{soft:,}, and up to {hard:,} on demand" if hard != resource.RLIM_INFINITY else f"{soft:,}, no upper limit",
-            "raise the hard limit ('ulimit -Hn'): a thousand kernels need 5,000",
+            "raise the hard limit ('ulimit -Hn'): a thousand kernels need 5,000, and sessions get half at most",
         ),
+        _shared(kernel_version(), os.statvfs("/proc/sys").f_flag if linux else 0),
     ]
 
 
@@ -124,6 +126,28 @@ def _landlock(missing: tuple[str, ...], trial: Trial | None, *, needed: bool) ->
         return Check(name, True, needed, "the kernel has what isolate='landlock' needs")
     found = "a session was made, and ran a cell, with isolate='landlock'" if trial.ok else "no session can be made"
     return Check(name, trial.ok, needed, found, trial.error)
+
+
+_DIVIDED = {
+    (5, 12): "inotify",
+    (5, 14): "the processes, pending signals and message queues of this user",
+    (6, 14): "the processes of a session whose host is root",
+}
+"""What sessions cannot use up for others, from which version of Linux on."""
+
+
+def _shared(version: tuple[int, int], mounted: int) -> Check:
+    """Return which limits that all processes of a user share are divided between native sandboxes and others.
+
+    Args:
+        version: That of Linux.
+        mounted: The flags of the mount of /proc/sys.
+    """
+    missing = [f"{what} (Linux {'.'.join(map(str, least))})" for least, what in _DIVIDED.items() if version < least]
+    if mounted & os.ST_RDONLY and version >= (5, 12):
+        missing.insert(0, "inotify (/proc/sys is read-only here)")
+    found = f"undivided: {', '.join(missing)}" if missing else "sessions leave a part of each to others"
+    return Check("limits of the user", not missing, False, found, "one session can use these up for all programs of this user")
 
 
 def _weaker_proc(trial: Trial) -> Check:

@@ -7,18 +7,21 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cellblock.errors import InterpreterError, InvalidInputError
+from cellblock.errors import InterpreterError, InvalidInputError, LaunchError
 from cellblock.host import distrusted
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.wire.datagrams import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_ENTERED = stat.S_IRUSR | stat.S_IXUSR
+_MODULE = re.compile(r"[A-Za-z_]\w*+(\.[A-Za-z_]\w*+)*+", re.ASCII)
 _MAX_ENVIRONMENT = MAX_CONTROL * 3 // 4
 
 
@@ -149,6 +152,28 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     if not os.access(directory, os.X_OK):
         raise InvalidInputError(f"{name}: {directory} cannot be entered by this user")
     return directory
+
+
+def check_still_usable(directory: str) -> None:
+    """Check that a kernel can start in a session's directory, which somebody or the session's code may have changed.
+
+    Raises:
+        LaunchError: It cannot.
+    """
+    try:
+        found = os.stat(directory)
+    except OSError as error:
+        raise LaunchError(
+            f"no kernel can start in {directory}: {error.strerror}. Put the directory back, then try again"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise LaunchError(f"no kernel can start in {directory}, which is no directory any more. Put it back, then try again")
+    # In a sandbox, root has no more rights than others.
+    if found.st_uid == os.geteuid() and found.st_mode & _ENTERED != _ENTERED:
+        raise LaunchError(
+            f"no kernel can start in {directory}, because its mode is {stat.S_IMODE(found.st_mode):03o}: somebody, or a cell, "
+            f"has changed it. 'chmod u+rwx {shlex.quote(directory)}' allows it again; then try again"
+        )
 
 
 def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str] = ()) -> Path:

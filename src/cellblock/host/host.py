@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
@@ -294,7 +295,9 @@ class Host(AsyncOnly):
         keeping.begin()
         await asyncio.to_thread(import_module, "cellblock.host.session")
         await self.kernels.adopt(keeping)
-        self._store = await keeping.take_store()
+        if (store := await keeping.take_store()) is not None:
+            self._store = store
+            self._keep(store)
         await keeping.remove_left_places()
         return [*keeping.sessions]
 
@@ -358,8 +361,13 @@ class Host(AsyncOnly):
             from cellblock.host.checkpoints.files import make_store
 
             self._store = make_store(lasting=self.keeper.lasting)
-            self.keeper.store_made(self._store)
+            self._keep(self._store)
         return self._store
+
+    def _keep(self, store: Store) -> None:
+        """Keep a store for the next host, also when its directory had to be made again."""
+        self.keeper.store_made(store)
+        store.on_renewed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.keeper.store_made, store)
 
 
 def _keeper(custodian: Custodian | None) -> Keeper:

@@ -43,6 +43,7 @@ Launch = Literal["zygote", "spawn"]
 _DESCRIPTORS_PER_KERNEL = 11 + 16  # its own, its tape's and its states', and the reserved connections of its tool port
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # connections to tool ports: reserved per session, and the maximum in total
 _SPARE_DESCRIPTORS = 256
+_IN_MESSAGE = 253  # the most descriptors in one message (SCM_MAX_FD), by which the counter may exceed a limit
 
 
 class Kernels:
@@ -116,7 +117,7 @@ class Kernels:
             LaunchError: It could not be started.
         """
         self._check_usable()
-        _make_room_for(self._sessions() + 1)
+        _make_room_for(self._sessions() + 1, wanted.policy.resources.open_files)
         key = key_of(wanted)
         launcher = await self.launchers.started(key)
         if not launcher.sees(wanted.setup.cwd):  # something was mounted since it was started
@@ -146,7 +147,7 @@ class Kernels:
             LaunchError: There is no room for another kernel, or it did not become ready.
         """
         self._check_usable()
-        _make_room_for(self._sessions() + 1)
+        _make_room_for(self._sessions() + 1, wanted.policy.resources.open_files)
         try:
             ends = copy.family.resume(copy, how)
         except OSError as error:
@@ -355,10 +356,19 @@ def _remove_what_the_dead_left(places: bool) -> None:
         remove_places_of_the_dead()
 
 
-def _make_room_for(kernels: int) -> None:
-    """Raise this process's soft limit on descriptors if it is too low for this many kernels."""
+def _make_room_for(kernels: int, open_files: int) -> None:
+    """Raise this process's soft limit on descriptors if it is too low.
+
+    A user's processes share one counter of descriptors in messages that nobody has received, and each may send more while the
+    counter is below its own limit. Kernels must not be able to fill that of this process.
+
+    Args:
+        kernels: How many kernels there will be.
+        open_files: The limit of each process of a kernel.
+    """
     # Up to a quarter of all descriptors is for tool ports (`serving.listen`), so that each session has its share.
     needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
+    needed = max(needed, open_files + _IN_MESSAGE)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return

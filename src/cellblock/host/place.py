@@ -52,11 +52,16 @@ class SessionPlace:
         self.made = self._held is not None
 
     def make(self) -> None:
-        """Create it, if it does not exist.
+        """Create it, if it does not exist; again, if somebody has removed it, such as a cleaner of /tmp.
 
         Raises:
             OSError: It cannot be created.
         """
+        if self.made and not os.path.lexists(self.path):
+            self.made = False
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
         if not self.made:
             self._held = make_place(self.path)
             self.made = True

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import struct
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -22,12 +23,14 @@ from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.host.new_file import NewFile, Telling, UnnamedFile
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import SaveReport
+from cellblock.model.untrusted import parse_json
 from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
 
 MANIFEST, VARIABLES, CELLS, WORKSPACE = "manifest.json", "variables.pickle", "cells.jsonl", "workspace.tar"
 PIECE = 1024 * 1024
 """Bytes that are read or written at once."""
 
+_FIRST_TIME, _LAST_TIME = (1980, 1, 1, 0, 0, 0), (2107, 12, 31, 23, 59, 58)
 _MAX_DIRECTORY = 128 * 1024
 _MAX_CELLS, _MAX_CELL = 1000, 2 * 1024 * 1024
 _STATUSES = ("success", "error", "timeout", "interrupted", "died", "max_attempts_exceeded")
@@ -63,7 +66,7 @@ class SavedFile:
         assert self._zip is not None
         with self.file.telling():
             self._end_member()
-            self._member = self._zip.open(name, "w", force_zip64=True)
+            self._member = self._zip.open(_new_member(name), "w", force_zip64=True)
 
     def write(self, data: bytes) -> None:
         """Write to the member."""
@@ -81,7 +84,7 @@ class SavedFile:
         with self.file.telling():
             self._end_member()
             manifest = Manifest(FORMAT, __version__, datetime.now(UTC).isoformat(timespec="seconds"), state)
-            self._zip.writestr(MANIFEST, write(manifest))
+            self._zip.writestr(_new_member(MANIFEST), write(manifest))
             self._zip.close()
         self.file.finish()
 
@@ -98,6 +101,11 @@ class SavedFile:
                 self._end_member()
             archive.fp = None  # closing the archive would write to the file
         self.file.close()
+
+
+def _new_member(name: str) -> zipfile.ZipInfo:
+    """Return a member as of now, as far as ZIP has times: machines without a battery start in 1970."""
+    return zipfile.ZipInfo(name, min(max(time.localtime()[:6], _FIRST_TIME), _LAST_TIME))
 
 
 class _Bounded(io.FileIO):
@@ -243,7 +251,7 @@ class LoadedFile:
                     return
                 if number == _MAX_CELLS or len(line) > _MAX_CELL:
                     raise InvalidInputError(f"it has more than {_MAX_CELLS:,} cells, or one of more than {_MAX_CELL:,} bytes")
-                yield _cell(json.loads(line))
+                yield _cell(parse_json(line, what="a cell"))
 
 
 def _check_stored(member: zipfile.ZipInfo) -> None:

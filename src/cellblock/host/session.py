@@ -29,6 +29,7 @@ from cellblock.host.checks import (
     without_fence,
 )
 from cellblock.host.closing import AsyncOnly, Closing
+from cellblock.host.environment import check_still_usable
 from cellblock.host.exchange import Values
 from cellblock.host.explanations import Explanations
 from cellblock.host.holding import Holding
@@ -143,6 +144,7 @@ class Session(AsyncOnly):
         reader: The reader of its output, for services of the session.
         holding: Holds its tool calls and connections while `eager` runs ahead.
         succession: The state that it takes over from an earlier host, and leaves to a later one.
+        untouched: Whether it continues one of an earlier host, and has not begun with that: closing it ends nothing then.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Session(AsyncOnly):
     ) -> None:
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
+        self.untouched = remains is not None
         resolved = resolve_for(host, options, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
@@ -288,6 +291,7 @@ class Session(AsyncOnly):
             self._branch.enter(self._around.places)
         self._keeper.begin()
         await self._checkpoints.files.recover()
+        self.untouched = False
         await self._keeper.go_on(on_input)
         await self._kernels.live()
         self._keeper.settled()
@@ -316,6 +320,9 @@ class Session(AsyncOnly):
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
+        if self.untouched:  # another attempt finds everything as the earlier host has left it
+            self._host.forget(self)
+            return
         await self._end_programs("its session was closed")
         await self._checkpoints.close()
         await self._cells.close()
@@ -345,6 +352,7 @@ class Session(AsyncOnly):
         if dead is None and (left := await self._keeper.recover_left()) is not None:
             self._explanations.kernel_begins(afresh=False)
             return left
+        check_still_usable(self._cwd)
         self._explanations.kernel_begins()
         notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()

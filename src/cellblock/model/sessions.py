@@ -122,8 +122,8 @@ class SessionRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:
-        """Return the record that `to_dict` has written."""
-        return cls(**{name: value for name, value in data.items() if name not in ("session_name", "age_seconds")})
+        """Return the record that `to_dict` has written. A later version may have written more, which is ignored."""
+        return cls(**{name: value for name, value in data.items() if name in cls.__dataclass_fields__})
 
 
 KernelRecord = SessionRecord

@@ -53,10 +53,10 @@ class About(Request[dict[str, Any]], op="about", repeatable=True, join=_joined_a
 
 
 class End(Request[bool], op="end", join=all_of_them):
-    """End the daemon and all of its sessions.
+    """End the daemon and all of its sessions, except durable ones, which are saved, and continue with the next daemon.
 
     Attributes:
-        keep: Whether the sessions stay listed; their kernels end, and with them their variables.
+        keep: Whether the other sessions stay listed, too; their kernels end, and with them their variables.
     """
 
     keep: bool = False

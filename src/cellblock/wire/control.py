@@ -250,11 +250,18 @@ class HttpServer:
 
 @record
 class Memory:
-    """The session's memory. Without copies, it would be at most ``copies`` bytes less; measured if it is over the limit."""
+    """The session's memory, and what it has too many of.
+
+    Attributes:
+        bytes: The memory.
+        copies: How much less it would be without copies, at most; measured if it is over the limit.
+        excess: Which objects of the kernel's the session has too many of, in a sentence; empty if there is nothing.
+    """
 
     op: ClassVar[str] = "memory"
     bytes: int
     copies: int
+    excess: str = ""
 
 
 @record

@@ -201,7 +201,7 @@ async def test_a_session_that_may_read_everything_is_measured_too(tmp_path: Path
         kernel = session._kernels.current
         assert kernel is not None
         measured: list[int] = []
-        kernel.measured = lambda used, _: measured.append(used)  # type: ignore[method-assign,assignment]
+        kernel.measured = lambda used, _copies, _excess: measured.append(used)  # type: ignore[method-assign,assignment]
         kernel.control.measure(0)
         await eventually(lambda: measured)
         assert measured[0] > MIB

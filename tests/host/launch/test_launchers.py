@@ -36,7 +36,7 @@ def no_descriptors() -> Iterator[None]:
 
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def test_a_want_of_descriptors_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
-    monkeypatch.setattr(host_module, "_make_room_for", lambda _kernels: None)
+    monkeypatch.setattr(host_module, "_make_room_for", lambda _kernels, _files: None)
     for warm in (True, False):
         async with aclosing_host(Host(isolate="none", launch=launch)) as host:
             if warm:

@@ -45,7 +45,7 @@ def others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """The process that forks workers here may be large, and other programs may have semaphores."""
     monkeypatch.setattr(quiet, "_MOST", 2**40)
     if "semaphores" not in request.node.name:
-        monkeypatch.setattr(system_v, "semaphores", lambda: False)
+        monkeypatch.setattr(system_v, "sets_of_semaphores", lambda: False)
 
 
 def test_a_worker_with_its_own_connections_is_quiet() -> None:
@@ -94,7 +94,7 @@ def test_semaphores_can_change_when_a_process_ends() -> None:
     if number < 0:
         raise OSError(ctypes.get_errno(), "semget")
     try:
-        assert system_v.semaphores()
+        assert system_v.sets_of_semaphores()
         with worker() as pid:
             assert not quiet.is_quiet(pid)
     finally:

@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from cellblock.host.saved_file import SavedFile
 from cellblock.model import CodeExecutionResult
 from cellblock.service.daemon import control
 from cellblock.service.named.checkpoints import adopt, fork
-from cellblock.service.named.durable import Durable, remove_others
+from cellblock.service.named.durable import Durable, sort_out
 from cellblock.service.named.options import read_options
 from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
@@ -41,14 +41,17 @@ async def run(sessions: NamedSessions, named: NamedSession, code: str) -> CodeEx
     return await submit(sessions, named, code).wait()
 
 
-async def later(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:
-    """What there is after the machine was switched off now."""
-    made = await after_a_kill(sessions, host, state)
-    assert made.store.directory is not None
-    shutil.rmtree(made.store.directory / "saves", ignore_errors=True)
-    if (state / "saves").exists():
-        shutil.copytree(state / "saves", made.store.directory / "saves")
-    return made
+async def later(
+    sessions: NamedSessions, host: Host, state: Path, spoil: Callable[[Path], object] = lambda _: None
+) -> NamedSessions:
+    """What there is after the machine was switched off now, and something was done to the state."""
+
+    def copy_saves(copied: Path) -> None:
+        if (state / "saves").exists():
+            shutil.copytree(state / "saves", copied / "saves")
+        spoil(copied)
+
+    return await after_a_kill(sessions, host, state, copy_saves)
 
 
 @pytest.mark.parametrize("recovery", ["exact", "rolling", "none"])
@@ -329,7 +332,7 @@ async def test_it_is_saved_no_more_often_than_it_is_to_be(sessions: NamedSession
     named.durable._next = 0.0
     await sessions._look_after_all()
     assert await saved(named) != path
-    assert len(os.listdir(path.parent)) == 1
+    assert [*path.parent.glob("*.cellblock")] == [named.durable.last]
 
 
 async def test_a_full_disk_is_told_and_the_old_save_stays(
@@ -350,7 +353,7 @@ async def test_a_full_disk_is_told_and_the_old_save_stays(
         named.save_if_due()
         await eventually(lambda: bool(sessions.about()["problems"]), 20)
         assert sessions.about()["problems"] == ["session 'one' cannot be saved: it cannot be written: No space left on device"]
-        assert os.listdir(path.parent) == [path.name]
+        assert {*os.listdir(path.parent)} == {path.name, "session.json", "cells.jsonl"}
         after = await later(sessions, zygote_host, state)
         result = await run(after, after.find("one"), "x")
         assert (result.return_value, result.recovery) == ("1", "restored_earlier")
@@ -458,13 +461,46 @@ async def test_a_save_that_is_stopped_leaves_nothing(sessions: NamedSessions, zy
     assert (await run(sessions, named, "len(x)")).return_value == "3000000"
 
 
-def test_what_was_saved_of_sessions_that_are_gone_is_removed(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / "saves" / name).mkdir(parents=True)
-        (tmp_path / "saves" / name / "file.cellblock").touch()
-    remove_others(tmp_path / "saves", {"one"})
-    assert os.listdir(tmp_path / "saves") == ["one"]
-    remove_others(tmp_path / "nothing", {"one"})
+def test_saves_that_the_journal_does_not_know_are_adopted_or_moved_aside(tmp_path: Path) -> None:
+    saves = tmp_path / "saves"
+    for name in ("known", "labelled", "unlabelled", "empty", "ended-two"):
+        (saves / name).mkdir(parents=True)
+        if name != "empty":
+            (saves / name / "0.cellblock").touch()
+    (saves / "labelled" / "session.json").write_text("label")
+    assert sort_out(saves, {"known"}) == ["label"]
+    assert {*os.listdir(saves)} - {"ended-two"} == {"known", "labelled"}  # a thread removes the ended one
+    (aside,) = os.listdir(tmp_path / "saves-aside")
+    assert aside.startswith("unlabelled-")
+    assert os.listdir(tmp_path / "saves-aside" / aside) == ["0.cellblock"]
+    assert sort_out(tmp_path / "nothing", {"one"}) == []
+
+
+@pytest.mark.parametrize("what", ["damaged", "gone"])
+async def test_sessions_go_on_from_their_saves_without_the_journal(
+    sessions: NamedSessions, zygote_host: Host, state: Path, what: str
+) -> None:
+    named = await sessions.create("one", SOON, {"tag": "a"})
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    assert named.durable is not None
+    named.durable._next = time.monotonic() + 1000
+    await run(sessions, named, "x = 2")
+
+    def spoil(copy: Path) -> None:
+        for path in copy.glob("named.db*"):
+            path.unlink() if what == "gone" else path.write_bytes(b"damaged" * 1000)
+
+    after = await later(sessions, zygote_host, state, spoil)
+    again = after.find("one")
+    assert again.record.tags == {"tag": "a"}
+    assert any("'one' was not among the stored sessions" in problem for problem in after.about()["problems"])
+    result = await run(after, again, "x")
+    assert (result.return_value, result.recovery) == ("1", "restored_earlier")
+    assert "one later cell changed in memory is lost: `x = 2`" in result.stderr
+    await after.destroy("one")
+    await eventually(lambda: os.listdir(f"{after.store.directory}/saves") == [])
+    await after.close()
 
 
 @pytest.mark.parametrize(("given", "every"), [(True, 30.0), (False, None), (5, 5.0), (0, None), (0.5, 0.5)])

@@ -49,10 +49,11 @@ def test_the_steps_of_a_small_policy() -> None:
         Proc("/proc"),
         Sysctl("kernel/pid_max", "812", 6, 14),
         Sysctl("kernel/ns_last_pid", "299", 6, 14, optional=True),
-        Sysctl("user/max_inotify_instances", "32", 5, 12),
+        Sysctl("user/max_inotify_instances", "16", 5, 12),
         Sysctl("user/max_inotify_watches", "16384", 5, 12),
         Bind("/data", "/data", "ro"),
         Bind("/w", "/w", "rw"),
+        Mask("/data/.env", None),
         Mask("/w/.env", "/w"),
         Protect("/w", "/w/.vscode"),
     ]
@@ -216,7 +217,7 @@ def reserved(filesystem: Filesystem) -> object:
 def test_names_are_reserved_in_every_writable_directory() -> None:
     names = tuple(name for name in PROTECTED if name not in MAKEABLE)
     assert {".vscode", ".mcp.json", ".cursor"} <= {*names}
-    assert reserved(Filesystem(write=(".", "/data"))) == {"/w": (*names, ".env"), "/data": names}
+    assert reserved(Filesystem(write=(".", "/data"))) == {"/w": (*names, ".env"), "/data": (*names, ".env")}
     assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=(), deny_read=())) == {}
 
 

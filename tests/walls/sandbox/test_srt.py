@@ -73,7 +73,7 @@ def test_what_a_policy_allows_is_allowed() -> None:
 
 def test_a_policy_that_reads_everything_hides_only_what_it_denies() -> None:
     files = made(Policy(Filesystem(read=("/",), deny_read=(".env",))))["filesystem"]
-    assert files["denyRead"] == [".env", "/etc/shadow"]
+    assert files["denyRead"] == [".env", "/home/me/.env", "/etc/shadow"]
     assert "/" not in files["allowRead"]
 
 

@@ -31,11 +31,11 @@ def start(as_json: Json = False) -> int:
 @app.command()
 def stop(
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the sessions in the list, without their kernels and variables.")
+        bool, typer.Option("--keep", help="Keep all sessions in the list; what is not durable loses its variables.")
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """End the daemon and all of its sessions."""
+    """Save durable sessions, then end the daemon and all other sessions. Durable sessions continue with the next daemon."""
     from cellblock.service.daemon import control
 
     with Progress("ending the sessions"):
@@ -44,6 +44,20 @@ def stop(
         print_json({"stopped": stopped})
     else:
         print("The daemon has ended." if stopped else "There is no daemon.")
+    return OK
+
+
+@app.command()
+def restart(as_json: Json = False) -> int:
+    """Replace the daemon by a new one. It takes the sessions over, with what runs in them.
+
+    If the daemon is another version, durable sessions are saved and resumed; the variables of the others are lost.
+    """
+    from cellblock.service.daemon import control
+
+    with Progress("restarting the daemon"):
+        about = control.restart()
+    _show(about, as_json)
     return OK
 
 

@@ -12,20 +12,22 @@ import ipaddress
 import math
 import socket
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from fastapi import HTTPException
+from starlette.routing import Match
 
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway.answers import json_bytes, send_problem
-from cellblock.fronts.jupyter.json_values import MAX_VALUES, ValueCounter
 from cellblock.fronts.problems import Problem, problem_of
+from cellblock.model.untrusted import MAX_VALUES, JsonCounter
 from cellblock.service.store.tokens import SCOPES, Token
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from cellblock.fronts.gateway.options import GatewayOptions
@@ -93,14 +95,18 @@ class Refused(HTTPException):
 class Guard:
     """The outermost part of the application."""
 
-    def __init__(self, app: ASGIApp, options: GatewayOptions, check: TokenCheck | None) -> None:
+    def __init__(
+        self, app: ASGIApp, options: GatewayOptions, check: TokenCheck | None, uploads: Iterable[BaseRoute] = ()
+    ) -> None:
         """Guard an application.
 
         Args:
             app: The application.
             options: The gateway's options.
             check: Tells what a token is for; None if no tokens are asked for.
+            uploads: The application's routes whose bodies are files. All other bodies are JSON.
         """
+        self._uploads = tuple(uploads)
         self._app = app
         self._options = options
         self._check = check
@@ -117,24 +123,28 @@ class Guard:
             headers.token = take_token(scope)  # first: refused requests are logged, too
             check_host(headers.host, self._hosts)
             check_origin(scope, headers, self._options.allowed_origins)
-            check_length(headers.length, self._most(scope))
+            upload = self._is_upload(scope)
+            most, patience = self._options.max_upload if upload else self._options.max_body, self._options.patience
+            if is_public(scope["path"]):
+                most, patience = _LOGIN_BYTES if is_login(scope) else 0, min(patience, _LOGIN_PATIENCE)
+            check_length(headers.length, most)
+            body = _Body(receive, most, patience, None if upload else JsonCounter())
             caller = scope["cellblock.caller"] = self._caller(scope, headers)
             with self._counted(scope, caller):
-                body = receive if scope["type"] == "websocket" else self._body(scope, receive)
+                taken = receive if scope["type"] == "websocket" else body
                 if caller in (_NOBODY, ANYBODY, _ONCE):
-                    await self._app(scope, body, send)
+                    await self._app(scope, taken, send)
                 else:
                     is_valid = functools.partial(self._is_valid, self.token_in(scope, headers))
-                    await _Admitted(is_valid, send).run(self._app, scope, body)
+                    await _Admitted(is_valid, send).run(self._app, scope, taken)
         except Refused as refused:
             await send_problem(scope, receive, send, refused.problem)
         except CellblockError as error:
             await send_problem(scope, receive, send, problem_of(error))
 
-    def is_upload(self, scope: Scope) -> bool:
+    def _is_upload(self, scope: Scope) -> bool:
         """Return whether the body of a request is a file, which may be larger than all else."""
-        method, path = scope.get("method"), scope["path"]
-        return (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
+        return scope.get("method") in ("POST", "PUT") and any(route.matches(scope)[0] is Match.FULL for route in self._uploads)
 
     def token_in(self, scope: Scope, headers: Headers) -> str:
         """Return the token of a request; empty if it has none."""
@@ -149,16 +159,6 @@ class Guard:
             return self._check is not None and self._check(text) is not None
         except CellblockError:  # nobody can tell
             return False
-
-    def _most(self, scope: Scope) -> int:
-        if is_public(scope["path"]):
-            return _LOGIN_BYTES if is_login(scope) else 0
-        return self._options.max_upload if self.is_upload(scope) else self._options.max_body
-
-    def _body(self, scope: Scope, receive: Receive) -> _Body:
-        counter = None if self.is_upload(scope) else ValueCounter()
-        patience = min(self._options.patience, _LOGIN_PATIENCE if is_public(scope["path"]) else math.inf)
-        return _Body(receive, self._most(scope), patience, counter)
 
     def _caller(self, scope: Scope, headers: Headers) -> Token:
         """Return who calls.
@@ -337,7 +337,7 @@ class _Body:
 
     __slots__ = ("_began", "_complete", "_counter", "_left", "_most", "_patience", "_receive")
 
-    def __init__(self, receive: Receive, most: int, patience: float, counter: ValueCounter | None) -> None:
+    def __init__(self, receive: Receive, most: int, patience: float, counter: JsonCounter | None) -> None:
         self._began = time.monotonic()
         self._most = most
         self._receive = receive
@@ -444,7 +444,11 @@ def check_values(count: int) -> None:
         Refused: It has more.
     """
     if count > MAX_VALUES:
-        raise Refused(Problem(413, "too_large", f"the body has more than {MAX_VALUES} values"))
+        raise Refused(
+            Problem(
+                413, "too_large", f"the body has more than {MAX_VALUES:,} values (long numbers and escapes count as several)"
+            )
+        )
 
 
 def check_local(scope: Scope) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.snapshots import Snapshot
@@ -51,6 +52,9 @@ class CheckpointList(Protocol):
 
     def can_recover(self, dead: Kernel) -> bool:
         """Return whether a dead kernel may have left a state to continue from."""
+
+    def awaited(self, dead: Kernel) -> Restored | None:
+        """See `Crashes.awaited`."""
 
     def write(self, word: str, *rest: object) -> None:
         """Record an event for a later host."""
@@ -193,6 +197,10 @@ class AutomaticCheckpoints:
     def can_recover(self, dead: Kernel) -> bool:
         """Return whether a dead kernel may have left a state to continue from."""
         return self._every.can_recover(dead)
+
+    def awaited(self, dead: Kernel) -> Restored | None:
+        """See `CellObserver`."""
+        return self._every.awaited(dead)
 
     def kernel_put(self, kernel: Kernel) -> None:
         """Record which kernel the session has now."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
@@ -306,6 +307,10 @@ class Checkpoints:
         """Return whether a dead kernel may have left a state to continue from."""
         return self.crashes.last_state(dead) is not None
 
+    def awaited(self, dead: Kernel) -> Restored | None:
+        """See `Crashes.awaited`."""
+        return self.crashes.awaited(dead)
+
     def forget(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint that was dropped."""
         if checkpoint in self._kept:
@@ -468,7 +473,7 @@ class Checkpoints:
         move = self._move_to(checkpoint, within=within, began=began, files=files, aside=aside)
         self.begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
         try:
-            async with stopped(None if checkpoint.snapshot is None or not files else self._kernels.current):
+            async with stopped(self._kernels.current):
                 await self._kernels.swap(move)
         except BaseException:
             self.write("stayed")

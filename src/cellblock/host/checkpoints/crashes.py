@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import Container
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CheckpointError, LaunchError
@@ -72,6 +73,8 @@ class Crashes:
         """States in which something ends the kernel by itself."""
         self._recovered: tuple[Kernel, int] | None = None
         """The last kernel made here, and its state."""
+        self._why = ""
+        """Why the last attempt to make a kernel failed."""
         self.lost = 0
 
     def last_state(self, dead: Kernel, failed: Container[int] = ()) -> Checkpoint | None:
@@ -91,18 +94,35 @@ class Crashes:
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
-        """Make a kernel from the last state of which one can be made; None if there is none."""
+        """Make a kernel from the last state of which one can be made; None if there is none.
+
+        Raises:
+            LaunchError: There is one, but there is no room for a kernel now. The state stays for the next attempt.
+        """
         if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
             # Something in that state, such as a background task, ends the kernel. It would do so again and again.
             self._deadly.add(self._recovered[1])
-        past, failed, began = self._states.past, set[int](), time.monotonic()
+        failed, began = set[int](), time.monotonic()
         while time.monotonic() - began < _RECOVERING and (checkpoint := self.last_state(dead, failed)) is not None:
-            # Effects of actions other than cells, such as `put`, are lost too.
-            restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
+            restored = self._restored(checkpoint, dead)
             if (kernel := await self.replace_kernel(checkpoint, restored, dead.notice(restored))) is not None:
                 return kernel
             failed.add(checkpoint.moment.state)
-        return None
+        if (checkpoint := self.last_state(dead)) is None:
+            return None
+        raise LaunchError(
+            f"the kernel of {self._name} died, and {self._why} Its state after cell {checkpoint.execution_count} is kept, and "
+            "the next cell tries again: end processes of the session, or free memory"
+        )
+
+    def awaited(self, dead: Kernel) -> Restored | None:
+        """Describe the state from which the session continues as soon as there is room for a kernel; None if there is none."""
+        checkpoint = self.last_state(dead)
+        return None if checkpoint is None else replace(self._restored(checkpoint, dead), waits_for=self._why)
+
+    def _restored(self, checkpoint: Checkpoint, dead: Kernel) -> Restored:
+        # Effects of actions other than cells, such as `put`, are lost too.
+        return self.restored(checkpoint, self._states.past.before if dead.death_reported else self._states.past.state)
 
     def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
         """Describe how the session continues from a checkpoint; `reached` is the number of the later state that is lost."""
@@ -119,6 +139,7 @@ class Crashes:
             kernel = await states.resuming.resume(checkpoint, notice=notice)
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
+            self.lost, self._why = restored.lost, f"{str(error).partition('. ')[0]}."
             return None
         states.go_to_memory_of(checkpoint)
         states.automatic.forget_files()

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from cellblock.common import config
 from cellblock.common.threads import run_aside
 from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
+from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.snapshots import Aside, Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
@@ -250,7 +252,8 @@ class CheckpointFiles:
         return await _owned(lambda: version_in(store, snapshot, parts), _forget)
 
     async def recover(self) -> None:
-        """Finish a restore here whose program was killed, before the session starts."""
+        """Finish a restore here whose program was killed, before the session starts; remove what else it has left."""
+        run_aside(partial(remove_unclaimed, str(self._workspace)), "cellblock-removal")
         if not Snapshots.is_pending(self._workspace, _journals()):
             return
         try:

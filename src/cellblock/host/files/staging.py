@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
+import re
 import secrets
 import stat
+from contextlib import suppress
 from typing import Self
 
 from cellblock.common.new_mode import create
-from cellblock.common.whole_file import sync
+from cellblock.common.whole_file import claimed, give_name, open_unnamed, sync
 from cellblock.errors import FilesError
-from cellblock.host.files.beneath import CREATE, ENTER, LIST, Tree
+from cellblock.host.files.beneath import CREATE, ENTER, LIST, READ, Tree, held
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import FileLimits, Parts
 from cellblock.host.files.removal import remove_tree
 
 log = logging.getLogger("cellblock")
+
+
+_NAME = re.compile(r"\.cellblock-[0-9a-f]{16}")
+
+
+def remove_unclaimed(workspace: str) -> None:
+    """Remove what operations of killed processes have left at the top of a workspace."""
+    with suppress(OSError), Tree.at(workspace) as tree:
+        for name in filter(_NAME.fullmatch, os.listdir(tree.fd)):
+            try:
+                with held(tree.open((name,), READ)) as fd:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    for _step in remove_tree(tree.fd, name, tree.walk):
+                        pass
+            except (OSError, FilesError) as error:
+                log.debug("%r stays in a workspace: %s", name, error)
 
 
 class Staging:
@@ -34,6 +53,8 @@ class Staging:
         self._tree = tree
         self._parts = parts
         self._name = f".cellblock-{secrets.token_hex(8)}"
+        self._file: int | None = None
+        """The file, as long as it has no name."""
         self._beside = self._deepest(parts if folder else parts[:-1])
 
     def _deepest(self, parts: Parts) -> int:
@@ -59,15 +80,20 @@ class Staging:
             log.warning("%r is left in a workspace: %s", self._name, error)
         finally:
             os.close(self._beside)
+            if self._file is not None:
+                os.close(self._file)
 
     def file(self, mode: int) -> int:
         """Create the file; return its descriptor."""
-        return create(self._name, CREATE, mode & 0o777, dir_fd=self._beside)
+        if (unnamed := open_unnamed(self._beside, os.O_WRONLY, mode & 0o777)) is None:
+            return claimed(create(self._name, CREATE, mode & 0o777, dir_fd=self._beside))
+        self._file = os.dup(claimed(unnamed))  # the claim counts when it has its temporary name
+        return unnamed
 
     def folder(self) -> Tree:
         """Create the folder; return it as a tree."""
         os.mkdir(self._name, dir_fd=self._beside)
-        fd = self._tree.walk(self._beside, (self._name,), LIST)
+        fd = claimed(self._tree.walk(self._beside, (self._name,), LIST))
         return Tree(fd, self._tree.walk, os.path.join(self._tree.label, *self._parts))
 
     def check_place(self, overwrite: bool) -> None:
@@ -88,11 +114,12 @@ class Staging:
 
     def _sync(self) -> None:
         """Wait until the file is on the disk: otherwise, an empty file can have its name after a power failure."""
-        file = self._tree.walk(self._beside, (self._name,), os.O_RDONLY)
-        try:
+        if self._file is not None:
+            sync(self._file)
+            give_name(self._file, self._name, self._beside)
+            return
+        with held(self._tree.walk(self._beside, (self._name,), READ)) as file:
             sync(file)
-        finally:
-            os.close(file)
 
     def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool) -> None:
         """Put the folder in its place: at once if the place is free, else entry by entry into the existing folder.

@@ -64,6 +64,9 @@ class CellObserver(Protocol):
     def can_recover(self, dead: Kernel) -> bool:
         """Return whether a dead kernel may have left a state to continue from."""
 
+    def awaited(self, dead: Kernel) -> Restored | None:
+        """Return the state from which the session continues as soon as there is room for a kernel; None if there is none."""
+
 
 class SessionWatcher(Protocol):
     """Is told what a session has done."""
@@ -472,7 +475,7 @@ class Cells:
         try:
             return (await self._kernels.live()).restored
         except CellblockError:  # of any kind: the result of the cell that died is known, and does not depend on this
-            return None  # the next cell tries again, and raises the error
+            return self._observer.awaited(dead)  # the next cell tries again, and raises the error
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

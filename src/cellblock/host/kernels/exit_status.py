@@ -27,15 +27,20 @@ class Restored:
     Attributes:
         execution_count: The number of the last cell before that state.
         lost: Cells between that state and the death, whose effects are lost.
+        waits_for: Why that is not possible yet; empty if it is.
     """
 
     execution_count: int
     lost: int
+    waits_for: str = ""
 
     @property
     def sentence(self) -> str:
         """The same in words for people."""
         where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
+        if self.waits_for:
+            why = f"{self.waits_for[:1].upper()}{self.waits_for[1:]}"
+            return f"{why} The session's state after cell {self.execution_count} is kept, and the next cell tries again."
         if not self.lost:
             return f"The session goes on from {where}: variables are kept as they were."
         cells = "one later cell" if self.lost == 1 else f"{self.lost} later cells"

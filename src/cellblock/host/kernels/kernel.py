@@ -301,7 +301,7 @@ class Kernel(ControlObserver):
             # The copy never forked, because it is stopped, say. Without it, init ends the kernel that was to be made.
             self.family.drop(self.origin)
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
-        if not self.control.gone.done():
+        if not self.control.gone.done() and not self.control.quiet.done():
             self.family.kill()
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 
@@ -495,9 +495,9 @@ class Kernel(ControlObserver):
         """See `ControlObserver`."""
         self._condemn(what)
 
-    def measured(self, used: int, copies: int) -> None:
+    def measured(self, used: int, copies: int, excess: str) -> None:
         """See `ControlObserver`."""
-        self.memory.check(used, copies)
+        self.memory.check(used, copies, excess)
 
     def unblocked(self, message: Unblocked) -> None:
         """See `ControlObserver`."""

@@ -1,4 +1,7 @@
-"""Watches how much memory a session uses. With control groups, which enforce the limit, it only tells whether it was hit."""
+"""Watches how much memory a session uses, and how many objects of the Linux kernel's that no limit of Linux holds for.
+
+With control groups, which enforce the limit of memory, it only tells whether that was hit, and watches the objects.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ _WITHOUT_COPIES, _ROOM = 10.0, 0.75
 a session with many short cells would exceed its limit again at each measurement, with new copies."""
 _FIRST_LOOKS = 4
 """Measurements of a replacement kernel, until memory from before it counts as the culprit."""
+_ANY = 1 << 62
+"""Bytes that no session uses: the measurement of memory need not be exact."""
 _PATIENCE = 30.0
 """Seconds to wait for a measurement: memory that is not measured has no limit."""
 
@@ -78,8 +83,8 @@ class MemoryWatch:
             raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
     def look_soon(self) -> None:
-        """Measure soon and then periodically, unless there is a control group."""
-        if self.limit is not None and self._group is None:
+        """Measure soon and then periodically."""
+        if self.limit is not None:
             self._look_in(_BUSY)
 
     def look_first(self) -> None:
@@ -126,7 +131,7 @@ class MemoryWatch:
     def _look(self) -> None:
         self._timer = None
         assert self.limit is not None
-        self._control.measure(self.limit)
+        self._control.measure(self.limit if self._group is None else _ANY)
         self._expect_answer()
 
     def _expect_answer(self) -> None:
@@ -134,20 +139,26 @@ class MemoryWatch:
             why = f"its memory could not be measured for {_PATIENCE:g} s, so it might have used more than it may"
             self._unanswered = self._loop.call_later(_PATIENCE, self._on_excess, why)
 
-    def check(self, used: int, copies: int) -> None:
+    def check(self, used: int, copies: int, excess: str = "") -> None:
         """Handle a measurement.
 
         Args:
             used: Bytes in use.
             copies: The most bytes that dropping copies can free. If that is not enough, they stay: the session continues
                 from the last of them.
+            excess: What the session has too many of, in a sentence; empty if there is nothing.
         """
         self._last = used
         if self._unanswered is not None:
             self._unanswered.cancel()
             self._unanswered = None
         first, self._first_looks = self._first_looks, 0
-        if self.limit is not None and used > self.limit:
+        if excess:
+            if self.end_programs(excess):
+                self._look_in(_BUSY)
+            else:
+                self._on_excess(excess)
+        elif self.limit is not None and self._group is None and used > self.limit:
             if first > 1:  # processes of the dead kernel may still be ending
                 self._first_looks = first - 1
                 self._look_in(_BUSY)

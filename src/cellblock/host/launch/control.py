@@ -52,8 +52,8 @@ class ControlObserver:
     def exited(self, status: int | None) -> None:
         """Handle the end of the worker, or of init; `status` is the worker's wait status, None if it is unknown."""
 
-    def measured(self, used: int, copies: int) -> None:
-        """Handle the answer to `Control.measure`: the bytes that the session uses, and how many of them are its copies'."""
+    def measured(self, used: int, copies: int, excess: str) -> None:
+        """Handle the answer to `Control.measure` (`Memory`)."""
 
     def unblocked(self, message: Unblocked) -> None:
         """Handle the answer to `Control.unblock`."""
@@ -327,8 +327,8 @@ class Control:
                 # An invalid wait status comes from a process that pretends to be init, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
                 _settle(self._ran, status if sane else 0xFF00)
-            case Memory(used, copies):
-                self._observer.measured(used, copies)
+            case Memory(used, copies, excess):
+                self._observer.measured(used, copies, excess)
             case Refused():
                 self.refused = message
             case Quiet():

@@ -83,6 +83,8 @@ class Snapshots:
         self.limits = limits or SnapshotLimits()
         self._lock = threading.Lock()
         self._known: Folder | None = None
+        self._generation = store.generation
+        """That of the store when the known state was kept."""
         self._watch: Watch | None = None
         self._watched_with: SnapshotLimits | None = None
         self._inherited = False
@@ -144,7 +146,10 @@ class Snapshots:
             added.append(found[0])
             return found
 
+        self._store.renew()
         with self._lock, self._opened("keep the files of") as top:
+            if (generation := self._store.generation) != self._generation:
+                self._known, self._generation = None, generation  # what it consists of is lost
             # The first look has much to read. Its findings help the next one, even if they are not from a single moment.
             patient = stopped if self._known is not None else lambda: False
 
@@ -161,6 +166,8 @@ class Snapshots:
                 if stopped():
                     return None
                 snapshot = Snapshot(root)
+                if generation != self._store.generation:
+                    raise SnapshotError(f"somebody has removed {self._store.directory}: the next snapshot makes it again")
                 self._store.keep(snapshot)
             except StoppedError:
                 return None

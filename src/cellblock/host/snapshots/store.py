@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -33,6 +34,8 @@ class Store:
     Attributes:
         directory: Its path.
         bytes: Total size of its files.
+        generation: How often its content was lost, because somebody had removed the directory.
+        on_renewed: Called in any thread when the directory was made again. May be replaced.
     """
 
     def __init__(
@@ -53,7 +56,8 @@ class Store:
             self._fd = make_place(str(directory)) if held is None else held
         except OSError as error:
             raise SnapshotError(f"cannot make a directory for snapshots, {directory}: {error.strerror}") from error
-        self.bytes = 0
+        self.bytes = self.generation = 0
+        self.on_renewed: Callable[[], object] = lambda: None
         self.directory = directory
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -149,6 +153,27 @@ class Store:
                 os.close(self._fd)
                 self._fd, self._written = -1, None
 
+    def renew(self) -> None:
+        """If somebody has removed the directory, make it again, without content: no earlier snapshot is kept then.
+
+        Raises:
+            SnapshotError: It cannot be made.
+        """
+        with self._lock:
+            if self._fd < 0 or os.fstat(self._fd).st_nlink:
+                return
+            try:
+                self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                gone, self._fd = self._fd, make_place(str(self.directory))
+            except OSError as error:
+                raise SnapshotError(f"cannot make a directory for snapshots, {self.directory}: {error.strerror}") from error
+            os.close(gone)
+            self._written = None if self._written is None else Written(self._fd)
+            for kept in (self._counts, self._sizes, self._snapshots, self._parts, self._payers, self._shares):
+                kept.clear()
+            self.bytes, self.generation = 0, self.generation + 1
+        self.on_renewed()
+
     def add(self, source: int, limit: int, workspace: str) -> tuple[bytes, int]:
         """Keep the content of an open file, until `release_file` has been called as often as this.
 
@@ -191,22 +216,28 @@ class Store:
     def _held(self, digest: bytes) -> bool:
         """Count one more use of existing content; False if it does not exist."""
         with self._lock:
-            if digest not in self._counts:
+            if digest not in self._counts or not self._is_there(digest):
                 return False
             self._counts[digest] += 1
             return True
 
+    def _is_there(self, digest: bytes) -> bool:
+        """Whether nobody has removed content that is kept."""
+        return os.access(digest.hex(), os.F_OK, dir_fd=self._fd)
+
     def _place(self, name: str, digest: bytes, size: int, workspace: str) -> None:
         with self._lock:
-            if digest in self._counts:  # another thread was faster, or it was too large to know before
+            # Another thread was faster, or it was too large to know before.
+            if digest in self._counts and self._is_there(digest):
                 os.unlink(name, dir_fd=self._fd)
             else:
                 self._check_room(size, workspace)
                 os.rename(name, digest.hex(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
-                self._sizes[digest] = size
-                self.bytes += size
-                self._payers[digest] = workspace
-                self._shares[workspace] += size
+                if digest not in self._sizes:
+                    self._sizes[digest] = size
+                    self.bytes += size
+                    self._payers[digest] = workspace
+                    self._shares[workspace] += size
             self._counts[digest] += 1
 
     def _check_room(self, size: int, workspace: str) -> None:
@@ -224,8 +255,17 @@ class Store:
             self._release(digest)
 
     def open(self, digest: bytes) -> int:
-        """Open the content with a digest."""
-        return open_file(digest.hex(), self._fd)
+        """Open the content with a digest.
+
+        Raises:
+            SnapshotError: Somebody has removed it.
+        """
+        try:
+            return open_file(digest.hex(), self._fd)
+        except FileNotFoundError as error:
+            raise SnapshotError(
+                f"what was kept of a file was removed from {self.directory}: nothing but cellblock may remove files there"
+            ) from error
 
     def keep(self, snapshot: Snapshot) -> None:
         """Keep the files of a snapshot, all of which are in the store, until it is dropped."""
@@ -270,7 +310,10 @@ class Store:
             SnapshotError: It was dropped, or belongs to another store.
         """
         if not self.has(snapshot):
-            raise SnapshotError("these files are no longer kept: the snapshot was dropped, or belongs to another host")
+            raise SnapshotError(
+                "these files are no longer kept: the snapshot was dropped, or belongs to another host, or somebody has "
+                f"emptied {self.directory.parent}"
+            )
 
     def retain(self, root: Folder) -> None:
         """Keep the files of a tree, all of which are in the store, until `release` has been called as often as this.
@@ -312,7 +355,9 @@ class Store:
             pending = [*root.entries.parts]
             while pending:
                 part = pending.pop()
-                _, count = self._parts.pop(id(part))
+                _, count = self._parts.pop(id(part), (part, 0))
+                if count == 0:  # lost with the directory
+                    continue
                 if count > 1:
                     self._parts[id(part)] = part, count - 1
                     continue
@@ -325,6 +370,8 @@ class Store:
                         pending += entry.entries.parts
 
     def _release(self, digest: bytes) -> None:
+        if digest not in self._counts:  # lost with the directory
+            return
         self._counts[digest] -= 1
         if self._counts[digest] == 0:
             del self._counts[digest]
@@ -335,4 +382,5 @@ class Store:
                 if not self._shares[payer]:
                     del self._shares[payer]
             if self._fd >= 0:
-                os.unlink(digest.hex(), dir_fd=self._fd)
+                with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                    os.unlink(digest.hex(), dir_fd=self._fd)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from cellblock.launch.custody.custodian import Message, address, close_all, exit
 
 _PROGRAM = str(Path(__file__).with_name("custodian.py"))
 _START = 10.0  # seconds for a custodian to start, and for an earlier client to disconnect
-_ANSWER = 10.0
+_ANSWER = 10.0  # seconds that the loop waits for the start of a process
+_SILENT = 60.0  # seconds that a custodian may stand still, because the machine swaps, say
+_MOST_UNSENT = 4096
 PATIENCE = 300.0
 """Default of the seconds that a custodian waits for its next client."""
 
@@ -130,6 +133,8 @@ class Custodian:
         self._on_lost: Callable[[], object] = lambda: None
         self._numbers = itertools.count(1)
         self._answers: dict[int, Message | None] = {}
+        self._unsent: deque[tuple[dict[str, Any], bytes, list[int]]] = deque()
+        """Messages for which the custodian had no room yet. Their descriptors are copies."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.entries: dict[str, Entry] = {}
@@ -159,7 +164,7 @@ class Custodian:
         deadline = time.monotonic() + _START
         while True:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            sock.settimeout(_ANSWER)
+            sock.settimeout(_SILENT)
             try:
                 sock.connect(address(place))
                 found, why = cls._greeted(sock)
@@ -167,6 +172,8 @@ class Custodian:
                     return found
             except (FileNotFoundError, ConnectionRefusedError):
                 why = _start(directory, patience)
+            except TimeoutError:
+                why = f"it does not answer within {_SILENT:g} s, but lives, and so do the sessions: try again later"
             except OSError as error:
                 why = error.strerror or str(error)
             sock.close()
@@ -266,32 +273,45 @@ class Custodian:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _send(self, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
-        deadline = time.monotonic() + _ANSWER
-        while not self.gone:
+        """Send a message, as soon as the custodian has room for it: it may stand still for a while."""
+        if self.gone:
+            raise CustodianError("the custodian has ended, and every kernel with it: restart the daemon")
+        if len(self._unsent) >= _MOST_UNSENT:
+            raise CustodianError(f"the custodian, process {self.pid}, does not answer; it lives, and so do the sessions")
+        self._unsent.append((head, data, [os.dup(fd) for fd in fds]))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent and not self.gone:
+            head, data, fds = self._unsent[0]
             try:
                 send(self._sock, head, data, fds)
-                return
             except BlockingIOError:
-                self._wait(select.POLLOUT | select.POLLIN, deadline)
+                if self._loop is not None:
+                    self._loop.add_writer(self._sock.fileno(), self._flush)
+                return
             except OSError as error:
                 self._lost(error.strerror or str(error))
-        raise CustodianError("the custodian has ended, and every kernel with it: restart the daemon")
+                return
+            close_all(self._unsent.popleft()[2])
+        if self._loop is not None and not self.gone:
+            self._loop.remove_writer(self._sock.fileno())
 
     def _answer(self, number: int) -> Message:
         deadline = time.monotonic() + _ANSWER
+        poll = select.poll()
         while not self.gone:
             if (answer := self._answers.get(number)) is not None:
                 return answer
-            self._wait(select.POLLIN, deadline)
+            if (left := deadline - time.monotonic()) <= 0:
+                raise CustodianError(
+                    f"the custodian, process {self.pid}, does not answer. It lives, and so do the sessions: try again later"
+                )
+            poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            poll.poll(1000 * left)
+            self._flush()
+            self._read()
         raise CustodianError("the custodian has ended, and every kernel with it: restart the daemon")
-
-    def _wait(self, events: int, deadline: float) -> None:
-        poll = select.poll()
-        poll.register(self._sock, events)
-        if time.monotonic() >= deadline:
-            self._lost("it does not answer")
-        poll.poll(1000 * max(deadline - time.monotonic(), 0))
-        self._read()
 
     def _listen(self) -> None:
         if self._loop is None and not self.gone:
@@ -318,6 +338,7 @@ class Custodian:
         if number in self._answers:
             self._answers[number] = message
             return
+        close_all(message.fds)  # of a process that nobody waits for any more: it ends, as nothing is connected to it
         # A request that could not be read has no number: it may be any of those that wait.
         concerned = [*self._waiting] if number is None else [number]
         for one in concerned:
@@ -332,6 +353,9 @@ class Custodian:
         self.gone = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+        while self._unsent:
+            close_all(self._unsent.popleft()[2])
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(CustodianError(f"the custodian has ended, and every kernel with it: {why}"))

@@ -26,6 +26,9 @@ from typing import Any, NamedTuple, NoReturn
 
 SOCKET = "custodian.sock"
 _LOCK = "custodian.lock"
+LISTEN = signal.SIGUSR1
+"""The signal that makes a custodian listen anew."""
+
 MAX_DATA = 64 * 1024
 """Maximum bytes of one entry."""
 
@@ -109,8 +112,9 @@ def exit_status(data: bytes) -> int:
 class _Custodian:
     """The event loop of a custodian."""
 
-    def __init__(self, listener: socket.socket, patience: float) -> None:
-        self._listener = listener
+    def __init__(self, place: int, lock: int, patience: float) -> None:
+        self._place = place
+        self._listener = _listen(place)
         self._patience = patience
         self._client: socket.socket | None = None
         self._alone_since = time.monotonic()
@@ -122,11 +126,13 @@ class _Custodian:
         self._wake, writer = os.pipe()
         for fd in (self._wake, writer):
             os.set_blocking(fd, False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in (signal.SIGCHLD, signal.SIGTERM, LISTEN):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)  # for `_ask_to_listen`
 
     def run(self) -> NoReturn:
         while True:
@@ -146,13 +152,23 @@ class _Custodian:
                 poll.register(self._client, select.POLLOUT if self._crowded else select.POLLIN | select.POLLOUT)
             ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
             if self._wake in ready:
-                if signal.SIGTERM in os.read(self._wake, 4096):
+                signals = os.read(self._wake, 4096)
+                if signal.SIGTERM in signals:
                     os._exit(0)
+                if LISTEN in signals:
+                    self._listen_again()
                 self._reap()
             self._flush()
             self._serve()  # all requests of an earlier client are handled before another one is accepted
             if self._listener.fileno() in ready:
                 self._accept()
+
+    def _listen_again(self) -> None:
+        """Listen at the path of the socket again: a client does not find it, as a cleaner has removed it, say."""
+        with contextlib.suppress(OSError):
+            listener = _listen(self._place)
+            self._listener.close()
+            self._listener = listener
 
     def _accept(self) -> None:
         try:
@@ -335,18 +351,37 @@ def main(directory: str, patience: float, ready: int) -> NoReturn:
     lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=place)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os._exit(0)  # another one serves this directory
+    except BlockingIOError:  # another one serves this directory, and whoever started this one did not find its socket
+        _ask_to_listen(lock)
+        os._exit(0)
+    if os.fork():
+        os._exit(0)  # the client is not this process's parent, and need not wait for it
+    custodian = _Custodian(place, lock, patience)
+    os.close(ready)
+    custodian.run()
+
+
+def _ask_to_listen(lock: int) -> None:
+    """Have the custodian that holds a lock listen anew."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(os.pread(lock, 20, 0))
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if os.fsencode(os.path.basename(__file__)) in file.read():  # the id may be that of one that ended long ago
+                os.kill(pid, LISTEN)
+
+
+def _listen(place: int) -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(SOCKET, dir_fd=place)  # of one that was killed
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(address(place))
-    listener.listen(8)
-    listener.setblocking(False)
-    if os.fork():
-        os._exit(0)  # the client is not this process's parent, and need not wait for it
-    os.close(ready)
-    _Custodian(listener, patience).run()
+    try:
+        listener.bind(address(place))
+        listener.listen(8)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from cellblock.launch.init.successor import (
     end_at_once,
     fork,
     go_on_in_successor,
+    hide,
     join_again,
     look_up,
     stand_apart,
@@ -106,6 +107,9 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
         tell([message], attached)
         told.detach()
         theirs.close()
+        ours.recv(1)  # init can measure this memory now, which a process that hides does not allow
+        hide()
+        ours.send(message)
         return _wait(ours, channel, init)
     except BaseException:  # of any kind
         end_at_once(1)
@@ -138,8 +142,8 @@ def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
 def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel: int) -> Start:
     """In a new fork of a copy: become a kernel."""
     state = random.getstate() if start.same_random_state else None
-    ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init hears of that
     join_again()
+    ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init hears of that
     _after_fork_in_child()  # a handler of Python's draws a new state
     unblock_signals()
     ours.close()

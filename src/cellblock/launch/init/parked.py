@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 
 from cellblock.errors import ProtocolError
@@ -15,8 +16,12 @@ from cellblock.wire.copies import FROM_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _MAX_COPIES = 2000
+_SECONDS_TO_HIDE = 3.0
 _MOST_SAID = 100
 """Maximum messages to read from a copy when it is dropped: it sends one for each kernel that is made from it."""
+
+HIDE = b"h"
+"""Message to a new copy: it can be measured, and shall hide from the code. It answers on its own connection (`Copied`)."""
 
 _WHO = struct.Struct("iII")  # struct ucred: the sender of a message, according to the kernel
 _ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)
@@ -62,6 +67,10 @@ class Parked:
         self._poll = poll
         self._copies: dict[int, tuple[int, socket.socket]] = {}
         """The number of a copy → its pid, and the connection to it."""
+        self._processors: dict[int, set[int]] = {}
+        """The number of a copy → the processors that it runs on. Code can change them: it has the same user."""
+        self._hiding: dict[int, float] = {}
+        """The number of a copy that has not answered `HIDE` → when it was asked."""
         self._numbers: dict[int, int] = {}
         """The descriptor of a connection → the number of its copy."""
         self.on_copied: Callable[[int], None] = lambda _number: None
@@ -117,7 +126,13 @@ class Parked:
         self._copies[message.number] = pid, sock
         self._numbers[sock.fileno()] = message.number
         self._poll.register(sock.fileno(), select.POLLIN)
-        self.on_copied(message.number)
+        processes.keep_measurable(pid)
+        try:
+            self._processors[message.number] = os.sched_getaffinity(pid)
+            sock.send(HIDE, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._hiding[message.number] = time.monotonic()
+        except OSError:
+            self._end(message.number)
 
     def _is_new(self, pid: int) -> bool:
         """Whether a process can be a new copy: a direct child. Its pid cannot be reused before it is waited for."""
@@ -138,7 +153,10 @@ class Parked:
             message = FROM_COPY.decode(data) if data else None
         except ProtocolError:
             message = None
-        if isinstance(message, Untaken) and sender == pid:
+        if message == Copied(number) and sender == pid:
+            self._hiding.pop(number, None)
+            self.on_copied(number)
+        elif isinstance(message, Untaken) and sender == pid:
             self.on_untaken(message.kernel)
         elif isinstance(message, Taken) and sender != pid and _is_child(sender):
             self.on_taken(message.kernel, sender)
@@ -151,6 +169,7 @@ class Parked:
             return False
         pid, sock = self._copies[number]
         try:
+            os.sched_setaffinity(pid, self._processors[number])
             os.kill(pid, signal.SIGCONT)  # code may have stopped all processes that it sees
             socket.send_fds(sock, [encode_control(message)], descriptors, socket.MSG_DONTWAIT)
         except OSError:
@@ -166,10 +185,19 @@ class Parked:
             self._hear(number)
         self._end(number)
 
+    def end_silent(self) -> None:
+        """End what says that it is a copy, and does not answer as one: the host does not know of it, and would never drop it."""
+        for number, asked in [*self._hiding.items()]:
+            if time.monotonic() - asked > _SECONDS_TO_HIDE:
+                self._end(number)
+
     def _end(self, number: int) -> None:
+        self._hiding.pop(number, None)
         if number not in self._copies:
             return
         pid, sock = self._copies.pop(number)
+        processes.forget_measuring(pid)
+        self._processors.pop(number, None)
         del self._numbers[sock.fileno()]
         self._poll.unregister(sock.fileno())
         sock.close()
@@ -192,6 +220,9 @@ class Parked:
         """Handle the end of a process, which may have been a copy."""
         for number, (copy, sock) in self._copies.items():
             if copy == pid:
+                processes.forget_measuring(pid)
+                self._processors.pop(number, None)
+                self._hiding.pop(number, None)
                 del self._copies[number], self._numbers[sock.fileno()]
                 self._poll.unregister(sock.fileno())
                 sock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import importlib
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from cellblock.launch.init import sockets, system_v
@@ -30,11 +31,18 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for users with many pipes
 
-_STOPPED = (b"T", b"t", b"Z", b"X")
+_STOPPED = frozenset((b"T", b"t", b"Z", b"X"))
 """States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
+
+_STUCK = frozenset((b"D", b"Z", b"X"))
+"""States in which a thread stays that was killed: it has ended, or waits for a device"""
 
 _PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
 _MOMENT = 0.0002  # between two looks at it
+_HIDDEN = 0.01  # seconds for a fork of this process to execute a program: until then it hides, as this process does
+
+OOM_WORKER, OOM_CHILD = 300, 600
+"""Scores for the system's choice when memory is full (proc_pid_oom_score_adj(5)): of workers, and what their code starts"""
 
 HIGH = 64
 """Above every descriptor with a fixed place."""
@@ -44,6 +52,23 @@ def become_subreaper() -> None:
     """Adopt orphaned descendants instead of the machine's init. Linux only; elsewhere a no-op."""
     if sys.platform == "linux":
         prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def offer_to_oom_killer(score: int, pid: int | None = None) -> None:
+    """Let the system kill a process earlier than others when the memory of the machine is full: what is least trusted first.
+
+    An ordinary user can only raise a score. So the host, the custodian, zygotes and inits keep theirs.
+
+    Args:
+        score: As in /proc/PID/oom_score_adj.
+        pid: The process; None: this one.
+    """
+    try:
+        name = "self" if pid is None else name_in_proc(pid)
+        with open(f"/proc/{name}/oom_score_adj", "w") as file:
+            file.write(str(score))
+    except OSError:
+        return  # no Linux, or the process has ended or made itself unreadable
 
 
 def die_with_parent(number: int) -> None:
@@ -235,7 +260,24 @@ def _descendants_by_ps(pid: int) -> list[int]:
     return found[1:]
 
 
-def memory_of_namespace(home: str, enough: int) -> int:
+_measurable: dict[int, tuple[str, int]] = {}
+"""The pid of a process that hides from the code → its id in /proc, and its smaps_rollup, which was opened before it hid."""
+
+
+def keep_measurable(pid: int) -> None:
+    """Prepare to measure a process of the session that is about to hide (not dumpable): later nothing of it can be opened."""
+    name = str(name_in_proc(pid))
+    with contextlib.suppress(OSError):  # it has ended, or there are too many: then its shared pages count in full
+        _measurable[pid] = name, os.open(f"/proc/{name}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def forget_measuring(pid: int) -> None:
+    """Close what `keep_measurable` has opened."""
+    if (held := _measurable.pop(pid, None)) is not None:
+        os.close(held[1])
+
+
+def memory_of_namespace(home: str, enough: int, trusted: Collection[int] = ()) -> int:
     """Return the bytes of memory that this pid namespace uses: its processes, and the files that it keeps in memory.
 
     Pages that several processes share count once: a fork of pandas is not another pandas. That requires walking the page
@@ -245,12 +287,15 @@ def memory_of_namespace(home: str, enough: int) -> int:
     Args:
         home: The session's home directory, which is in memory like /tmp.
         enough: If the exact number is certainly not above this, a larger estimate is returned.
+        trusted: Processes that run no code of the session, and may hide.
     """
     files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
     pids = _pids_of_namespace()
     files += sum(map(_kept_by_kernel, pids)) + system_v.held()
     at_most = files + sum(map(resident, pids)) + sockets.at_most()
-    return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
+    if at_most <= enough:
+        return at_most
+    return files + _shares(pids, {str(name_in_proc(pid)) for pid in trusted}) + sockets.buffered()
 
 
 def _pids_of_namespace() -> list[str]:
@@ -266,7 +311,7 @@ def _pids_of_namespace() -> list[str]:
 
 def memory_of_copies(pids: Iterable[int]) -> int:
     """Return the bytes of memory that some processes use, including their part of shared pages."""
-    return sum(_proportional_share(str(name_in_proc(pid))) for pid in pids)
+    return _shares([str(name_in_proc(pid)) for pid in pids])
 
 
 def session_of(pid: int) -> int:
@@ -290,16 +335,19 @@ def has_own_proc() -> bool:
     return name_in_proc(os.getpid()) == os.getpid()
 
 
-def memory_of(pids: Iterable[int], enough: int) -> int:
+def memory_of(pids: Iterable[int], enough: int, trusted: Collection[int] = ()) -> int:
     """Return the bytes of memory that some processes use, for processes without their own namespace.
 
     Args:
         pids: The processes.
         enough: If the exact number is certainly not above this, a larger estimate is returned.
+        trusted: As for `memory_of_namespace`.
     """
     names = [str(pid) for pid in pids]
     at_most = sum(map(memory_at_most, names))
-    return at_most if at_most <= enough else sum(map(_kept_by_kernel, names)) + sum(map(_proportional_share, names))
+    if at_most <= enough:
+        return at_most
+    return sum(map(_kept_by_kernel, names)) + _shares(names, {str(pid) for pid in trusted})
 
 
 def memory_at_most(pid: str) -> int:
@@ -353,19 +401,61 @@ def resident(pid: str | int) -> int:
         return 0  # it has ended
 
 
-def _proportional_share(pid: str) -> int:
+def _shares(pids: Iterable[str], trusted: Collection[str] = ()) -> int:
+    """Return the memory of processes, in which pages that several of them share count once.
+
+    A process of the session that hides (not dumpable) counts in full: it would not be limited otherwise.
+    """
+    total, hidden = 0, []
+    for pid in pids:
+        try:
+            total += _proportional_share(pid)
+        except PermissionError:
+            hidden += [pid] if pid not in trusted else []
+    if hidden:
+        time.sleep(_HIDDEN)
+    return total + sum(map(_in_full, hidden))
+
+
+def _in_full(pid: str) -> int:
+    """Return the memory of a process that hid a moment ago."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # it has ended, or is not ours to inspect: init itself
+        return _proportional_share(pid)
+    except PermissionError:
+        return resident(pid)
+
+
+def _proportional_share(pid: str) -> int:
+    """Return the resident bytes of a process, less the part of its shared pages that counts for others; 0 if it has ended.
+
+    Raises:
+        PermissionError: It hides.
+    """
+    # The second, if the first is of a program that the process has replaced by another one.
+    found: list[int | str] = [held for name, held in _measurable.values() if name == pid]
+    for rollup in (*found, f"/proc/{pid}/smaps_rollup"):
+        try:
+            with open(rollup, "rb", closefd=isinstance(rollup, str)) as file:
+                file.seek(0)
+                return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:")), 0)
+        except PermissionError:
+            raise
+        except OSError:
+            continue
     return 0
 
 
 def stopped(pid: int) -> bool:
     """Return whether nothing of a process can run: each thread is stopped, or has ended."""
+    return _all_threads_are(pid, _STOPPED)
+
+
+def stuck(pid: int) -> bool:
+    """Return whether nothing of a killed process will run again: each thread waits for a device, or has ended."""
+    return _all_threads_are(pid, _STUCK)
+
+
+def _all_threads_are(pid: int, states: frozenset[bytes]) -> bool:
     name = name_in_proc(pid)
     try:
         threads = os.listdir(f"/proc/{name}/task")
@@ -374,7 +464,7 @@ def stopped(pid: int) -> bool:
     for thread in threads:
         try:
             with open(f"/proc/{name}/task/{thread}/stat", "rb") as file:
-                if file.read().rpartition(b")")[2].split()[0] not in _STOPPED:
+                if file.read().rpartition(b")")[2].split()[0] not in states:
                     return False
         except OSError:
             continue  # the thread has ended

@@ -129,6 +129,7 @@ class Programs:
             # Without Python's handlers: no state of it is random or locked, and they would take half of the time.
             pid = fork()
             if pid == 0:
+                processes.offer_to_oom_killer(processes.OOM_CHILD)
                 env = {**self.env, **specialise.package_variables(self.env, self.packages)}
                 around = Surroundings(env, self.workspace, self.confinement, apart=self.apart)
                 watcher.serve(theirs, around, confined=confined)
@@ -213,6 +214,7 @@ class Programs:
         """In a fork of init: execute a program with the session's standard streams, and no other descriptor of init's."""
         try:
             processes.forget_signals()
+            processes.offer_to_oom_killer(processes.OOM_CHILD)
             os.setsid()
             processes.die_with_parent(signal.SIGKILL)
             # Above the descriptors that are closed, and away from standard input, which `confine` replaces.

@@ -25,7 +25,7 @@ def is_quiet(pid: int) -> bool:
     """
     name = processes.name_in_proc(pid)
     try:
-        return processes.resident(name) <= _MOST and _has_own_descriptors_only(name) and not system_v.semaphores()
+        return processes.resident(name) <= _MOST and _has_own_descriptors_only(name) and not system_v.sets_of_semaphores()
     except OSError:
         return False
 

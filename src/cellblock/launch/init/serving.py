@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from cellblock.launch.init import processes
 from cellblock.launch.init.census import Census
+from cellblock.launch.init.kernel_objects import KernelObjects
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
 from cellblock.launch.init.programs import Programs, refuse
@@ -55,6 +56,10 @@ _LOOKS = 20
 """How often processes that were told to stop are looked at before the host is told how many are left"""
 
 
+_LOOK_AT_STUCK = 200.0
+"""Milliseconds between two looks at kernels that are killed and have not ended"""
+
+
 class Init:
     """The loop of a session's init: first it waits for a session, then it serves its kernels."""
 
@@ -93,6 +98,9 @@ class Init:
         self._left_watchers: set[int] = set()
         """The pids of watchers whose programs run on though their kernel is gone."""
         self._census = Census()
+        self._offered: set[int] = set()
+        """Processes of code with `processes.OOM_CHILD`."""
+        self._objects = KernelObjects(apart=ground is not None)
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -109,7 +117,7 @@ class Init:
     def run(self) -> NoReturn:
         """Serve until the end."""
         while True:
-            for descriptor, event in self._poll.poll():
+            for descriptor, event in self._poll.poll(_LOOK_AT_STUCK if self._has_leaving else None):
                 if self._around.supervisor is not None and descriptor in self._around.supervisor:
                     self._around.supervisor.serve(descriptor, event)
                 elif descriptor == self._wake:
@@ -131,6 +139,17 @@ class Init:
                         continue
                     if descriptor in self._parked:
                         self._parked.serve(descriptor)
+            self._look_at_stuck()
+
+    @property
+    def _has_leaving(self) -> bool:
+        return any(seat.leaving for seat in self._seats.values())
+
+    def _look_at_stuck(self) -> None:
+        """Tell the host which kernels are killed, but wait for a device: a disk that does not answer must not cost more."""
+        for seat in self._seats.values() if self._has_leaving else ():
+            if seat.leaving and seat.worker is not None and all(map(processes.stuck, {seat.worker, *self._below(seat)})):
+                seat.tell(Quiet())
 
     def _take_over(self) -> None:
         """Take over a session's connections, and pass the worker's part on to it."""
@@ -194,8 +213,12 @@ class Init:
             case Listen():
                 self._around.listen(seat, 0, None)
             case Measure() as message:
+                if self._parked is not None:
+                    self._parked.end_silent()
                 used = self._measure(seat, message.enough)
-                seat.tell(Memory(used, self._measure_copies(seat) if used > message.enough else 0))
+                self._offer_children(seat)
+                copies = self._measure_copies(seat) if used > message.enough else 0
+                seat.tell(Memory(used, copies, self._objects.excess))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 seat.interrupt()
@@ -257,11 +280,24 @@ class Init:
         return max(len(running), 1)
 
     def _measure(self, seat: Seat, enough: int) -> int:
+        watchers, copies = self._watchers(), set() if self._parked is None else self._parked.pids
+        self._objects.look({*processes.descendants(os.getpid())} - watchers, copies)
         if not self._alone(seat):
-            return self._census.used(seat, self._seats.values(), self._spared() - self._workers(), enough)
-        if self._ground is None:
-            return processes.memory_of(processes.descendants(os.getpid()), enough)
-        return processes.memory_of_namespace(self._around.home, enough)
+            used = self._census.used(seat, self._seats.values(), watchers | copies, enough)
+        elif self._ground is None:
+            used = processes.memory_of(processes.descendants(os.getpid()), enough, watchers)
+        else:
+            used = processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *watchers})
+        if any(other.worker is None for other in self._seats.values()):
+            used = min(used, enough)  # one is being made from a copy, and hides until then: it would count in full
+        return used + self._objects.size
+
+    def _offer_children(self, seat: Seat) -> None:
+        """Let the system kill what the code has started before it kills workers, of this and of other sessions."""
+        below = self._below(seat)
+        for pid in below - self._offered:
+            processes.offer_to_oom_killer(processes.OOM_CHILD, pid)
+        self._offered = below
 
     def _measure_copies(self, seat: Seat) -> int:
         """Return an upper bound of the memory that dropping copies would free."""
@@ -369,9 +405,10 @@ class Init:
 
     def _spared(self) -> set[int]:
         """Return the processes whose own children do not belong to approved commands."""
-        return self._workers_and_copies().union(
-            self._left_watchers, *(seat.programs.watchers for seat in self._seats.values())
-        )
+        return self._workers_and_copies() | self._watchers()
+
+    def _watchers(self) -> set[int]:
+        return self._left_watchers.union(*(seat.programs.watchers for seat in self._seats.values()))
 
     def _below(self, seat: Seat) -> set[int]:
         spared = self._spared() - {seat.worker}

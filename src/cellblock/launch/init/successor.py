@@ -29,12 +29,15 @@ _FLAGS = abi.CLONE_VM | abi.CLONE_VFORK | abi.CLONE_CHILD_SETTID | abi.CLONE_CHI
 _RSEQ_SIGNATURE = {"x86_64": 0x53053053, "aarch64": 0xD428BC00}
 # By names of this module, which a fork finds without writing to the pages of others.
 _fork, _syscall, _kill, _prctl = _libc.fork, _libc.syscall, _libc.kill, _libc.prctl
-_sigprocmask = _libc.sigprocmask
 _getpid, _SIGKILL = os.getpid, int(signal.SIGKILL)
 _PDEATHSIG = ctypes.c_long(abi.PR_SET_PDEATHSIG), ctypes.c_long(signal.SIGKILL)
-_SET_MASK = int(signal.SIG_SETMASK)
-_EVERY_SIGNAL, _mask = ctypes.create_string_buffer(b"\xff" * 128), ctypes.create_string_buffer(128)  # sigset_t
+# The system call: the C library's function leaves two signals unblocked, which end a process.
+_MASK = tuple(map(ctypes.c_long, (number("rt_sigprocmask"), signal.SIG_SETMASK)))
+_EVERY_SIGNAL, _mask = ctypes.create_string_buffer(b"\xff" * 8, 8), ctypes.create_string_buffer(8)
+_OF_MASK = ctypes.c_long(8)
 _SET_NAME, _GET_NAME = ctypes.c_long(abi.PR_SET_NAME), ctypes.c_long(abi.PR_GET_NAME)
+_SET_DUMPABLE, _GET_DUMPABLE = ctypes.c_long(abi.PR_SET_DUMPABLE), ctypes.c_long(abi.PR_GET_DUMPABLE)
+_HIDDEN, _dumpable = ctypes.c_long(0), ctypes.c_long(1)
 _NAME, _name = ctypes.create_string_buffer(b"checkpoint"), ctypes.create_string_buffer(16)
 _ignored = ctypes.c_int()
 """Where the system notes the end of the process, which nothing waits for."""
@@ -83,7 +86,8 @@ def fork() -> int:
 def block_signals() -> None:
     """Before a fork: let no signal reach it, whatever its handlers are, but SIGKILL and SIGSTOP."""
     _prctl(_GET_NAME, _name)
-    _sigprocmask(_SET_MASK, _EVERY_SIGNAL, _mask)
+    _dumpable.value = _prctl(_GET_DUMPABLE)
+    _syscall(*_MASK, _EVERY_SIGNAL, _mask, _OF_MASK)
 
 
 def stand_apart() -> None:
@@ -93,12 +97,18 @@ def stand_apart() -> None:
 
 def unblock_signals() -> None:
     """In the process that was forked, or in a fork of the fork: take signals again."""
-    _sigprocmask(_SET_MASK, _mask, None)
+    _syscall(*_MASK, _mask, None, _OF_MASK)
+
+
+def hide() -> None:
+    """In the fork: make it impossible for code, which has the same user, to write to this memory (/proc/PID/mem)."""
+    _prctl(_SET_DUMPABLE, _HIDDEN)
 
 
 def join_again() -> None:
-    """In a fork of the fork: have the name of the process that was forked."""
+    """In a fork of the fork: have the name of the process that was forked, and hide no more than that process did."""
     _prctl(_SET_NAME, _name)
+    _prctl(_SET_DUMPABLE, _dumpable)
 
 
 def die_with_parent() -> None:

@@ -12,9 +12,9 @@ def held() -> int:
     )
 
 
-def semaphores() -> bool:
-    """Return whether this IPC namespace has sets of semaphores, whose values can change when a process ends (SEM_UNDO)."""
-    return bool(_table("sem", "semid"))
+def sets_of_semaphores() -> int:
+    """Return how many sets of semaphores this IPC namespace has; their values can change when a process ends (SEM_UNDO)."""
+    return len(_table("sem", "semid"))
 
 
 def _table(name: str, *columns: str) -> list[tuple[int, ...]]:

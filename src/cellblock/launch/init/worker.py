@@ -46,6 +46,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         if native:
             _stand_apart(inner)
         processes.reset_child_signals()
+        processes.offer_to_oom_killer(processes.OOM_WORKER)
         os.setsid()
         handed = inner.detach()
         processes.keep_only({CHANNEL: handed, NURSERY: handed})

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 from cellblock.common.version import __version__
@@ -16,12 +17,35 @@ from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUn
 from cellblock.operations.base import PROTOCOL, AnswerT, Request
 from cellblock.operations.sessions import Hello
 from cellblock.service.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
-from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.place import Place, credentials
 from cellblock.wire.frames import Frame, FrameParser
 from cellblock.wire.packed import Packed, unpack
 
 _READ = 64 * 1024
 """Bytes that are read at once. The C library would fetch memory for more from the system, each time."""
+
+
+ANSWER = 30.0
+"""Seconds in which a living daemon answers what it can answer at once."""
+
+
+def silent(pid: int | None, seconds: float) -> str:
+    """Return the message about a daemon that does not answer, and how to end it.
+
+    Args:
+        pid: Its process id; None if that is not known.
+        seconds: How long it was waited for.
+    """
+    if pid is None:
+        return f"the daemon does not answer within {seconds:g} s; see its log"
+    state = ""
+    with suppress(OSError, IndexError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    why = f"It is stopped: 'kill -CONT {pid}' lets it continue." if state in ("t", "T") else "It may be waiting for a disk."
+    return (
+        f"the daemon, process {pid}, does not answer within {seconds:g} s. {why} 'kill -KILL {pid}' ends the daemon alone: "
+        "its sessions stay, and the next command continues them"
+    )
 
 
 class SessionConnection(Protocol):
@@ -62,22 +86,26 @@ class Connection:
         daemon: The daemon's description of itself: ``protocol``, ``version``, ``pid``, ``started``.
     """
 
-    def __init__(self, sock: socket.socket, version: str, *, any_daemon: bool = False) -> None:
+    def __init__(self, sock: socket.socket, version: str, *, any_daemon: bool = False, patience: float | None = None) -> None:
         """Introduce this client.
 
         Args:
             sock: The connected socket, which is closed with this.
             version: The version of this client's cellblock.
             any_daemon: Whether to stay connected to a daemon of another version, which can be asked to end.
+            patience: Seconds to wait for each answer; None: as long as it takes.
 
         Raises:
             NotRunError: The daemon has ended meanwhile.
-            DaemonError: It speaks another version.
+            DaemonError: It speaks another version, or does not answer.
         """
+        self._patience = patience
+        self._silent = False
         self._socket = sock
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
         self._process = os.getpid()
+        self._pid = credentials(sock)[0]
         self._parser = FrameParser(MAX_REPLY)
         self._lock = threading.Lock()
         self._number = 0
@@ -88,7 +116,7 @@ class Connection:
             self.daemon = self.call(Hello(PROTOCOL, version))
         except BaseException as error:  # also Ctrl-C: the caller never gets the connection, and cannot close it
             lost = self.closed  # an answer leaves it open
-            if any_daemon and not lost and isinstance(error, DaemonError):
+            if any_daemon and not lost and not self._silent and isinstance(error, DaemonError):
                 return
             self.close()
             if lost and isinstance(error, DaemonError):
@@ -196,7 +224,10 @@ class Connection:
 
     def _receive(self) -> tuple[int, Any, bool]:
         while not self._received:
-            self._readable.poll()  # a thread that waits in `recv` also wakes up when the daemon reads the request
+            if not self._readable.poll(None if self._patience is None else 1000 * self._patience):
+                self._silent = True
+                raise DaemonError(silent(self._pid, self._patience or 0))
+            # Not by waiting in `recv`, which also wakes up when the daemon reads the request.
             data = self._socket.recv(_READ)
             if not data:
                 raise ConnectionResetError(0, "it has ended")
@@ -212,5 +243,5 @@ def open_if_running(place: Place) -> Connection | None:
     """
     sock = place.connect()
     with suppress(NotRunError):  # it has just ended
-        return None if sock is None else Connection(sock, __version__)
+        return None if sock is None else Connection(sock, __version__, patience=ANSWER)
     return None

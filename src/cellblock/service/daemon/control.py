@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 from contextlib import closing, suppress
@@ -15,11 +16,11 @@ from cellblock.common.database import Database
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, DaemonError, NotRunError, StoreError
 from cellblock.operations.sessions import About, End
-from cellblock.service.daemon.connection import Connection, open_if_running
-from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.connection import Connection, open_if_running, silent
+from cellblock.service.daemon.place import RESTART, Place
 from cellblock.service.daemon.starting import open_connection
 
-_PATIENCE = 30.0
+_PATIENCE, _LOOK = 30.0, 0.1
 UNIT = "cellblock.service"
 
 
@@ -79,18 +80,56 @@ def stop(place: Place | None = None, *, keep: bool = False) -> bool:
     """
     place = place or Place()
     sock = place.connect()
-    if sock is None:
+    if sock is not None:
+        with suppress(NotRunError):  # it is ending
+            connection = Connection(sock, __version__, any_daemon=True, patience=_PATIENCE)
+            connection.call(End(keep))
+            connection.close()
+    elif (pid := place.pid) is not None:  # its socket was removed
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    else:
         return False
-    with suppress(NotRunError):  # it is ending
-        connection = Connection(sock, __version__, any_daemon=True)
-        connection.call(End(keep))
-        connection.close()
     deadline = time.monotonic() + _PATIENCE
     while place.is_held():
         if time.monotonic() > deadline:
-            raise DaemonError(f"the daemon does not end; see {place.log}")
+            raise DaemonError(silent(place.pid, _PATIENCE))
         time.sleep(0.01)  # it releases its lock last, and waiting for a lock has no time limit
     return True
+
+
+def restart() -> dict[str, Any]:
+    """Replace the daemon by a new one; return how that is (`About`).
+
+    A daemon of this version hands all sessions over, with what runs in them. Of another version's daemon, the durable sessions
+    are saved and resumed; those that are not durable stay listed, without their variables.
+
+    Raises:
+        DaemonError: It does not answer, or something would be lost by a restart now.
+        StateError: A durable session cannot be saved now.
+    """
+    place = Place()
+    if (sock := place.connect()) is not None:
+        connection = Connection(sock, __version__, any_daemon=True, patience=_PATIENCE)
+        before = connection.daemon
+        connection.close()
+        if before.get("version") == __version__:
+            os.kill(before["pid"], RESTART)
+            return _successor(before["pid"])
+        stop(place, keep=True)
+    return start(place)
+
+
+def _successor(before: int) -> dict[str, Any]:
+    """Return how the daemon is that has taken over from another one."""
+    deadline = time.monotonic() + _PATIENCE
+    about: dict[str, Any] | None = None
+    while time.monotonic() < deadline:
+        if (about := status()) is not None and about["pid"] != before:
+            return about
+        time.sleep(_LOOK)
+    why = "" if about is None else f": {'; '.join(about['problems'])}"
+    raise DaemonError(f"the daemon did not hand over within {_PATIENCE:g} s{why}")
 
 
 def _about(connection: Connection) -> dict[str, Any]:

@@ -7,10 +7,13 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from cellblock.errors import CellblockError
 from cellblock.service.daemon.handover import ASK_RARELY
 from cellblock.service.daemon.memory import Memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cellblock.service.daemon.place import Place
     from cellblock.service.daemon.server import Server
 
@@ -19,8 +22,11 @@ _log = logging.getLogger("cellblock.daemon")
 _LOOK = 1.0
 """Seconds between two looks."""
 
+_MOVED = 10.0
+"""Seconds for which the directory may be gone: somebody may put it back."""
 
-async def until_the_end(server: Server, place: Place, lock: int, idle: float | None) -> None:
+
+async def until_the_end(server: Server, place: Place, lock: int, idle: float | None, listen: Callable[[], object]) -> None:
     """Return when the daemon has to end.
 
     Args:
@@ -28,8 +34,9 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         place: Its directory.
         lock: The descriptor of its lock.
         idle: Seconds without a kernel and without a client after which it ends; None: it stays.
+        listen: Called if the socket has disappeared, such as by a cleaner: listens at its path again.
     """
-    used = time.monotonic()
+    used = seen = time.monotonic()
     memory = Memory()
     look = _LOOK if idle is None else min(_LOOK, idle / 4)
     while not server.asked_to_end.is_set():
@@ -41,9 +48,19 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         if server.custodian is not None and server.custodian.gone:
             _log.error("the custodian has ended, and all kernels with it: the daemon ends, and the next one starts another")
             return
-        if not place.is_of(lock):
+        owner = place.owner(lock)
+        if owner != "gone":
+            seen = time.monotonic()
+        if owner == "another's" or time.monotonic() - seen > _MOVED:
             _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
             return
+        if owner == "ours" and not place.socket.exists():
+            try:
+                listen()
+            except (OSError, CellblockError) as error:
+                _log.error("the socket %s was removed, and cannot be made again: %s", place.socket, error)
+            else:
+                _log.warning("the socket %s was removed, and is made again", place.socket)
         await server.hand_over(ASK_RARELY)
         memory.look(len(server.sessions), busy=server.sessions.busy)
         now = time.monotonic()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.common import telemetry
 from cellblock.errors import CellblockError
-from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.place import RESTART, Place
 
 if TYPE_CHECKING:
     from cellblock.host import Host
@@ -101,6 +101,7 @@ def _take(place: Place, left: int | None) -> int | None:
     try:
         if (lock := _lock(place) if left is None else left) is None:
             return None
+        _write_pid(lock)
         handler = RotatingFileHandler(place.log, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
     except OSError as error:
         raise place.unusable(error) from error
@@ -110,6 +111,12 @@ def _take(place: Place, left: int | None) -> int | None:
     logging.getLogger("cellblock.sessions").setLevel(logging.WARNING)  # a line for each cell is too much for a file
     os.umask(0o077)
     return lock
+
+
+def _write_pid(lock: int) -> None:
+    """Write the id of this process into its lock: without the socket, nobody else could tell whom to ask to end."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
 
 
 def _tell(ready: FileIO | None, why: str) -> None:
@@ -157,8 +164,10 @@ def _custodian(place: Place, patience: float) -> tuple[Custodian, bool]:
 async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | None, remote: str) -> None:
     from cellblock.common.threads import Threads
     from cellblock.service import settings
+    from cellblock.service.daemon.client import Client
     from cellblock.service.daemon.handover import Handover
     from cellblock.service.daemon.life import until_the_end
+    from cellblock.service.daemon.listening import Listening
     from cellblock.service.daemon.remote import Remote
 
     # As many as Python's default: most of them wait for a disk.
@@ -173,11 +182,19 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
     listening = await _listen(server, sock, cluster)
     if server.custodian is not None and cluster is None:
         server.handover = handover
+        asyncio.get_running_loop().add_signal_handler(RESTART, setattr, server, "asked_to_restart", True)
+
+    def listen_again() -> None:
+        nonlocal sock
+        sock = place.listen()
+        listening[0].close()
+        listening[0] = Listening(sock, lambda: Client(server))
+
     if ready is not None:
         ready.close()
     _log.info("the daemon listens at %s", place.socket)
     try:
-        await until_the_end(server, place, lock, settings.current().daemon_idle_timeout or None)
+        await until_the_end(server, place, lock, settings.current().daemon_idle_timeout or None, listen_again)
     finally:
         server.asked_to_end.set()
         if server.handing_over:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from cellblock.common import config
 from cellblock.errors import DaemonError
+
+Owner: TypeAlias = Literal["ours", "another's", "gone", "unknown"]
+RESTART = signal.SIGHUP
+"""The signal that makes a daemon hand over to the next one."""
 
 _PEER = struct.Struct("iII")
 
@@ -28,7 +34,8 @@ class Place:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.directory = directory or config.state_directory()
+        # Resolved once: the directory may be a link, to another disk, say, and whoever opens it follows none.
+        self.directory = Path(os.path.realpath(directory or config.state_directory()))
         self.socket = self.directory / "daemon.sock"
         self.lock = self.directory / "daemon.lock"
         self.starting = self.directory / "daemon.starting"
@@ -105,19 +112,38 @@ class Place:
     def leave(self, lock: int) -> None:
         """Listen no more: remove the socket, unless the directory is no longer that of the holder of this lock."""
         with suppress(OSError):
-            if self.is_of(lock):
+            if self.owner(lock) == "ours":
                 self.socket.unlink()
 
     def is_held(self) -> bool:
         """Return whether a daemon holds the lock, whether or not it takes connections."""
         return is_held(self.lock)
 
-    def is_of(self, lock: int) -> bool:
-        """Return whether the lock that a daemon holds is the one that the next daemon would look for."""
+    def owner(self, lock: int) -> Owner:
+        """Return whose the directory is, for the daemon that holds a lock.
+
+        Args:
+            lock: The descriptor of the lock.
+        """
         try:
-            return os.path.samestat(os.stat(self.lock), os.fstat(lock))
+            return "ours" if os.path.samestat(os.stat(self.lock), os.fstat(lock)) else "another's"
+        except (FileNotFoundError, NotADirectoryError):
+            return "gone"
         except OSError:
-            return False
+            return "unknown"  # it cannot be entered now
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that holds the lock, although it may not take connections; None if none does."""
+        try:
+            pid, lock = int(self.lock.read_text()), self.lock.stat()
+            open_files = Path(f"/proc/{pid}/fd")  # the id may be that of a daemon that ended long ago
+            held = self.is_held() and any(
+                os.path.samestat(file.stat(), lock) for file in open_files.iterdir() if file.exists()
+            )
+        except (OSError, ValueError):
+            return None
+        return pid if held else None
 
     def _at(self, use: object) -> None:
         """Use the socket's address, which may be longer than the 107 bytes that there are for one."""
@@ -150,9 +176,14 @@ def is_held(path: Path) -> bool:
 
 def peer(sock: socket.socket) -> int:
     """Return the user id of the process at the other end of a socket, or of the one that listens there."""
+    return credentials(sock)[1]
+
+
+def credentials(sock: socket.socket) -> tuple[int | None, int]:
+    """Return the process id, if the system tells it, and the user id of the other end of a socket, or of the listener."""
     if hasattr(socket, "SO_PEERCRED"):
-        _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        return int(uid)
+        pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return int(pid) or None, int(uid)
     # macOS: struct xucred, in which the user id is the second integer (LOCAL_PEERCRED, sys/un.h).
     data = sock.getsockopt(0, 1, 76)
-    return int.from_bytes(data[4:8], "little")
+    return None, int.from_bytes(data[4:8], "little")

@@ -53,6 +53,7 @@ class Server:
         made: Names of those that were made since the last `Census`.
         handover: Knows whether the installation was replaced; None if this server has no daemon to hand over to.
         handing_over: Whether it ends because the next daemon takes over; its sessions go on.
+        asked_to_restart: Whether the next daemon is to take over as soon as nothing would be lost by that.
         once: How many requests are under way that must not be repeated.
     """
 
@@ -81,7 +82,7 @@ class Server:
         self.promised: Counter[str] = Counter()
         self.made: set[str] = set()
         self.handover: Handover | None = None
-        self.handing_over = False
+        self.handing_over = self.asked_to_restart = False
         self.once = 0
         self._ending: set[asyncio.Task[Any]] = set()
 
@@ -101,7 +102,8 @@ class Server:
         """
         if self.handover is None or self.ending:
             return self.handing_over
-        if await self.handover.possible(self._tied(), patience) and not self._tied() and not self.ending:
+        possible = self.asked_to_restart or await self.handover.possible(self._tied(), patience)
+        if possible and not self._tied() and not self.ending:
             self.handing_over = True
             self.asked_to_end.set()
         return self.handing_over
@@ -166,6 +168,8 @@ class Server:
         about = self.sessions.about()
         if self.handover is not None and self.handover.problem:
             about["problems"].append(self.handover.problem)
+        if self.asked_to_restart and (tied := self._tied()):
+            about["problems"].append(f"the next daemon takes over as soon as nothing would be lost by that: {'; '.join(tied)}")
         return {
             "protocol": PROTOCOL,
             "version": __version__,
@@ -183,5 +187,6 @@ def other_version(version: str, protocol: str) -> DaemonError:
     """Return the error for a client of another version."""
     return DaemonError(
         f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
-        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
+        "'cellblock daemon restart' replaces it. That saves and resumes durable sessions; the variables of all others are "
+        f"lost, unless they are saved before with cellblock {__version__} ('cellblock save')"
     )

@@ -59,8 +59,9 @@ async def census(server: Server, _: Census) -> dict[str, Any]:
 @answers(End)
 async def end(server: Server, request: End) -> bool:
     """See `End`."""
+    await server.sessions.save_durable()
     if not request.keep:
-        await server.sessions.wipe()
+        await server.sessions.wipe(durable=False)
     server.asked_to_end.set()
     return True
 

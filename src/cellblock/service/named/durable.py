@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
+import secrets
 import shutil
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellblock.common.threads import run_aside
+from cellblock.common.whole_file import WholeFile, sync_directory
 from cellblock.errors import CellblockError, CheckpointError
 from cellblock.service.named.kernel_types import kernel_of
 from cellblock.service.named.remote_saves import RemoteSaves
@@ -34,30 +40,45 @@ _LEFT = "left-"
 WENT_BACK = "undo, restore, adopt or load"
 """What counts as a cell that ran after the last save, if the session has gone to another state since."""
 
+_LABEL, _CELLS = "session.json", "cells.jsonl"
+_ENDED, ASIDE = "ended-", "saves-aside"
+_DISK = 10.0  # seconds that a result waits for the disk
+
 _TIMEOUT = 120.0  # seconds for pickling
-_MOST, _SHOWN = 10, 80  # names that are shown, and characters of code
+_MOST, _SHOWN, _KEPT = 10, 80, 400  # names that are shown; characters of code that are shown, and that are kept for that
 _LAST = 10.0  # seconds to save what is new when the daemon ends
 
 
 class Durable:
     """The saves of one named session, in a directory of their own. Only the last one is kept.
 
-    A file's name has the id of the execution after which it was saved.
+    A file's name has the id of the execution after which it was saved. The directory needs no journal: it also has the label
+    of the session, and the cells that began after the save. All of it is on the disk before an answer relies on it.
 
     Attributes:
         remote: The saves at a URL, if it is saved there, too.
     """
 
-    def __init__(self, directory: Path, every: float, ran: Callable[[str], str], remote: RemoteSaves | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        every: float,
+        ran: Callable[[str], str],
+        label: Callable[[], str],
+        remote: RemoteSaves | None = None,
+    ) -> None:
         """Set up; nothing is saved yet.
 
         Args:
             directory: Where to save it. No session can write there.
             every: The least time between two saves, in seconds.
             ran: Returns the id of the last execution that has run, except one that is given by its id; empty if none has.
+            label: Returns the session's label (`labels.label_of`).
             remote: Where each save is copied to.
         """
         self.remote = remote
+        self._label = label
+        self._cells = threading.Lock()
         self._problem = ""
         self._directory = directory
         self._every = every
@@ -78,6 +99,62 @@ class Durable:
     def directory(self) -> Path:
         """Where the saves of this machine are."""
         return self._directory
+
+    # -- the cells since the last save ---------------------------------------------------------------------------------
+
+    async def note_begun(self, execution: str, code: str) -> None:
+        """Write down that a cell has begun, and wait until that is on the disk; if it does not answer, not for long."""
+        line = json.dumps([execution, code.strip()[:_KEPT]]).encode() + b"\n"
+        try:
+            async with asyncio.timeout(_DISK):
+                await asyncio.to_thread(self._add_cell, line)
+        except (OSError, TimeoutError) as error:
+            why = "the disk does not answer" if isinstance(error, TimeoutError) else error.strerror
+            self._problem = f"a power failure could lose its last cells without a word: {why}"
+            _log.warning("a durable session: %s", self._problem)
+
+    def _add_cell(self, line: bytes) -> None:
+        with self._cells:
+            self._make()
+            with open(self._directory / _CELLS, "ab", opener=_private) as file:
+                fresh = not file.tell()
+                file.write(line)
+                file.flush()
+                os.fdatasync(file.fileno())
+            if fresh:
+                sync_directory(self._directory)
+
+    def run_after(self, execution: str, most: int) -> tuple[list[str], int] | None:
+        """Return the beginnings of the first cells that began after an execution, and how many did; None if that is not known.
+
+        Args:
+            execution: The execution's id; empty: all count.
+            most: How many to return.
+        """
+        with self._cells:
+            try:
+                data = (self._directory / _CELLS).read_bytes()
+            except OSError:
+                return None
+        after = {number: code for number, code in _read_cells(data) if number > execution}
+        return [*after.values()][:most], len(after)
+
+    def _forget_cells(self, until: str) -> None:
+        with self._cells:
+            try:
+                data = (self._directory / _CELLS).read_bytes()
+            except OSError:
+                data = b""
+            with WholeFile(self._directory / _CELLS) as file:
+                file.writelines(json.dumps(cell).encode() + b"\n" for cell in _read_cells(data) if cell[0] > until)
+
+    def _make(self) -> None:
+        if not self._directory.is_dir():
+            self._directory.mkdir(0o700, parents=True, exist_ok=True)
+            sync_directory(self._directory.parent)
+            sync_directory(self._directory.parent.parent)
+
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def look(self, session: Session) -> None:
         """Start to save a session, if its state has changed and the last save was long enough ago."""
@@ -113,9 +190,9 @@ class Durable:
         self.look(session)
 
     def _note_going_back(self) -> None:
-        self._directory.mkdir(0o700, parents=True, exist_ok=True)
+        self._make()
         (self._directory / f"{_LEFT}{self._gone_back}").touch()
-        _sync(self._directory)
+        sync_directory(self._directory)
 
     def _remove_notes(self, until: int) -> None:
         for note in self._directory.glob(f"{_LEFT}*"):
@@ -134,7 +211,7 @@ class Durable:
         last = self._ran(state.running)
         path = self._directory / f"{last or '0'}{_SUFFIX}"
         try:
-            await asyncio.to_thread(self._directory.mkdir, 0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(self._write_label)
             try:
                 await session.saving.save_aside(state.number, path, timeout=_TIMEOUT)
             except CheckpointError:
@@ -145,7 +222,7 @@ class Durable:
                     return
                 saved = session.saving.last_state  # cells did that, too
                 state = state if saved.busy else saved
-            await asyncio.to_thread(self._keep_only, path, began)
+            await asyncio.to_thread(self._keep_only, path, began, last)
             if self.remote is not None:
                 await self.remote.keep(path, last)
         except (CellblockError, OSError) as error:
@@ -170,18 +247,25 @@ class Durable:
         await asyncio.to_thread(os.replace if whole else _discard, pending, path)
         return whole
 
-    def _keep_only(self, path: Path, began: int) -> None:
+    def _write_label(self) -> None:
+        self._make()
+        with WholeFile(self._directory / _LABEL) as file:
+            file.write(self._label().encode())
+
+    def _keep_only(self, path: Path, began: int, last: str) -> None:
         """Remove earlier saves, once the new one is on the disk.
 
         Args:
             path: The new one.
             began: When it was begun: notes of going back since then are about it, too.
+            last: The execution after which it was made.
         """
-        _sync(self._directory)
-        self._remove_notes(began)
+        sync_directory(self._directory)
+        self._forget_cells(last)
         for other in self._directory.iterdir():
-            if other != path and not other.name.startswith((_UNLOADED, _LEFT)):
+            if other != path and not other.name.startswith((_UNLOADED, _LEFT, _LABEL, _CELLS)):
                 other.unlink(missing_ok=True)
+        self._remove_notes(began)
 
     # -- going on ------------------------------------------------------------------------------------------------------
 
@@ -233,7 +317,8 @@ class Durable:
                 if self._task is not None:
                     await asyncio.wait([self._task])
         except TimeoutError:
-            _log.warning("a durable session could not be saved within %g s", _LAST)
+            self._problem = f"it is not saved yet, after {_LAST:g} s"
+            _log.warning("a durable session: %s", self._problem)
 
     async def close(self) -> None:
         """Stop saving. Can be called again."""
@@ -244,23 +329,26 @@ class Durable:
     def remove(self) -> None:
         """Remove the saves, because the session has ended. This happens in a thread, as they can be large."""
         self._removed = True
+        remove_saves(self._directory)
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._task.add_done_callback(lambda _: self._remove())
-        else:
-            self._remove()
-
-    def _remove(self) -> None:
-        remove_saves(self._directory)
+            self._task.add_done_callback(lambda _: remove_saves(self._directory))  # it may have made the directory again
 
 
-def _sync(directory: Path) -> None:
-    """Make sure that the names in a directory outlive a power failure."""
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _read_cells(data: bytes) -> list[tuple[str, str]]:
+    """Return the cells in a file, up to a line that a power failure has cut."""
+    found = []
+    for line in data.splitlines():
+        try:
+            number, code = json.loads(line)
+        except ValueError:
+            break
+        found.append((str(number), str(code)))
+    return found
 
 
 def _discard(path: Path, _: Path) -> None:
@@ -317,19 +405,43 @@ def _in_short(code: str) -> str:
 
 
 def remove_saves(directory: Path) -> None:
-    """Remove the saves of a session, in a thread, as they can be large."""
-    run_aside(lambda: shutil.rmtree(directory, ignore_errors=True), "cellblock-saves")
+    """Remove the saves of a session that has ended: in a thread, as they can be large. From now on, nothing adopts them."""
+    ended = directory.with_name(f"{_ENDED}{directory.name}-{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):  # it was never saved
+        os.replace(directory, ended)
+        run_aside(lambda: shutil.rmtree(ended, ignore_errors=True), "cellblock-saves")
 
 
-def remove_others(saves: Path, sessions: Collection[str]) -> None:
-    """Remove the saves of sessions that no longer exist: a process was killed while it ended them.
+def sort_out(saves: Path, sessions: Collection[str]) -> list[str]:
+    """Return the labels of sessions that can go on from their saves although the journal does not know them.
+
+    What an ended session has left is removed. Other saves are moved aside.
 
     Args:
         saves: The directory with the directories of all sessions.
-        sessions: The ids of those that exist.
+        sessions: The ids of those in the journal.
+
+    Raises:
+        OSError: The directory cannot be read.
     """
-    if not saves.is_dir():
-        return
-    for directory in saves.iterdir():
-        if directory.name not in sessions:
-            shutil.rmtree(directory, ignore_errors=True)
+    labels = []
+    for directory in saves.iterdir() if saves.is_dir() else ():
+        if directory.name.startswith(_ENDED):
+            run_aside(partial(shutil.rmtree, directory, ignore_errors=True), "cellblock-saves")
+        elif directory.name not in sessions and (label := _adoptable(directory)):
+            labels.append(label)
+        elif directory.name not in sessions and not any(directory.glob(f"*{_SUFFIX}")):
+            shutil.rmtree(directory, ignore_errors=True)  # there is no save in it
+        elif directory.name not in sessions:
+            aside = saves.with_name(ASIDE)
+            aside.mkdir(0o700, exist_ok=True)
+            os.replace(directory, aside / f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    return labels
+
+
+def _adoptable(directory: Path) -> str:
+    """Return the label in a directory of saves; empty if there is no save, or no label."""
+    try:
+        return (directory / _LABEL).read_text() if any(directory.glob(f"[!.u]*{_SUFFIX}")) else ""
+    except (OSError, ValueError):
+        return ""

@@ -104,6 +104,8 @@ class Execution:
         self._journal: Journal | None = None
         self._log: EventLog | None = None
         self._lost: Callable[[], Recovery | None] = lambda: None
+        self._note_begun: Callable[[str, str], asyncio.Task[None] | None] = lambda *_: None
+        self._noting: asyncio.Task[None] | None = None
         self._position = ""
         self._begun = False
         self._accepting: set[asyncio.Task[None]] = set()
@@ -167,6 +169,7 @@ class Execution:
             self.record, self._position = record, position
         if position:
             self._begun = True
+            self._noting = self._noting or self._note_begun(self.record.id, self.code)
             self.log.add("begun", {"execution": self.record.id, "execution_count": count})
 
     def _enter(self, journal: Journal) -> None:
@@ -186,6 +189,7 @@ class Execution:
         *,
         auto: bool,
         lost: Callable[[], Recovery | None],
+        note_begun: Callable[[str, str], asyncio.Task[None] | None],
     ) -> asyncio.Task[None]:
         """Run it when its turn comes; only after `submit`.
 
@@ -195,7 +199,9 @@ class Execution:
             approvals: Holds its approval requests.
             auto: Whether to allow them at once instead.
             lost: Returns what the session continues from, if its kernel was lost and no result has said so; else None.
+            note_begun: Starts to write down that it has begun, if a power failure must not take that; its result waits for it.
         """
+        self._note_begun = note_begun
         self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
         return self.task
 
@@ -216,10 +222,10 @@ class Execution:
                         self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
                     await self._take_all(session.succession.resume(self.log.given), approvals, auto)
             except CellblockError as error:
-                self._fail(error, "unknown")
+                self.fail(error, "unknown")
             finally:
                 if not self.ended:
-                    self._fail(StateError("its session was ended while it ran"), "yes")
+                    self.fail(StateError("its session was ended while it ran"), "yes")
 
         self.task = asyncio.create_task(run())
         return self.task
@@ -239,20 +245,20 @@ class Execution:
                 await self._run(started, approvals, auto)
         except CellblockError as error:
             if self._begun:
-                self._fail(error, "unknown")
+                self.fail(error, "unknown")
             else:  # a closed session raises StateError
                 assert self._journal is not None
                 self._journal.free_key(self.record.id)
-                self._fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
+                self.fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
         except asyncio.CancelledError:
             if self._begun:
-                self._fail(StateError("its session was ended while it ran"), "yes")
+                self.fail(StateError("its session was ended while it ran"), "yes")
             else:
-                self._fail(NotRunError(_NOT_BEGUN), "no")
+                self.fail(NotRunError(_NOT_BEGUN), "no")
             raise
         finally:
             if not self.ended:
-                self._fail(CellblockError("cellblock failed; see the daemon's log"), "unknown")
+                self.fail(CellblockError("cellblock failed; see the daemon's log"), "unknown")
 
     async def _run(self, session: Session, approvals: PendingApprovals, auto: bool) -> None:
         options: dict[str, Any] = {
@@ -324,6 +330,8 @@ class Execution:
             self.log.add("decided", {"id": request.id, "state": state, "reason": request.reason})
 
     async def _end(self, result: CodeExecutionResult) -> None:
+        if self._noting is not None:
+            await asyncio.wait([self._noting])
         loss = self._lost()  # only now: what fails has no result that could say so
         result = result if loss is None else replace(result, recovery=loss)
         prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)
@@ -332,7 +340,8 @@ class Execution:
         self._note_end(len(self.packed))
         self.log.end("result", result, prepared)
 
-    def _fail(self, error: CellblockError, ran: str) -> None:
+    def fail(self, error: CellblockError, ran: str) -> None:
+        """Record that it has no result; `ran` tells whether it ran: ``yes``, ``no`` or ``unknown``."""
         self.failed = error
         begun = self.record.begun if self._begun else None
         self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", begun=begun, ended=time.time())
@@ -398,7 +407,7 @@ class Execution:
         self.task.cancel()
         await asyncio.wait([self.task])
         if not self.ended:  # its task had not started
-            self._fail(NotRunError("it was cancelled before it began to run"), "no")
+            self.fail(NotRunError("it was cancelled before it began to run"), "no")
         return True
 
 

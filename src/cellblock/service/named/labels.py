@@ -48,6 +48,11 @@ class Label:
         return cls(record.kernel_id, record=record, options=said["options"], since=said["since"])
 
 
+def described(record: SessionRecord, options: Mapping[str, Any], since: str) -> str:
+    """Return the label of a session that a later process can make anew, however long it is. Its parts are those of `Label`."""
+    return json.dumps({"record": record.to_dict(), "options": options, "since": since})
+
+
 def label_of(record: SessionRecord, options: Mapping[str, Any], since: str, *, lasting: bool) -> str:
     """Return the label of a session.
 
@@ -57,7 +62,7 @@ def label_of(record: SessionRecord, options: Mapping[str, Any], since: str, *, l
         since: See `Label`.
         lasting: Whether the next process adopts it.
     """
-    label = json.dumps({"record": record.to_dict(), "options": options, "since": since}) if lasting else ""
+    label = described(record, options, since) if lasting else ""
     return label if 0 < len(label) <= _LONGEST else json.dumps({"session": record.kernel_id, "since": since})
 
 

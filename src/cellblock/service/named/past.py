@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cellblock.errors import CellblockError, NotRunError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, outcome_of
 from cellblock.service.store.journal import Journal
@@ -76,31 +77,46 @@ class PastExecution:
         return False
 
 
-def close_unfinished(journal: Journal, go_on: Set[str] = frozenset(), not_begun: Set[str] = frozenset()) -> None:
+def close_unfinished(journal: Journal, go_on: Set[str] = frozenset()) -> None:
     """Record an outcome for every execution that the last process has left. Nothing is run again.
-
-    Queued ones never ran. Running ones have an unknown outcome.
 
     Args:
         journal: The journal.
-        go_on: The ids of those that continue.
-        not_begun: The ids of those that were about to begin, but were not sent to their kernels.
+        go_on: The ids of those that continue, or may continue later.
     """
     for record in journal.unfinished():
-        if record.id in go_on:
-            continue
-        if record.state == "queued" or record.id in not_begun:
-            ended = replace(record, state="done", begun=None, ended=time.time())
-            error, ran = "NotRunError", "no"
-            message = f"the daemon was killed before execution {record.id} began to run: submit it again"
-            journal.free_key(record.id)
-        else:
-            ended = replace(record, state="unknown", ended=time.time())
-            error, ran = "OutcomeUnknownError", "unknown"
-            message = (
-                f"the daemon was killed while execution {record.id} ran, and cannot go on with it: nobody knows how far it "
-                "came, and it is not run again"
-            )
-        packed = pack({"error": error, "message": message, "ran": ran})
-        journal.event(record.id, journal.progress(record.id)[0] + 1, "failed", packed)
-        journal.end(ended, len(packed))
+        if record.id not in go_on:
+            close_one(journal, record, begun=record.state == "running")
+
+
+def close_one(journal: Journal, record: ExecutionRecord, *, begun: bool) -> None:
+    """Record an outcome for an execution that the last process has left.
+
+    Args:
+        journal: The journal.
+        record: The execution.
+        begun: Whether it may have run; then its outcome is unknown.
+    """
+    error, ran = outcome_left(record, begun=begun)
+    ended = replace(record, state="unknown" if begun else "done", begun=record.begun if begun else None, ended=time.time())
+    if not begun:
+        journal.free_key(record.id)
+    packed = pack({"error": type(error).__name__, "message": str(error), "ran": ran})
+    journal.event(record.id, journal.progress(record.id)[0] + 1, "failed", packed)
+    journal.end(ended, len(packed))
+
+
+def outcome_left(record: ExecutionRecord, *, begun: bool) -> tuple[CellblockError, str]:
+    """Return the outcome of an execution that cannot be continued, and whether it ran: ``no`` or ``unknown``.
+
+    Args:
+        record: The execution.
+        begun: Whether it may have run.
+    """
+    if begun:
+        why = (
+            f"the daemon was killed while execution {record.id} ran, and cannot go on with it: nobody knows how far it "
+            "came, and it is not run again"
+        )
+        return OutcomeUnknownError(why), "unknown"
+    return NotRunError(f"the daemon was killed before execution {record.id} began to run: submit it again"), "no"

@@ -25,7 +25,7 @@ from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.service.named.durable import WENT_BACK, Durable, told
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.kernel_types import cell, has_run, kernel_of, start_kernel
-from cellblock.service.named.labels import ended, label_of
+from cellblock.service.named.labels import described, ended, label_of
 from cellblock.service.named.lease import LeaseRecord
 from cellblock.service.named.moving import Arrival
 from cellblock.service.named.options import NamedOptions, Options, read_options
@@ -143,8 +143,8 @@ class NamedSession:
                 self._read = read_options(self.options, self._host)
             except InvalidInputError as error:
                 raise InvalidInputError(
-                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. If "
-                    "another version of cellblock has made it, use that version; or end the session, and make it again"
+                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. Make "
+                    "this right, then try again; if another version of cellblock has made it, use that version"
                 ) from error
         return self._read
 
@@ -230,7 +230,17 @@ class NamedSession:
         if directory is None:
             raise InvalidInputError("durable sessions need the daemon: this program keeps its sessions in its own memory")
         self.ran = self._store.journal.last_run(self.record.kernel_id)
-        self.durable = Durable(directory / self.record.kernel_id, every, self._last_run, self._remote())
+        self.durable = Durable(
+            directory / self.record.kernel_id,
+            every,
+            self._last_run,
+            lambda: described(self.record, self.options, self.since),
+            self._remote(),
+        )
+
+    def note_begun(self, execution: str, code: str) -> asyncio.Task[None] | None:
+        """Start to write down that a cell has begun, if the session is durable; the result waits for that."""
+        return None if self.durable is None else asyncio.create_task(self.durable.note_begun(execution, code))
 
     def _remote(self) -> RemoteSaves | None:
         """Return the saves at the URL of its options, if there is one."""
@@ -247,7 +257,9 @@ class NamedSession:
             running: Whether a cell counts that is running now.
         """
         assert self._store is not None
-        codes, lost = self._store.journal.run_after(self.record.kernel_id, last, _MOST_NAMED, running=running)
+        # A power failure, or somebody else, may have taken the last cells from the journal.
+        own = None if self.durable is None else self.durable.run_after(last, _MOST_NAMED)
+        codes, lost = own or self._store.journal.run_after(self.record.kernel_id, last, _MOST_NAMED, running=running)
         if self.durable is None or not self.durable.left:
             return codes, lost
         return [WENT_BACK, *codes], lost + 1
@@ -323,6 +335,8 @@ class NamedSession:
         except BaseException:
             self.running = None
             await running.close()
+            if running.session is None or running.session.untouched:
+                self._remains = remains  # for the next attempt: the kernel lives on
             raise
         if remains is not None and not running.session.succession.recalled and self._last_ended != self.since:
             self.since = self._last_ended
@@ -445,11 +459,16 @@ class NamedSession:
         session.reader.note(f"[cellblock] The kernel is a fresh one, in which the startup code {outcome}")
 
     @property
+    def left(self) -> SessionRemains | None:
+        """What a killed process has left of it, as long as it is not taken over: its kernel lives."""
+        return self._remains
+
+    @property
     def status(self) -> SessionStatus:
         """Its current status."""
         if self.turn.locked():
             return "running"
-        return "dead" if self.current is None else "idle"
+        return "dead" if self.current is None and self._remains is None else "idle"
 
     def shown(self) -> SessionRecord:
         """Return its current record."""

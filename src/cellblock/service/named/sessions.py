@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -24,17 +25,18 @@ from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
-from cellblock.service.named.durable import remove_others, remove_saves
+from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import Arrival, moving_error
 from cellblock.service.named.options import Options, read_options, with_real_paths
 from cellblock.service.named.overview import Overview
-from cellblock.service.named.past import close_unfinished
+from cellblock.service.named.past import close_unfinished, outcome_left
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions
+from cellblock.service.named.waiting import WaitingSession
 from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
 from cellblock.tools.approvals.elicitation import Elicitation
@@ -100,6 +102,8 @@ class NamedSessions:
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._losses: list[str] = []
+        self._waiting: dict[str, WaitingSession] = {}
+        """Sessions of a killed process that cannot go on yet, by id."""
         self._given_away: dict[str, str] = {}
         """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
@@ -109,12 +113,27 @@ class NamedSessions:
             named.lost = True
             named.begin_after(self.store.journal.last_run(stored.record.kernel_id))
             self._add(named)
-        if (saves := saves_of(self.store)) is not None and saves.is_dir():
-            there = {*self._sessions}
-            run_aside(lambda: remove_others(saves, there), "cellblock-saves")
+        self._take_up_saves()
         self.store.sessions.withdraw_requests()
         if not host.keeper.lasting:
             close_unfinished(self.store.journal)
+
+    def _take_up_saves(self) -> None:
+        """Go on with durable sessions that are missing in the journal: a damaged or lost file may have had them."""
+        if (saves := saves_of(self.store)) is None:
+            return
+        try:
+            for text in sort_out(saves, self._sessions):
+                label = Label.read(text)
+                if label.record is not None and label.session not in self._sessions:
+                    self._add_unknown(label.record, label.options or {}).lost = True
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.note_lost(f"saves of durable sessions in {saves} cannot be read, and stay there: {error}")
+        if (aside := saves.with_name(ASIDE)).is_dir() and (count := len(os.listdir(aside))):
+            self.note_lost(
+                f"{count} saves of sessions that are not among the stored sessions are in {aside}: load them "
+                "(session.load), or remove them"
+            )
 
     @property
     def kernels(self) -> int:
@@ -139,7 +158,6 @@ class NamedSessions:
         journal = self.store.journal
         running = {record.session: record for record in journal.unfinished() if record.state == "running"}
         go_on: set[str] = set()
-        not_begun: set[str] = set()
 
         async def one(remains: SessionRemains) -> None:
             label = Label.read(remains.label)
@@ -149,26 +167,69 @@ class NamedSessions:
                 return
             record = running.get(label.session)
             left = None if record is None else Execution.left(record, named.record.name, journal)
+            waiting = WaitingSession(named, remains, label, left)
             try:
-                session = await named.adopt(remains, None if left is None else left.stdin.ask, label.since)
-            except CellblockError as error:
-                _log.warning("session %r cannot be continued: %s", named.record.name, error)
-                return
-            self._join(named, session)
-            if left is None:
-                if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
-                    self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
-            elif session.succession.resumed == left.record.id:
+                goes_on = await self._take_up(waiting)
+            except (CellblockError, OSError) as error:
+                if named.left is None:
+                    self.note_lost(f"session {named.record.name!r} cannot be continued: {error}")
+                    return
+                _log.warning("session %r cannot go on yet: %s", named.record.name, error)
+                waiting.note(error)
+                self._waiting[label.session] = waiting
+                goes_on = True  # perhaps
+                if left is not None:
+                    named.executions[left.record.id] = left
+            if left is not None and goes_on:
                 go_on.add(left.record.id)
-                self.executions.go_on(named, left, session)
-                return
-            elif session.succession.adopted_at and session.succession.adopted_at == journal.position(left.record.id):
-                not_begun.add(left.record.id)
-            session.succession.forgo_resuming()
 
         await asyncio.gather(*map(one, await self._host.adopt()))
-        close_unfinished(journal, go_on, not_begun)
+        close_unfinished(journal, go_on)
         _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
+
+    async def _take_up(self, waiting: WaitingSession) -> bool:
+        """Take over a session of a killed process; return whether its execution goes on. Otherwise it gets its outcome.
+
+        Raises:
+            CellblockError, OSError: That is not possible. If its `left` is still there, it may be later.
+        """
+        named, left, journal = waiting.named, waiting.running, self.store.journal
+        session = await named.adopt(waiting.remains, None if left is None else left.stdin.ask, waiting.label.since)
+        self._join(named, session)
+        at = session.succession.adopted_at
+        if left is None:
+            if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
+                self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
+        elif session.succession.resumed == left.record.id:
+            self.executions.go_on(named, left, session)
+            return True
+        session.succession.forgo_resuming()
+        if left is not None:
+            left.fail(*outcome_left(left.record, begun=not at or at != journal.position(left.record.id)))
+            named.executions.pop(left.record.id, None)
+        return False
+
+    async def _take_up_later(self, waiting: WaitingSession) -> Session:
+        """Take over a session of a killed process that could not go on before.
+
+        Raises:
+            BusyError: It still cannot.
+            CellblockError, OSError: It is lost.
+        """
+        named = waiting.named
+        async with waiting.turn:
+            if named.current is None:
+                try:
+                    await self._take_up(waiting)
+                except (CellblockError, OSError) as error:
+                    if named.left is None:
+                        self._waiting.pop(named.record.kernel_id, None)
+                        raise
+                    waiting.note(error)
+                    raise waiting.error from error
+                _log.info("session %r goes on", named.record.name)
+            self._waiting.pop(named.record.kernel_id, None)
+        return named.session
 
     def _named_like(self, label: Label, *, empty: bool) -> NamedSession | None:
         """Return the session that the custodian holds under a label; None if it must not continue.
@@ -184,10 +245,13 @@ class NamedSessions:
             return None
         if named is not None or label.record is None or empty:
             return named
-        record = label.record
+        return self._add_unknown(label.record, label.options or {})
+
+    def _add_unknown(self, record: SessionRecord, options: Mapping[str, Any]) -> NamedSession:
+        """Add a session that is not stored, although its kernel or its saves are there."""
         if record.name in self._names:
             record = dataclasses.replace(record, name=f"{record.name}-{record.kernel_id[:8]}")
-        named = NamedSession(self._host, record, label.options or {}, store=self.store)
+        named = NamedSession(self._host, record, options, store=self.store)
         self.store.sessions.add(record, named.options)
         self._add(named)
         self.note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
@@ -372,6 +436,11 @@ class NamedSessions:
 
     async def _close(self, named: NamedSession, *, remove: bool = False) -> None:
         await named.close(remove=remove)
+        waiting = self._waiting.pop(named.record.kernel_id, None)
+        if waiting is not None and waiting.running is not None and not waiting.running.ended:
+            waiting.running.fail(StateError("its session was ended while it ran"), "yes")
+        if named.left is not None:
+            await self._host.discard(named.left)
         if (own := self.own_workspace(named)) is not None:
             run_aside(partial(shutil.rmtree, own, ignore_errors=True), "cellblock-removal")
 
@@ -402,8 +471,11 @@ class NamedSessions:
 
     async def _live(self, named: NamedSession) -> Session:
         if (session := named.current) is None:
-            session = await named.live()
-            self._join(named, session)
+            if (waiting := self._waiting.get(named.record.kernel_id)) is not None:
+                session = await self._take_up_later(waiting)
+            else:
+                session = await named.live()
+                self._join(named, session)
         await named.hold()
         return session
 
@@ -481,21 +553,22 @@ class NamedSessions:
         await self._end(named)
         return True
 
-    async def wipe(self) -> list[str]:
-        """End all sessions; return their ids."""
+    async def wipe(self, *, durable: bool = True) -> list[str]:
+        """End all sessions, or all that are not durable; return their ids."""
         for task in [*self._making.values()]:
             task.cancel()
-        named = [*self._sessions.values()]
+        named = [one for one in self._sessions.values() if durable or not one.options.get("durable")]
         await asyncio.gather(*map(self._end, named))
         return [one.record.kernel_id for one in named]
 
     def _remove(self, named: NamedSession) -> None:
         del self._sessions[named.record.kernel_id], self._names[named.record.name]
-        self.store.sessions.remove(named.record.kernel_id)
+        # The saves first: without its session, a save counts as one that was lost from the journal.
         if named.durable is not None:
             named.durable.remove()
         elif (saves := saves_of(self.store)) is not None and named.options.get("durable"):
             remove_saves(saves / named.record.kernel_id)
+        self.store.sessions.remove(named.record.kernel_id)
 
     async def _end(self, named: NamedSession, *, remove: bool = True) -> None:
         """End a session in a separate task, so that cancelling the caller does not stop it."""
@@ -518,6 +591,21 @@ class NamedSessions:
         """Save changed states of durable sessions before their kernels end, unless that takes long."""
         await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
 
+    async def save_durable(self) -> None:
+        """Save changed states of durable sessions, before somebody ends this process.
+
+        Raises:
+            StateError: One cannot be saved.
+        """
+        await self.save_last()
+        unsaved = [
+            f"{named.record.name!r} ({named.durable.problem})"
+            for named in self._sessions.values()
+            if named.durable is not None and named.durable.problem
+        ]
+        if unsaved:
+            raise StateError(f"the daemon goes on, because durable sessions cannot be saved now: {', '.join(unsaved)}")
+
     async def end_kernels(self) -> None:
         """End all kernels; running executions get an outcome. Can be called again."""
         if self._watching is not None:
@@ -525,7 +613,8 @@ class NamedSessions:
             with suppress(asyncio.CancelledError):
                 await self._watching
         await self.overview.close()
-        making = [*self._making.values()]
+        making: list[asyncio.Task[Any]] = [*self._making.values()]
+        making += [waiting.retrying for waiting in self._waiting.values() if waiting.retrying is not None]
         for task in making:
             task.cancel()
         if making:
@@ -564,7 +653,10 @@ class NamedSessions:
                 await self._end(named)
                 continue
             named.save_if_due()
-            if named.runs_programs:
+            waiting = self._waiting.get(named.record.kernel_id)
+            if waiting is not None and asyncio.get_running_loop().time() >= waiting.next and not waiting.turn.locked():
+                waiting.retrying = asyncio.create_task(self._retry(waiting))
+            if named.runs_programs or waiting is not None:
                 named.used = now
             if named.executions or named.runs_programs:
                 continue
@@ -575,6 +667,10 @@ class NamedSessions:
             elif named.changed:
                 named.changed = False
                 self.store.sessions.update(named.stamp())
+
+    async def _retry(self, waiting: WaitingSession) -> None:
+        with suppress(CellblockError, OSError):  # it is noted
+            await self._take_up_later(waiting)
 
     @property
     def busy(self) -> bool:
@@ -615,6 +711,7 @@ class NamedSessions:
             for named in sessions
             if named.durable is not None and named.durable.problem
         ][:_MAX_LOSSES]
+        problems += [str(waiting.error) for waiting in self._waiting.values()][:_MAX_LOSSES]
         if failing:
             problems.append(f"nothing can be stored, so nothing new is run: {failing}")
         return {

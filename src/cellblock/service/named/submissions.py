@@ -80,7 +80,12 @@ class Submissions:
                 1.0,
             )
         task = execution.start(
-            lambda: self._prepared(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss
+            lambda: self._prepared(named),
+            named.turn,
+            self._approvals,
+            auto=named.approve == "auto",
+            lost=named.take_loss,
+            note_begun=named.note_begun,
         )
         self._keep(named, execution, task)
         return execution

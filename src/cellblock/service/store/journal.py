@@ -85,7 +85,7 @@ MAX_LISTED = 1000
 
 _KEY_BITS = 2**22
 MAX_EXECUTIONS = 50_000
-MAX_BYTES = 1024 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
 """Limits for executions that have ended: their number, total bytes, and age in seconds."""
 
@@ -101,7 +101,11 @@ _AGE_EVERY = 60.0
 """Seconds between two checks of the age of the oldest ones."""
 
 # Otherwise a duplicate number would block everything else in its transaction, forever.
-_INSERT = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
+# By their names, everywhere: a later version may have added columns.
+_INSERT = (
+    "INSERT OR IGNORE INTO executions (n, id, session, key, digest, state, submitted, begun, size, code, position) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ?, status = ?, execution_count = ? WHERE n = ?"
 _FREE = "UPDATE executions SET key = '' WHERE n = ?"
@@ -117,14 +121,17 @@ _LAST_RUN = (
     "ORDER BY n DESC LIMIT 1"
 )
 _RUN_AFTER = "FROM executions WHERE session = ? AND n > ? AND begun IS NOT NULL AND (? OR state <> 'running')"
-_INSERT_PAST = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_PAST = (
+    "INSERT OR IGNORE INTO executions (n, id, session, key, digest, state, submitted, begun, ended, size, code, position, "
+    "status, execution_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _PAST = (
     "SELECT n, id, session, key, digest, state, submitted, begun, ended, size, substr(code, 1, ?), '', status, "
     "execution_count, seq, kind, data FROM executions LEFT JOIN events ON execution = n AND data IS NOT NULL "
     "AND seq = (SELECT max(seq) FROM events WHERE execution = n) "
     "WHERE session = ? AND state IN ('done', 'unknown') ORDER BY n DESC LIMIT ?"
 )
-_EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
+_EVENT = "INSERT OR IGNORE INTO events (execution, seq, kind, data, given) VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _CELL = "SELECT id, session, state, submitted, begun, ended, substr(code, 1, ?), status, execution_count FROM executions"
 _BY_KEY = (
@@ -142,7 +149,8 @@ _LARGE = "SELECT execution, seq FROM events WHERE execution IN (SELECT value FRO
 _DROP_EVENTS = "DELETE FROM events WHERE execution IN (SELECT value FROM json_each(?)) AND seq <= ?"
 _DROP = "DELETE FROM executions WHERE n IN (SELECT value FROM json_each(?))"
 _KEEP_KEYS = (
-    "INSERT OR IGNORE INTO keys SELECT n, id, session, key, digest, state, submitted, begun, ended FROM executions "
+    "INSERT OR IGNORE INTO keys (n, id, session, key, digest, state, submitted, begun, ended) "
+    "SELECT n, id, session, key, digest, state, submitted, begun, ended FROM executions "
     "WHERE n IN (SELECT value FROM json_each(?)) AND key <> ''"
 )
 _OLD_KEYS = "SELECT n, session FROM keys WHERE n < ? ORDER BY n LIMIT ?"

@@ -66,7 +66,7 @@ class SessionRegistry:
             StoreError: It cannot be written.
         """
         values = (record.kernel_id, record.name, json.dumps(record.to_dict()), json.dumps(options))
-        self._writer.write(("INSERT INTO sessions VALUES (?, ?, ?, ?)", values))
+        self._writer.write(("INSERT INTO sessions (id, name, record, options) VALUES (?, ?, ?, ?)", values))
 
     def update(self, record: SessionRecord) -> None:
         """Store a changed record, soon."""
@@ -95,7 +95,8 @@ class SessionRegistry:
         if len(text) > _MAX_REQUEST:
             text = json.dumps(replace(pending, arguments={}, text=pending.text[:1000]).to_dict())
         values = (pending.id, pending.session, pending.since, "pending", text)
-        self._writer.later("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?)", values, len(text))
+        insert = "INSERT OR REPLACE INTO requests (id, session, since, state, request) VALUES (?, ?, ?, ?, ?)"
+        self._writer.later(insert, values, len(text))
 
     def end_request(self, number: str) -> None:
         """Remove a request that is no longer pending, soon: the decision is in the trail (`tools.registry.approvals`)."""
@@ -129,7 +130,8 @@ class SessionRegistry:
             StoreError: It cannot be written.
         """
         values = (permission.id, permission.session, json.dumps(key), json.dumps(permission.to_dict()))
-        self._writer.write(("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?)", values))
+        insert = "INSERT OR REPLACE INTO permissions (id, session, key, permission) VALUES (?, ?, ?, ?)"
+        self._writer.write((insert, values))
 
     def revoke(self, permission: str) -> None:
         """Remove a permission. It is gone when this returns.

@@ -65,7 +65,7 @@ _DISK_FULL = "the disk is full"
 _FILES = ("", "-wal", "-shm", "-ahead")
 _TRANSACTIONS = (
     "CREATE TABLE IF NOT EXISTS transactions (one INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;"
-    "INSERT OR IGNORE INTO transactions VALUES (1, 0)"
+    "INSERT OR IGNORE INTO transactions (one, number) VALUES (1, 0)"
 )
 """Counts the transactions that have included the content of the `Ahead` file."""
 

@@ -15,7 +15,8 @@ from cellblock.common import telemetry
 from cellblock.common.telemetry import MAX_NAME, MakeStep, untraced
 from cellblock.errors import CellblockError
 from cellblock.model.decisions import CallKind, Decision
-from cellblock.tools.approvals.call import NO_ORIGIN, TOKEN_WEIGHT, Call, Hints, Origin, tokens
+from cellblock.model.untrusted import VALUE_WEIGHT, count_values
+from cellblock.tools.approvals.call import NO_ORIGIN, Call, Hints, Origin
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules, Verdict, decide
 
@@ -27,7 +28,7 @@ EXPIRED = "nobody decided within"
 
 MAX_PENDING = 4096
 MAX_PENDING_BYTES = 32 * 1024 * 1024
-"""Bytes of pending requests. Each token of their JSON adds `TOKEN_WEIGHT`, as the parsed arguments are kept, too."""
+"""Bytes of pending requests. Each value of their JSON adds `VALUE_WEIGHT`, as the parsed arguments are kept, too."""
 
 _MAX_REMEMBERED = 10_000
 
@@ -317,7 +318,7 @@ def origin_of(key: tuple[str, ...]) -> Origin:
 
 
 def _weight(call: Call) -> int:
-    return len(call.payload) + TOKEN_WEIGHT * tokens(call.payload)
+    return len(call.payload) + VALUE_WEIGHT * count_values(call.payload)
 
 
 def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:

@@ -14,7 +14,8 @@ from typing import Any, Literal, Self, get_args
 from cellblock.common import config
 from cellblock.errors import InvalidInputError, shown
 from cellblock.model.decisions import CallKind
-from cellblock.tools.approvals.call import Call, parse
+from cellblock.model.untrusted import parse_json
+from cellblock.tools.approvals.call import Call
 from cellblock.tools.approvals.glob import Glob
 
 Outcome = Literal["allow", "deny", "ask"]
@@ -157,8 +158,8 @@ def read_rules(path: str | os.PathLike[str]) -> Any:
         InvalidInputError: It cannot be read or parsed.
     """
     try:
-        text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")
-        return json.loads(text) if Path(path).suffix == ".json" else config.parse_toml(text)
+        data = config.read_file(Path(path).expanduser(), _MAX_FILE)
+        return parse_json(data, what="it") if Path(path).suffix == ".json" else config.parse_toml(data)
     except OSError as error:
         raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
     except RecursionError as error:
@@ -237,7 +238,7 @@ def _rule(data: object, source: str) -> Rule:
 def _check_argument(value: Any, source: str) -> None:
     """Refuse a value that cannot be compared with an argument, or never equals one."""
     try:
-        parse(json.dumps(value, allow_nan=False).encode())
+        parse_json(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError, InvalidInputError) as error:
         raise InvalidInputError(f"{source}: {shown(value)} cannot be an argument") from error
     if isinstance(value, str) and ("*" in value or "?" in value):

@@ -88,12 +88,12 @@ class ServerRegistry:
             raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
         with self._database.transaction() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO servers VALUES (?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO servers (name, root, params, tools_hash, registered) VALUES (?, ?, ?, ?, ?)",
                 (name, root, json.dumps(params.to_dict()), tools_hash, time.time()),
             )
             connection.execute("DELETE FROM tools WHERE name = ? AND root = ?", (name, root))
             connection.executemany(
-                "INSERT INTO tools VALUES (?, ?, ?, ?)",
+                "INSERT INTO tools (name, root, tool, facts) VALUES (?, ?, ?, ?)",
                 [(name, root, tool, json.dumps(dict(fact))) for tool, fact in (facts or {}).items()],
             )
 

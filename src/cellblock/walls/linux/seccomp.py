@@ -35,10 +35,10 @@ ALLOWED: tuple[tuple[str, str], ...] = (
         "execve execveat exit exit_group fork vfork wait4 waitid kill tkill tgkill rt_sigaction rt_sigpending rt_sigprocmask "
         "rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sigaltstack restart_syscall pause "
         "pidfd_open pidfd_send_signal set_tid_address set_robust_list get_robust_list rseq arch_prctl set_thread_area "
-        "get_thread_area getpid getppid gettid getpgid getpgrp getsid setpgid setsid getpriority setpriority ioprio_get "
-        "ioprio_set sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam "
-        "sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler "
-        "sched_yield getcpu getrlimit setrlimit prlimit64 getrusage times capget capset signalfd signalfd4",
+        "get_thread_area getpid getppid gettid getpgid getpgrp getsid setpgid setsid getpriority ioprio_get "
+        "sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam "
+        "sched_getscheduler sched_rr_get_interval sched_setaffinity "
+        "sched_yield getcpu getrlimit setrlimit getrusage times capget capset signalfd signalfd4",
     ),
     (
         "identity: the user namespace has one user, so that there is nothing to become",
@@ -53,7 +53,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     (
         "waiting, pipes, locks and queues",
         "epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 futex futex_requeue "
-        "futex_wait futex_waitv futex_wake io_cancel io_destroy io_getevents io_setup io_submit io_pgetevents mq_getsetattr "
+        "futex_wait futex_waitv futex_wake mq_getsetattr "
         "mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 "
         "select semctl semop semtimedop shmat shmctl shmdt shmget",
     ),
@@ -98,11 +98,12 @@ REFUSED: tuple[tuple[str, str], ...] = (
 )
 """Reason and names of calls that give EPERM. Other dangerous calls are absent: clone3 (its flags are behind a pointer),
 openat2 (likewise), io_uring (bypasses the rules for sockets), sendfile (as splice), memfd_create (memory that is not counted),
-landlock (unlimited rules, in kernel memory): libraries have fallbacks for all of these."""
+landlock (unlimited rules, in kernel memory), io_setup (one maximum for the machine, fs.aio-max-nr): libraries have fallbacks
+for all of these."""
 
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
-_F_SETLEASE, _F_NOTIFY = 1024, 1026
+_F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = 1024, 1026, 1031
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOL_SOCKET, _SO_LINGER = 1, 13
 _PERM = error(errno.EPERM)
@@ -145,6 +146,20 @@ def creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int],
 def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     """Return the refused cases of ``fcntl``: opening a file with a lease on it blocks for up to 45 seconds."""
     return _deny(((_same(1, _F_SETLEASE),), (_same(1, _F_NOTIFY),)))
+
+
+def of_itself(*values: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Return the allowed case of a call that changes a process: by these first arguments, its caller."""
+    return ((tuple(_same(argument, value) for argument, value in enumerate(values)), ALLOW),)
+
+
+def large_pipes() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Return the cases of ``fcntl`` about the size of a pipe: more than usual is refused, as to a user with many pipes."""
+    usual = (
+        ((_same(1, _F_SETPIPE_SZ), Comparison(2, 0xFFFF0000, 0)), ALLOW),
+        ((_same(1, _F_SETPIPE_SZ), _same(2, 1 << 16)), ALLOW),
+    )
+    return (*usual, ((_same(1, _F_SETPIPE_SZ),), _PERM))
 
 
 def lingering() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
@@ -225,6 +240,10 @@ def _for_processes() -> tuple[Conditional, ...]:
             tuple(((_same(0, value),), ALLOW) for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)),
             _PERM,
         ),
+        Conditional("prlimit64", "a copy that waits for an undo has the same user", of_itself(0), _PERM),
+        Conditional("setpriority", "likewise", of_itself(0, 0), _PERM),
+        Conditional("sched_setparam sched_setscheduler sched_setattr", "likewise", of_itself(0), _PERM),
+        Conditional("ioprio_set", "likewise", of_itself(1, 0), _PERM),
         Conditional(
             "semget",
             "at most 15 semaphores in a set: the kernel lets a session have 32,000 sets, and counts them nowhere",
@@ -292,7 +311,12 @@ def _for_files() -> tuple[Conditional, ...]:
             ALLOW,
         ),
         *ATTRIBUTES,
-        Conditional("fcntl", "no leases: the host would wait for them when it opens a file", leases(), ALLOW),
+        Conditional(
+            "fcntl",
+            "no leases: the host would wait for them when it opens a file; no large pipes, of which a user may have few",
+            (*leases(), *large_pipes()),
+            ALLOW,
+        ),
         Conditional("chmod fchmod mkdir creat", "set-id files would land in the host's workspace", _mode(1), ALLOW),
         Conditional("fchmodat fchmodat2 mkdirat", "likewise", _mode(2), ALLOW),
         Conditional("open", "likewise", creating(1, 2), ALLOW),

@@ -85,6 +85,12 @@ def write(path: str, content: str) -> None:
         os.close(descriptor)
 
 
+def read(path: str) -> str:
+    """Read a kernel file."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def identity_of_root() -> tuple[int, int]:
     """Return the identity of the root directory."""
     found = os.stat("/")

@@ -21,10 +21,6 @@ _FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
 _PERM = error(errno.EPERM)
 
 
-def _own(*tests: Comparison) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    return ((tests, ALLOW),)
-
-
 def _zero(argument: int) -> Comparison:
     return Comparison(argument, ANY, 0)
 
@@ -71,12 +67,7 @@ SHARED = (
         _PERM,
     ),
 )
-OTHERS = (
-    Conditional("prlimit64", "limits of other processes of the same user", _own(_zero(0)), _PERM),
-    Conditional("setpriority", "priorities of other processes", _own(_zero(0), _zero(1)), _PERM),
-    Conditional("ioprio_set", "likewise", _own(Comparison(0, ANY, 1), _zero(1)), _PERM),
-    Conditional("sched_setaffinity sched_setparam sched_setscheduler sched_setattr", "likewise", _own(_zero(0)), _PERM),
-)
+OTHERS = (Conditional("sched_setaffinity", "processors of other processes of the same user", (((_zero(0),), ALLOW),), _PERM),)
 SOCKETS = (
     Conditional(
         "socket",
@@ -101,7 +92,11 @@ SIGNALS = (
     Conditional(
         "fcntl",
         "nobody may be named to whom the kernel sends signals",
-        (*seccomp.leases(), *(((Comparison(1, ANY, command),), _PERM) for command in (_F_SETOWN, _F_SETOWN_EX))),
+        (
+            *seccomp.leases(),
+            *seccomp.large_pipes(),
+            *(((Comparison(1, ANY, command),), _PERM) for command in (_F_SETOWN, _F_SETOWN_EX)),
+        ),
         ALLOW,
     ),
     Conditional(

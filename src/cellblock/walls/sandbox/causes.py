@@ -65,10 +65,15 @@ def tell(what: str, failure: Failure, around: Surroundings | None = None) -> str
         around: As for `find_cause`.
     """
     cause = find_cause(failure, around)
-    ways = "; or ".join(way.line for way in cause.ways[:3])
+    # Not here: code may have caused the error, and whoever reads this may do what it says. `cellblock doctor` has all ways.
+    lines = [way.line for way in cause.ways[:3] if way is not _LET_CONTAINER]
+    ways = f" Ways out: {'; or '.join(lines)}." if lines else ""
     step = f" to {STEPS[failure.step]}" if failure.step in STEPS else ""
-    return f"{what}: it failed{step} ({failure.said}). {cause.why}. Ways out: {ways}. 'cellblock doctor' says more"
+    return f"{what}: it failed{step} ({failure.said}). {cause.why}.{ways} 'cellblock doctor' says more"
 
+
+_AFTER_SANDBOX = ("cell", "python", "worker")
+"""Steps that nothing around this program forbids: the session's directory, or its code, may be the cause"""
 
 # -- rules: the first that applies gives the cause -----------------------------------------------------------------------
 
@@ -203,7 +208,7 @@ def _masked_proc(failure: Failure, around: Surroundings) -> Cause | None:
 def _container(failure: Failure, around: Surroundings) -> Cause | None:
     if failure.code not in (*_FORBIDDEN, errno.ENOSYS) or not (around.container or around.filtered or around.apparmor):
         return None
-    if failure.said.startswith("cannot open"):
+    if failure.said.startswith("cannot open") or failure.step in _AFTER_SANDBOX:
         return None
     name = f"{around.container}'s" if around.container not in ("", "container") else "the container's"
     if around.filtered:
@@ -249,7 +254,7 @@ def _unknown(failure: Failure, around: Surroundings) -> Cause:
     if failure.step == "group":
         why = "The directory in which control groups are made has changed since this program started, or has a limit on groups"
         return Cause(why, (Way("see which one it is", "cellblock doctor"),))
-    if failure.step in ("cell", "python", "confinement", "worker") or failure.code not in (*_FORBIDDEN, errno.ENOSYS):
+    if failure.step in ("confinement", *_AFTER_SANDBOX) or failure.code not in (*_FORBIDDEN, errno.ENOSYS):
         return Cause("The cause is not known", (Way("look at what it said, and report it", "cellblock doctor --json"),))
     why = "The cause is not known; a filter, a security module or a chroot around this program may forbid it"
     return Cause(why, (*_unmask(around), *_without_namespaces(around)))

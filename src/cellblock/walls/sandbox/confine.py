@@ -38,6 +38,8 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None, *
         if number is None:
             number = {"MSGQUEUE": abi.RLIMIT_MSGQUEUE}[name]
         _, hard = resource.getrlimit(number)
+        if number == resource.RLIMIT_NOFILE:
+            hard = _part_of(hard)
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (wanted, wanted))
     if apart:  # after the limits: so that of processes holds for all processes of the session together
@@ -56,6 +58,15 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None, *
         _filter_with(supervisor, program)
     # The process it was forked from may hide (not dumpable). Not before: code of the session could write to its memory then.
     prctl(abi.PR_SET_DUMPABLE, 1)
+
+
+def _part_of(open_files: int) -> int:
+    """Return the part of a limit of open files that a session may have.
+
+    A process may send descriptors while its limit is above the number that the user has in flight: trusted processes must have
+    a higher one.
+    """
+    return open_files // 2
 
 
 def _take_null_device() -> None:

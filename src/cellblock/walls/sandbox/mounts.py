@@ -49,6 +49,9 @@ from cellblock.wire.sandbox import (
 _STAGE = f"{BASE}{STAGE}"
 
 _DEVICES = abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
+_TERMINALS = 64
+"""The most terminals of a session. All sandboxes of a machine share some 3,000 (kernel.pty.max less kernel.pty.reserve)."""
+
 _BIND_ATTRIBUTES = {"ro": READ_ONLY, "rw": WRITABLE, "dev": _DEVICES}
 
 
@@ -217,7 +220,7 @@ class _Builder:
                 mount_new("tmpfs", target, options, WRITABLE)
             case Devpts(target):
                 attributes = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
-                mount_new("devpts", target, {"ptmxmode": "666", "mode": "620"}, attributes)
+                mount_new("devpts", target, {"ptmxmode": "666", "mode": "620", "max": str(_TERMINALS)}, attributes)
             case Proc(target):
                 self._mount_proc(target)
             case Directory(target):

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import functools
 import itertools
 import os
+import resource
 import signal
 import socket
 import struct
 
 from cellblock.walls.linux import abi
-from cellblock.walls.linux.syscall import libc, map_user, unshare
+from cellblock.walls.linux.syscall import libc, map_user, read, unshare, write
 from cellblock.walls.linux.syscall_numbers import number
 from cellblock.walls.sandbox.plan import HOSTNAME, USER
+
+_SHARED = (resource.RLIMIT_NPROC, resource.RLIMIT_MEMLOCK, resource.RLIMIT_SIGPENDING, abi.RLIMIT_MSGQUEUE)
+"""Limits of what a user's processes have together; of namespaces since Linux 5.14."""
+_PART = 8
+"""Of these limits, an eighth is left to processes outside of a namespace, at each level."""
 
 _NAMESPACES = abi.CLONE_NEW_ALL
 """The namespaces that each session has for itself."""
@@ -32,6 +39,7 @@ def fork_into_namespaces(group: int | None = None) -> int:
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int
+    limits = _leave_a_part()  # to this process, which must be able to make more
     if group is None:
         flags = _NAMESPACES | signal.SIGCHLD
         pid = libc.syscall(ctypes.c_long(number("clone")), ctypes.c_long(flags), 0, 0, 0, 0, 0)
@@ -41,6 +49,8 @@ def fork_into_namespaces(group: int | None = None) -> int:
         arguments = struct.pack("11Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
         pid = libc.syscall(ctypes.c_long(number("clone3")), arguments, ctypes.c_long(len(arguments)))
     code = ctypes.get_errno()
+    for which, before in limits:
+        resource.setrlimit(which, before)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
@@ -73,8 +83,36 @@ def enter_mount_namespace(uid: int, gid: int) -> None:
         uid: The user outside, and inside.
         gid: The group outside, and inside.
     """
+    _leave_a_part()
     unshare(abi.CLONE_NEWUSER | abi.CLONE_NEWNS)
     map_user(uid, uid, gid, gid)
+    _share_inotify()
+
+
+def _leave_a_part() -> list[tuple[int, tuple[int, int]]]:
+    """Lower limits of this process before it makes a user namespace, where they are the maxima of all processes together.
+
+    The rest is left to the processes outside: the maxima are compared with all that the user has there, inside or not.
+
+    Returns:
+        The limits before.
+    """
+    before = [(which, resource.getrlimit(which)) for which in _SHARED]
+    for which, (soft, hard) in before:
+        if soft != resource.RLIM_INFINITY:
+            resource.setrlimit(which, (soft - soft // _PART, hard))
+    return before
+
+
+def _share_inotify() -> None:
+    """In a new user namespace: leave instances and watches of inotify to the user's other processes."""
+    if kernel_version() < (5, 12):  # one maximum for the machine, as for `plan`
+        return
+    for name in ("instances", "watches"):
+        with contextlib.suppress(OSError):  # a container without access to them; `cellblock doctor` says so
+            path = f"/proc/sys/user/max_inotify_{name}"
+            most = min(int(read(path)), int(read(f"/proc/sys/fs/inotify/max_user_{name}")))
+            write(path, str(most // 2))
 
 
 def _bring_loopback_up() -> None:

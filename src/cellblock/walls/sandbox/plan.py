@@ -83,7 +83,7 @@ PROC_OF_ROOT = ("/proc/sys", *_PROC_READ_ONLY, *_PROC_MASKED)
 """Parts of /proc that let their owner, root, change the kernel without any capability."""
 # They are in kernel memory, which is not counted: watches with a kilobyte each, instances with thousands of events.
 _FIRST_PID = 300
-_INOTIFY = (("instances", 32), ("watches", 16384))
+_INOTIFY = (("instances", 16), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
 _TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
 
@@ -249,7 +249,7 @@ def _limits(resources: Resources) -> dict[str, int]:
         "NPROC": resources.processes,
         "CORE": 0,
         "MEMLOCK": 8 * 1024 * 1024,
-        "MSGQUEUE": 1024 * 1024,
+        "MSGQUEUE": 128 * 1024,  # room for a queue of the usual size
         "SIGPENDING": 4096,  # timers use queued signals
     }
 
@@ -350,10 +350,12 @@ def masked_paths(files: Filesystem, workspace: str, facts: Facts) -> list[str]:
         workspace: The directory that ``.`` stands for.
         facts: The facts of this machine.
     """
-    named = [path for path in resolve_paths((*files.read, *files.write), workspace, facts) if path != workspace]
-    tops = [*named, *([facts.home] if any(is_inside(facts.home, path) for path in named) else [])]
+    shown = resolve_paths((*files.read, *files.write), workspace, facts)
+    named = [path for path in shown if path not in ("/", workspace)]
+    all_of_home = files.everything or any(is_inside(facts.home, path) for path in named)
+    tops = [*named, *([facts.home] if all_of_home else [])]
     secrets = [name for name in files.deny_read if name in SECRET]
-    found = [f"{top.rstrip('/')}/{name}" for top in tops for name in secrets]
+    found = [f"{top}/{name}" for top in tops for name in secrets]
     denied = resolve_paths(files.deny_read, workspace, facts)
     return [path for path in dict.fromkeys((*denied, *(path for path in found if path not in named))) if path != "/"]
 

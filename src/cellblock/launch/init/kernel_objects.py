@@ -1,0 +1,181 @@
+"""Counts a session's objects in the Linux kernel's own memory: file locks, watches, maps, descriptors in messages.
+
+No limit of Linux holds for them, or only one that all processes of the user share, so a session has limits of its own here.
+Counting takes a while, so it needs a sign: more kernel memory on the machine, or many descriptors in flight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import resource
+import socket
+from collections.abc import Collection, Iterable
+
+from cellblock.launch.init import processes, system_v
+
+_GROWTH = 32 << 20
+"""Bytes by which the machine's kernel memory may grow until objects are counted again."""
+_HIDDEN_GROWTH = 256 << 20
+"""Bytes by which it may grow, since the first look, until processes that hide are ended: their objects cannot be counted."""
+_IN_FLIGHT = 1024
+_SIZES = {"file locks": 256, "watches of epoll": 200, "memory maps": 256, "semaphores to be undone": 128}
+"""Bytes of kernel memory for each object; somewhat more than it takes on Linux 6.18."""
+_SCM_FDS = re.compile(rb"^scm_fds:\s*(\d+)", re.MULTILINE)
+_CHUNK = 1 << 20
+
+
+def limits() -> dict[str, int]:
+    """Return how many objects of each kind a session may have. All sessions of a user share the maximum of some kinds."""
+    return {
+        "file locks": 100_000,
+        "watches of epoll": min(200_000, _setting("fs/epoll/max_user_watches") // 8),
+        "memory maps": 500_000,
+        "semaphores to be undone": 500_000,
+        "open descriptors": min(65_536, _setting("fs/file-max") // 8),
+        "descriptors in messages that nobody has received": _IN_FLIGHT,
+    }
+
+
+def _setting(name: str) -> int:
+    try:
+        with open(f"/proc/sys/{name}", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 1 << 62
+
+
+class KernelObjects:
+    """The objects of one session, as they were when they were last counted.
+
+    Attributes:
+        size: An estimate of the bytes of kernel memory that they take.
+        excess: What the session has too many of, in a sentence; empty if there is nothing.
+    """
+
+    def __init__(self, *, apart: bool) -> None:
+        """Count nothing yet.
+
+        Args:
+            apart: Whether the session has namespaces of its own.
+        """
+        self._apart = apart
+        self.size = 0
+        self.excess = ""
+        self._limits: dict[str, int] = {}
+        self._first: int | None = None
+        self._hidden: set[int] = set()
+        """The processes that hid at the last look. Some hide for a moment only: kernels that are being made from copies."""
+        self._last = 0
+        self._pair: tuple[socket.socket, socket.socket] | None = None
+
+    def look(self, pids: Collection[int], copies: Collection[int]) -> None:
+        """Count the session's objects, if that may be necessary.
+
+        Args:
+            pids: The session's processes, without those that run no code of it.
+            copies: Those of them that are waiting copies of a worker, and hide.
+        """
+        now = _unreclaimable()
+        self._last = min(self._last, now)
+        if self._first is None:
+            self._first, self._limits = now, limits()
+        elif now and now - self._last < _GROWTH and not self.size and not self._hidden and not self._many_in_flight():
+            return
+        self._last = now
+        counted, hidden = self._count(pids)
+        hidden.difference_update(copies)
+        if now - self._first > _HIDDEN_GROWTH:
+            processes.kill(hidden & self._hidden)
+        self._hidden = hidden
+        size = sum(number * _SIZES.get(kind, 0) for kind, number in counted.items())
+        self.size = size if size >= _GROWTH else 0  # less is not worth counting at each look
+        self.excess = next(
+            (
+                f"its processes have {number:,} {kind} or more, and may have {self._limits[kind]:,}"
+                for kind, number in counted.items()
+                if number > self._limits[kind]
+            ),
+            "",
+        )
+
+    def _count(self, pids: Collection[int]) -> tuple[dict[str, int], set[int]]:
+        """Return the number of objects by kind, until there are too many of a kind, and the processes that hide."""
+        counted: dict[str, int] = dict.fromkeys(self._limits, 0)
+        hidden: set[int] = set()
+        if self._apart:
+            counted["semaphores to be undone"] = system_v.sets_of_semaphores() * len(pids)
+        for pid in pids:
+            name = processes.name_in_proc(pid)
+            try:
+                for kind, number in _of_descriptors(f"/proc/{name}"):
+                    counted[kind] += number
+                    if counted[kind] > self._limits[kind]:
+                        return counted, hidden
+                counted["memory maps"] += _lines(f"/proc/{name}/maps", self._limits["memory maps"] - counted["memory maps"])
+            except PermissionError:
+                hidden.add(pid)
+                with contextlib.suppress(OSError):
+                    counted["open descriptors"] += os.stat(f"/proc/{name}/fd").st_size  # their number, since Linux 6.2
+            except OSError:
+                continue  # it has ended
+            if any(counted[kind] > most for kind, most in self._limits.items()):
+                break
+        return counted, hidden
+
+    def _many_in_flight(self) -> bool:
+        """Whether this user has many descriptors in unreceived messages: a process with a low limit can send no more."""
+        if not self._apart and os.geteuid() == 0:
+            return True  # it cannot be known: root outside of user namespaces sends as many as it likes
+        if self._pair is None:
+            self._pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(_IN_FLIGHT, soft), hard))
+            socket.send_fds(self._pair[0], [b"x"], [self._pair[1].fileno()])
+        except OSError as error:
+            return error.errno == errno.ETOOMANYREFS
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in socket.recv_fds(self._pair[1], 1, 1)[1]:
+            os.close(descriptor)
+        return False
+
+
+def _unreclaimable() -> int:
+    """Return the bytes of kernel memory of this machine that cannot be freed when memory is short; 0 if that is unknown."""
+    with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/meminfo", "rb") as file:
+        return int(file.read().partition(b"SUnreclaim:")[2].split(None, 1)[0]) * 1024
+    return 0
+
+
+def _of_descriptors(process: str) -> Iterable[tuple[str, int]]:
+    """Yield numbers of objects, by kind, for each descriptor of a process.
+
+    Raises:
+        OSError: It has ended, or hides.
+    """
+    for descriptor in os.listdir(f"{process}/fdinfo"):
+        try:
+            with open(f"{process}/fdinfo/{descriptor}", "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            continue  # it was closed
+        yield "open descriptors", 1
+        if locks := data.count(b"\nlock:"):
+            yield "file locks", locks
+        if watches := data.count(b"\ntfd:"):
+            yield "watches of epoll", watches
+        if (found := _SCM_FDS.search(data)) is not None:
+            yield "descriptors in messages that nobody has received", int(found[1])
+
+
+def _lines(path: str, most: int) -> int:
+    """Return the number of lines of a file, at least one more than `most` if there are more."""
+    found = 0
+    with open(path, "rb", buffering=0) as file:
+        while found <= most and (data := file.read(_CHUNK)):
+            found += data.count(b"\n")
+    return found
