@@ -232,6 +232,7 @@ def keys_decide(started: Any, gateway: Gateway, _: Path) -> None:
     page.keyboard.press("2")
     waiting = page.locator(".pending")
     expect(waiting).to_have_count(3)
+    page.wait_for_timeout(STILL_MS)
     expect(waiting.nth(0)).to_have_class(re.compile("selected"))
     page.keyboard.press("a")
     expect(waiting).to_have_count(2)
@@ -272,6 +273,7 @@ def several_at_once(started: Any, gateway: Gateway, _: Path) -> None:
     expect(waiting).to_have_count(4)
     api.http.post("/approvals", json={"ids": [pending[0]["id"]], "allow": False})
     expect(waiting).to_have_count(3)
+    page.wait_for_timeout(STILL_MS)
     for _ in range(2):
         page.keyboard.press("x")
         page.keyboard.press("j")
@@ -291,9 +293,11 @@ def servers_ask(started: Any, gateway: Gateway, directory: Path) -> None:
     show(page, "session", number)
     call = page.locator(".cell .pending", has_text="bad.ask")
     expect(call).to_contain_text("May I?")
+    page.wait_for_timeout(STILL_MS)
     call.get_by_role("button", name="Allow once").click()
     form = page.locator(".cell .form")
     expect(form).to_contain_text("The server asks: May I?")
+    page.wait_for_timeout(STILL_MS)
     form.locator("input[type=checkbox]").check()
     form.get_by_role("button", name="Answer").click()
     assert api.result(execution)["status"] == "success"
@@ -333,6 +337,7 @@ def precedents(started: Any, gateway: Gateway, directory: Path) -> None:
     first = {"path": "/data/report.csv", "text": "\n".join(lines), "mode": "w", "old": 1}
     api.submit("earlier", call.format(first))
     expect(waiting).to_contain_text("This tool was not allowed before")
+    page.wait_for_timeout(STILL_MS)
     page.keyboard.press("a")
     expect(waiting).to_have_count(0)
     lines[50] = "line fifty \u202e"
@@ -1022,6 +1027,9 @@ WORST_MARKDOWN = {
     "formula": "'$' + '{' * 1900 + '$'",
     "entity": "'&' * 50_000",
 }
+
+STILL_MS = 800
+"""After a list has moved, keys and clicks are ignored for a moment (`useStill`)."""
 
 MOST_MS = 300
 """200 on a quiet machine. On a busy one, tasks need more CPU too, as caches are shared."""
