@@ -932,7 +932,7 @@ HINTS = """
 <svg><link rel=preload as=image href=//{0}></link></svg><math><mtext><link rel=dns-prefetch href=//{0}></mtext></math>
 <template><link rel=dns-prefetch href=//{0}></template><noscript><link rel=dns-prefetch href=//{0}></noscript>
 <div><template shadowrootmode=open><link rel=dns-prefetch href=//{0}></template></div>
-<noscript><p title="</noscript><link rel=dns-prefetch href=//{0}>"></noscript><!--><link rel=dns-prefetch href=//{0}>-->
+<noscript><p title="</noscript><link rel=dns-prefetch href=//{0}>"></p></noscript><!--><link rel=dns-prefetch href=//{0}>-->
 <math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;link rel=dns-prefetch href=//{0}&gt;">
 </style></mglyph></table></mtext></math></table>
 <meta http-equiv=x-dns-prefetch-control content=on><meta http-equiv=refresh content="0;url=https://{0}"><base href=https://{0}/>
