@@ -19,8 +19,7 @@ router = APIRouter(tags=["Approvals"], route_class=CheckedRoute)
 
 
 async def _decided(request: Request, caller: Token, asked: Decide) -> list[str]:
-    ids = await _own(request, caller, asked.ids, Pending)
-    return await link_of(request).call(replace(asked, ids=ids, by=caller.name))
+    return await link_of(request).call(replace(asked, session=caller.session, by=caller.name))
 
 
 async def _revoked(request: Request, caller: Token, asked: Revoke) -> list[str]:

@@ -25,7 +25,7 @@ from cellblock.service.store.tokens import Token
 router = APIRouter(tags=["Overview"], route_class=CheckedRoute)
 
 _LONGEST = 60.0
-"""Seconds that a stream lasts. Its client comes back for the rest, if its token is still valid then."""
+"""Seconds that a stream lasts. Its client comes back for the rest."""
 
 add(router, Cells)
 add(router, Decisions)

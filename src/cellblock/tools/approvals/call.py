@@ -28,6 +28,22 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The identity of what a name means: two servers of the same name are different ones.
+
+    Attributes:
+        root: The directory that a server is registered for; empty for all sessions, and for what is not a server.
+        digest: A digest of its command line or URL, and of the names of its variables or headers; empty if there is none.
+    """
+
+    root: str = ""
+    digest: str = ""
+
+
+NO_ORIGIN = Origin()
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One action outside its session that code requests.
 
@@ -39,6 +55,7 @@ class Call:
         parsed: The arguments, parsed once: for reading only.
         hints: The server's hints about the tool.
         changed: How the tool differs from the one that an API was generated for; empty if it does not.
+        origin: Which server the name means.
     """
 
     kind: CallKind
@@ -48,6 +65,7 @@ class Call:
     parsed: Mapping[str, Any] = field(repr=False, compare=False)
     hints: Hints = field(default_factory=Hints)
     changed: str = ""
+    origin: Origin = NO_ORIGIN
 
     @classmethod
     def freeze(
@@ -58,6 +76,7 @@ class Call:
         arguments: Mapping[str, Any],
         hints: Hints | None = None,
         changed: str = "",
+        origin: Origin = NO_ORIGIN,
     ) -> Self:
         """Freeze the present arguments.
 
@@ -68,6 +87,7 @@ class Call:
             arguments: JSON data. Later changes to the mapping have no effect.
             hints: The server's hints about the tool.
             changed: How the tool differs from the one that an API was generated for. Requests for approval show it.
+            origin: Which server the name means.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
@@ -80,7 +100,7 @@ class Call:
             raise InvalidInputError(f"The arguments of {server}.{tool} are not valid JSON: {error}") from error
         payload = text.encode("ascii")
         parsed = parse_json(payload, what=f"the arguments of {server}.{tool}", counted=True)
-        return cls(kind, server, tool, payload, parsed, hints or Hints(), changed)
+        return cls(kind, server, tool, payload, parsed, hints or Hints(), changed, origin)
 
     @property
     def arguments(self) -> dict[str, Any]:

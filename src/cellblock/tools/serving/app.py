@@ -15,6 +15,7 @@ from cellblock.common.turns import turns
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.model.untrusted import MAX_VALUES, VALUE_WEIGHT, count_values, parse_json
 from cellblock.tools.approvals.broker import EXPIRED
+from cellblock.tools.approvals.call import NO_ORIGIN, Origin
 from cellblock.tools.approvals.elicitation import Person
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 from cellblock.tools.mcp.words import MAX_WORDS, cut
@@ -142,6 +143,7 @@ def session_app(
     caller: Callable[[str], CallTool | None],
     *,
     facts: Callable[[str, str], ToolFacts | None] | None = None,
+    origin: Callable[[str], Origin] = lambda _: NO_ORIGIN,
     note: Callable[[str], None] | None = None,
     token: str | None = None,
     timeout: float | None = None,
@@ -158,6 +160,7 @@ def session_app(
             call, so that the decision is about the server that is called.
         facts: Returns a server's facts about a tool from its registration. Called before the decision, so it must not start
             the server.
+        origin: Returns which server a name means now.
         note: Called with a line for each refused request.
         token: The required bearer token; None if only the session reaches the port.
         timeout: Seconds that one call may take, or None for no limit.
@@ -177,10 +180,11 @@ def session_app(
             raise RefusedError(403, f"there is no MCP server {request.server!r}; {wanted}", noted=True)
         try:
             known = facts(request.server, request.tool) if facts else None
+            which = origin(request.server)
         except CellblockError as error:
             return {"error": str(error), "kind": "server"}
         options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log, "person": person}
-        return await perform(broker, call, request, known, seen, on_outcome=on_outcome, **options)
+        return await perform(broker, call, request, known, seen, on_outcome=on_outcome, origin=which, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)
 
@@ -198,6 +202,7 @@ async def perform(
     seen: dict[tuple[str, str], ToolFacts] | None = None,
     *,
     on_outcome: Callable[[Decision, ToolOutcome], None] | None = None,
+    origin: Origin = NO_ORIGIN,
     **options: Any,
 ) -> Mapping[str, Any]:
     """Decide about a call, and make it if it is allowed.
@@ -212,6 +217,7 @@ async def perform(
         known: The server's facts about the tool from its registration; None if they are unknown.
         seen: Present facts about changed tools, for their next calls; updated here.
         on_outcome: Called with the decision and the tool's outcome.
+        origin: Which server the name means.
         options: Passed to `call`.
 
     Returns:
@@ -226,7 +232,7 @@ async def perform(
         try:
             if request.size > _LONG:
                 await turns().give_way()
-            decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints, said)
+            decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints, said, origin)
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         if not decision.allowed:
