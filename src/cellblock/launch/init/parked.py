@@ -186,7 +186,7 @@ class Parked:
         self._end(number)
 
     def end_silent(self) -> None:
-        """End what says that it is a copy, and does not answer as one: the host does not know of it, and would never drop it."""
+        """End processes that say they are copies and do not answer as one: the host never hears of them, so it drops none."""
         for number, asked in [*self._hiding.items()]:
             if time.monotonic() - asked > _SECONDS_TO_HIDE:
                 self._end(number)
