@@ -182,7 +182,6 @@ TESTED_IN: dict[str, str] = {
     "launch/init/making": "launch/init/test_init.py",
     # What is mounted in a session, and when.
     "launch/init/blocking": "host/test_placeholders.py",
-    "host/kernels/idling": "host/test_placeholders.py",
     "walls/sandbox/mounts": "escape/test_files.py",
     "walls/linux/targets": "escape/test_files.py",
     "host/survival/launchers": "host/survival/test_keeping.py",
