@@ -29,6 +29,8 @@ from cellblock import (
     generate_mcp_sources,
 )
 from cellblock.tools.approvals.rules import Rule, Rules
+from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.registry.servers import ServerRegistry
 from clocks import Clock
 from processes import alive, below, eventually
 from tool_sessions import CALL, SERVERS, accept, desk, recorded, register, reject, servers_below, streamed
@@ -588,3 +590,26 @@ async def test_images_of_the_everything_server(make: Make, workspace: Path) -> N
         seen = await streamed(executor, code, accept)
     assert seen.result.return_value == "1"
     assert [path.read_bytes()[:4] for path in seen.result.images] == [b"\x89PNG"]
+
+
+async def test_a_permission_does_not_reach_a_server_that_takes_the_name(native_host: Host, tmp_path: Path) -> None:
+    register(tmp_path)
+    asked: list[ApprovalRequest] = []
+
+    async def decide(request: ApprovalRequest) -> None:
+        asked.append(request)
+        await request.accept(always="tool")
+
+    async with CodeExecutor(working_dir=tmp_path, host=native_host) as executor:
+        code = CALL + "print(await bad.run('pid', {}))"
+        first = (await streamed(executor, code, decide)).text
+        assert (await streamed(executor, code, decide)).text == first
+        assert len(asked) == 1
+        params = StdioServer(sys.executable, (str(SERVERS / "hostile_server.py"), "good", "another"))
+        ServerRegistry().register("bad", params, "", str(tmp_path / "mcptools"))
+        assert (await streamed(executor, code, decide)).text != first, "the call went to the former server"
+        assert len(asked) == 2
+        (tmp_path / "inner").mkdir()
+        ServerRegistry().register("bad", params, "", str(tmp_path / "inner" / "mcptools"))
+        await streamed(executor, code, decide)
+        assert len(asked) == 3

@@ -4,7 +4,7 @@ import { get, post, segment } from "./api.js";
 import { age, plural } from "./format.js";
 import { useKeys } from "./keys.js";
 import { live, may, useLive } from "./live.js";
-import { attempt, Button, Command, Dialog, Empty, Failure, useFetched, useSeconds } from "./parts.jsx";
+import { attempt, Button, Command, Dialog, Empty, Failure, say, useFetched, useSeconds, useStill } from "./parts.jsx";
 import { Precedent } from "./precedent.jsx";
 import { go } from "./route.js";
 import { ruleOf } from "./rule.js";
@@ -12,9 +12,14 @@ import { Arguments, Marked } from "./text.jsx";
 
 const KINDS = { tool: "Tool", shell: "Command", network: "Host", server: "New server", question: "Question" };
 
+/** What was decided in this page. */
+export const own = new Set();
+
 const decide = (ids, answer) => attempt(async () => {
+  for (const id of ids) own.add(id);
   const { decided } = await post("/approvals", { ids, ...answer });
-  if (!decided.length) throw new Error("Somebody else has decided already.");
+  if (!decided.length) throw new Error("Nothing was decided: it no longer waits.");
+  if (decided.length < ids.length) say(`${plural(ids.length - decided.length, "request")} had ended before, and was not decided about`);
   // Not only when the stream tells it: what was decided here is gone at once.
   for (const id of decided) live.approvals.delete(id);
 });
@@ -38,6 +43,7 @@ export function Approvals() {
     if (next.id !== selected) setSelected(next.id);
   }
   list.current = all.map((one) => one.id);
+  const { still, guarded } = useStill(list.current, own);
   const several = [...chosen].filter((id) => live.approvals.has(id));
   const meant = several.length ? several : now ? [now.id] : [];
   const calls = meant.filter((id) => live.approvals.get(id).kind !== "question");
@@ -53,10 +59,10 @@ export function Approvals() {
     j: () => move(1), ArrowDown: () => move(1), k: () => move(-1), ArrowUp: () => move(-1),
     Enter: () => now && go("session", now.session),
     ...(able ? {
-      a: () => calls.length && allow(calls),
-      s: () => now && now.kind !== "question" && setAsking({ ids: [now.id], what: "call" }),
-      r: () => meant.length && setAsking({ ids: meant, what: "refuse" }),
-      x: () => now && toggle(now.id),
+      a: () => calls.length && still() && allow(calls),
+      s: () => now && now.kind !== "question" && still() && setAsking({ ids: [now.id], what: "call" }),
+      r: () => meant.length && still() && setAsking({ ids: meant, what: "refuse" }),
+      x: () => now && still() && toggle(now.id),
     } : {}),
     Escape: () => setChosen(new Set()),
   });
@@ -65,7 +71,7 @@ export function Approvals() {
       <header class="bar">
         <h1>Approvals</h1>
         {able && several.length > 0 && (
-          <div class="several">
+          <div class="several" {...guarded}>
             <span>{several.length} selected</span>
             <Button kind="solid" keys="a" onClick={() => allow(calls)}>Allow once</Button>
             <Button kind="bad" keys="r" onClick={() => setAsking({ ids: several, what: "refuse" })}>Refuse</Button>
@@ -74,7 +80,7 @@ export function Approvals() {
         )}
         {!able && <p class="note">This token may look, and not decide.</p>}
       </header>
-      <div class="inbox">
+      <div class="inbox" {...guarded}>
         {all.map((one) => (
           <Pending key={one.id} pending={one} selected={one.id === now?.id} chosen={chosen.has(one.id)} onChoose={() => toggle(one.id)}
             onSelect={() => setSelected(one.id)} onAsk={(what) => setAsking({ ids: [one.id], what })} />
@@ -92,8 +98,14 @@ export function Approvals() {
   );
 }
 
+/** What waits in one session. */
+export function Waiting({ all }) {
+  const { guarded } = useStill(all.map((one) => one.id), own);
+  return <div {...guarded}>{all.map((one) => <Pending key={one.id} pending={one} within />)}</div>;
+}
+
 /** Something that waits, with what can be decided about it. */
-export function Pending({ pending, selected = false, chosen = false, within = false, onSelect, onChoose, onAsk }) {
+function Pending({ pending, selected = false, chosen = false, within = false, onSelect, onChoose, onAsk }) {
   const element = useRef();
   const [asking, setAsking] = useState("");
   useEffect(() => {
@@ -121,7 +133,7 @@ export function Pending({ pending, selected = false, chosen = false, within = fa
             <div class="decide">
               <Button kind="solid" keys={selected ? "a" : ""} onClick={() => decide([pending.id], { allow: true })}>Allow once</Button>
               <Button keys={selected ? "s" : ""} onClick={() => ask("call")}>Exactly this, always…</Button>
-              <Button onClick={() => ask("tool")}>{kind === "tool" ? "This tool" : kind === "shell" ? "All commands" : kind === "network" ? "All hosts" : "All servers"}, always…</Button>
+              {kind !== "server" && <Button onClick={() => ask("tool")}>{kind === "tool" ? "This tool" : kind === "shell" ? "All commands" : "All hosts"}, always…</Button>}
               <Button kind="bad" keys={selected ? "r" : ""} onClick={() => ask("refuse")}>Refuse…</Button>
             </div>
           )}
@@ -174,7 +186,7 @@ function Always({ id, scope, onClose }) {
   const rule = { session: name, kind, ...(kind === "tool" || kind === "server" ? { server, tool } : {}), ...(scope === "call" ? { arguments: pending.arguments } : { arguments: "any" }) };
   return (
     <Dialog title="Allow from now on?" onClose={onClose}>
-      <p>In session <strong><Marked text={name} /></strong>, calls like these are made without asking, until the session ends, or you revoke this under Permissions:</p>
+      <p>In session <strong><Marked text={name} /></strong>, calls like these are made without asking, until the session ends, or you revoke this under Permissions{kind === "tool" && ". It covers the server that has this name now, and no other one that is registered under the same name"}:</p>
       <Arguments value={rule} />
       {scope === "tool" && <p class="warning">With any arguments, whatever they are.</p>}
       <details>

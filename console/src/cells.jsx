@@ -1,7 +1,7 @@
 // The cells of a session: what ran, what it showed, and what it asked for.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, Problem, segment } from "./api.js";
-import { Pending } from "./approvals.jsx";
+import { Waiting } from "./approvals.jsx";
 import { age, clock, span } from "./format.js";
 import { live, may } from "./live.js";
 import { Item } from "./outputs.jsx";
@@ -112,7 +112,7 @@ function Running({ cell, onEnd }) {
     <div class="outputs" aria-live="off">
       {state.outputs.map((item, place) => <Item key={place} item={item} growing={!state.ended && place === state.outputs.length - 1} />)}
       {state.prompt && state.prompt !== answered && !state.ended && <Prompt cell={cell} prompt={state.prompt} told={state.outputs.at(-1)?.text?.trimEnd().endsWith((state.prompt.prompt ?? "").trimEnd())} onAnswer={() => setAnswered(state.prompt)} />}
-      {waiting.map((one) => <Pending key={one.id} pending={one} within />)}
+      <Waiting all={waiting} />
     </div>
   );
 }

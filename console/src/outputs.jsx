@@ -22,9 +22,9 @@ export function Item({ item, growing = false }) {
 function Bundle({ data, text }) {
   const picture = PICTURES.find((mime) => typeof data[mime] === "string" && BASE64.test(data[mime]));
   if (picture) return <img class="picture" alt={data["text/plain"] || "A picture that the code has made"} src={`data:${picture};base64,${data[picture].replace(/\s/g, "")}`} />;
-  if (data["image/svg+xml"]) return <Frame html={data["image/svg+xml"]} />;
+  if (data["image/svg+xml"]) return <Frame html={data["image/svg+xml"]} text={data["text/plain"] ?? text} />;
   if (data[PLOTLY]) return <Figure figure={data[PLOTLY]} html={data["text/html"]} />;
-  if (data["text/html"]) return <Html html={data["text/html"]} />;
+  if (data["text/html"]) return <Html html={data["text/html"]} text={data["text/plain"] ?? text} />;
   if (data["text/markdown"]) return <Markdown text={data["text/markdown"]} />;
   if (data["text/latex"]) return <Latex text={data["text/latex"]} />;
   if (data["application/json"]) return <Output text={pretty(data["application/json"])} />;
@@ -33,21 +33,37 @@ function Bundle({ data, text }) {
 
 function pretty(text) {
   try {
-    return text.length > MAX_JSON ? text : JSON.stringify(JSON.parse(text), null, 2);
+    return text.length > MAX_JSON || depthOf(text) > MAX_NESTING ? text : JSON.stringify(JSON.parse(text), null, 2);
   } catch {
     return text;
   }
+}
+
+const MAX_NESTING = 50;
+
+/** At most how deep JSON is nested. Indented, it could be as large as the square of that. */
+function depthOf(text) {
+  let depth = 0;
+  let most = 0;
+  for (const character of text) {
+    if (character === "[" || character === "{") most = Math.max(most, (depth += 1));
+    else if (character === "]" || character === "}") depth -= 1;
+  }
+  return most;
 }
 
 // -- HTML -----------------------------------------------------------------------------------------------------------------
 
 const OF_TABLES = new Set(["TABLE", "THEAD", "TBODY", "TFOOT", "TR", "TH", "TD", "DIV", "P", "BR", "B", "I", "SPAN", "CAPTION", "COLGROUP", "COL"]);
 const MAX_CELLS = 20_000;
-const MAX_TABLE = 2_000_000;
+const MAX_TABLE = 1_000_000;
+const MAX_DEPTH = 32;
+const MAX_COLUMNS = 1000;
+const TABLE_MS = 60;
 
-function Html({ html }) {
+function Html({ html, text }) {
   const table = useMemo(() => readTable(html), [html]);
-  return table ? <Table {...table} /> : <Frame html={html} />;
+  return table ? <Table {...table} /> : <Frame html={html} text={text} />;
 }
 
 /** Return the rows of a plain table, such as a data frame's, as text; null if it is more than that. Nothing of it is run. */
@@ -63,9 +79,11 @@ function readTable(html) {
       head: cell.tagName === "TH",
       text: cell.textContent.trim(),
       across: Math.min(Math.max(cell.colSpan | 0, 1), 1000),
-      down: Math.min(Math.max(cell.rowSpan | 0, 1), 10_000),
+      down: Math.min(Math.max(cell.rowSpan | 0, 1), 1000),
     })),
   }));
+  // A few cells that span thousands of columns would take seconds to lay out.
+  if (rows.some(({ cells }) => cells.reduce((sum, cell) => sum + cell.across, 0) > MAX_COLUMNS)) return null;
   const note = [...body.querySelectorAll("p")].map((one) => one.textContent).join(" ");
   return { rows, note };
 }
@@ -77,9 +95,10 @@ function tableIn(html) {
   const root = page.createElement("div");
   const open = [root];
   const pattern = /<!--[\s\S]*?-->|<style\b[^>]*>([\s\S]*?)<\/style\s*>|<(\/?)([a-zA-Z][a-zA-Z0-9]*)((?:"[^"]*"|'[^']*'|[^'">])*)>|([^<]+)/gy;
-  while (pattern.lastIndex < html.length) {
+  const until = performance.now() + TABLE_MS;
+  for (let count = 0; pattern.lastIndex < html.length; count += 1) {
     const match = pattern.exec(html);
-    if (match === null) return null;
+    if (match === null || open.length > MAX_DEPTH || (count % 500 === 0 && performance.now() > until)) return null;
     const [, style, closing, tag, attributes, text] = match;
     const top = open.at(-1);
     if (text !== undefined) top.append(entities(text));
@@ -94,7 +113,7 @@ function tableIn(html) {
         if (place > 0) open.length = place;
       } else if (name !== "COL") {
         const element = page.createElement(name);
-        for (const [, key, value] of attributes.matchAll(/(colspan|rowspan)\s*=\s*["']?(\d+)/gi)) element.setAttribute(key, value);
+        for (const [, key, value] of attributes.slice(0, 1000).matchAll(/(colspan|rowspan)\s*=\s*["']?(\d{1,9})/gi)) element.setAttribute(key, value);
         top.append(element);
         open.push(element);
       }
@@ -135,15 +154,21 @@ function Table({ rows, note }) {
 
 const MAX_FRAME = 600;
 
-const SCRIPTS = /<script|<[^>]+\son\w+\s*=/i;
+const MAX_HTML = 10_000_000;
+
+/** Each character is looked at a few times at most: a tag has no < within. */
+const SCRIPTS = /<script|<[^<>]+\son\w+\s*=/i;
 
 /** A frame of its own for HTML that code has made: no origin, no network, and no way out; scripts only if somebody asks for it. */
-function Frame({ html }) {
+function Frame({ html, text = "" }) {
   const [scripts, setScripts] = useState(false);
+  const has = useMemo(() => html.length <= MAX_HTML && SCRIPTS.test(html), [html]);
+  const [problem, setProblem] = useState(html.length > MAX_HTML ? "it is too large" : "");
+  if (problem) return <><p class="note">HTML that is not shown: {problem}.</p>{text && <Output text={text} />}</>;
   return (
     <div class="framed">
-      <Within key={scripts} page={scripts ? "frame-with-scripts" : "frame"} given={{ html }} most={MAX_FRAME} />
-      {!scripts && SCRIPTS.test(html) && <button type="button" class="link" onClick={() => setScripts(true)}>Run the scripts of this output</button>}
+      <Within key={scripts} page={scripts ? "frame-with-scripts" : "frame"} given={{ html }} most={MAX_FRAME} onProblem={setProblem} />
+      {!scripts && has && <button type="button" class="link" onClick={() => setScripts(true)}>Run the scripts of this output</button>}
     </div>
   );
 }
@@ -185,7 +210,8 @@ const markdown = new MarkdownIt({ html: false, linkify: false, typographer: fals
 markdown.validateLink = (address) => /^(https?:|mailto:|data:image\/(png|jpeg|gif|webp);base64,)/i.test(address.trim());
 
 const TAGS = new Set(["p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "em", "strong", "s", "table", "thead", "tbody", "tr", "th", "td"]);
-const MAX_MARKDOWN = 200_000;
+const MAX_MARKDOWN = 50_000;
+const MAX_FORMULAS = 200;
 
 export function Markdown({ text }) {
   const nodes = useMemo(() => (text.length > MAX_MARKDOWN ? null : drawn(markdown.parse(text, {}))), [text]);
@@ -214,7 +240,8 @@ function drawn(tokens) {
 
 function element({ tag, href, hidden, children }) {
   if (hidden) return <>{children}</>;
-  if (tag === "a") return /^(https?:|mailto:)/i.test(href ?? "") ? <a href={href} target="_blank" rel="noopener noreferrer nofollow" title={href}>{children}</a> : <>{children}</>;
+  // No link: browsers look up the names of links, and connect when the pointer is near them.
+  if (tag === "a") return /^(https?:|mailto:)/i.test(href ?? "") ? <button type="button" class="link" title={href} onClick={() => window.open(href, "_blank", "noopener,noreferrer")}>{children}</button> : <>{children}</>;
   if (!TAGS.has(tag)) return <>{children}</>;
   const Tag = tag;
   return <Tag>{children}</Tag>;
@@ -246,10 +273,11 @@ function leaf(token) {
 
 function Mathematical({ text }) {
   if (!text.includes("$")) return text;
-  return text.split(/(\$\$[^$]+\$\$|\$[^$\s](?:[^$]*[^$\s])?\$)/g).map((part, place) => (place % 2 ? <Latex text={part} /> : part));
+  const parts = text.split(/(\$\$[^$]+\$\$|\$[^$\s](?:[^$]*[^$\s])?\$)/g);
+  return parts.length > 2 * MAX_FORMULAS ? text : parts.map((part, place) => (place % 2 ? <Latex text={part} /> : part));
 }
 
-const MAX_LATEX = 10_000;
+const MAX_LATEX = 2000;
 
 function Latex({ text }) {
   const box = useRef();

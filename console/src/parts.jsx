@@ -50,6 +50,34 @@ export function useNear(element, margin = "600px") {
   return near;
 }
 
+const STILL_MS = 700;
+
+/**
+ * Protect a list of what can be decided: for a moment after it has moved under the person, keys and clicks are ignored, as they were
+ * meant for what was there before. Items that come at the end move nothing, and neither does what the person has done.
+ *
+ * Return {still, guarded}: whether it has been still, and attributes for the element around the list.
+ */
+export function useStill(ids, own) {
+  const state = useRef({ ids, at: -STILL_MS });
+  const before = state.current.ids;
+  const left = before.filter((id) => !own.has(id));
+  if (left.some((id, place) => ids[place] !== id) || (!before.length && ids.length)) state.current.at = performance.now();
+  state.current.ids = ids;
+  const still = () => {
+    const quiet = performance.now() - state.current.at >= STILL_MS;
+    if (!quiet) say("The list has just moved. Look again before you decide.");
+    return quiet;
+  };
+  const take = (event) => {
+    if (event.target.closest("button, input, summary, a, form") && !still()) {
+      event.stopPropagation();
+      event.preventDefault();
+    }
+  };
+  return { still, guarded: { onClickCapture: take, onSubmitCapture: take } };
+}
+
 /** Draw a component once in a second, while it shows something that runs. */
 export function useSeconds(runs = true) {
   const [, again] = useState(0);

@@ -26,8 +26,11 @@ function suspicious(word) {
   return LIKE_LATIN.test(word) && OTHER.test(word) ? (character) => OTHER.test(character) : () => false;
 }
 
+const MAX_MARKS = 2000;
+
 /** Split a text into pieces: plain text, and marks for what cannot be seen or looks like something else. */
 export function pieces(text, { lines = false } = {}) {
+  if (/^[ -~]*$/.test(text)) return runs(text);
   const found = [];
   let plain = "";
   const flush = () => {
@@ -46,7 +49,9 @@ export function pieces(text, { lines = false } = {}) {
   let place = 0;
   for (const character of text) {
     if (lines && (character === "\n" || character === "\t")) plain += character;
-    else if (HIDDEN.test(character)) {
+    else if (found.length > MAX_MARKS && (HIDDEN.test(character) || odd.has(place) || disguised(character))) {
+      plain += `⟨${hex(character)}⟩`; // thousands of marks would take seconds to draw
+    } else if (HIDDEN.test(character)) {
       flush();
       const name = { "\n": "line end", "\t": "tab", "\r": "carriage return", "\u001b": "escape" }[character];
       found.push({ mark: name ?? hex(character), title: `an invisible character: ${hex(character)}` });
@@ -84,7 +89,7 @@ export function Marked({ text, lines = false }) {
 
 // -- terminal output ------------------------------------------------------------------------------------------------------
 
-const OTHER_SEQUENCES = /\u001b(?:\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[P_^X][^\u001b]*(?:\u001b\\)?|\[[0-9;:?<=>!]*[ -/]*[@-ln-~]|[()#][0-9A-Za-z]|[@-OQ-WYZ\\`-~0-9=>])/g;
+const OTHER_SEQUENCES = /\u001b(?:\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[P_^X][^\u001b]*(?:\u001b\\)?|\[[0-9;:?<=>]{0,200}[ -/]{0,20}[@-ln-~]|[()#][0-9A-Za-z]|[@-OQ-WYZ\\`-~0-9=>])/g;
 const CONTROLS = /[\u0000-\u0007\u000b-\u000c\u000e-\u001a\u001c-\u001f\u007f]/g;
 
 /** Return what a terminal would show: overwritten lines are gone, and only colours are left of escape sequences. */
@@ -93,15 +98,28 @@ export function terminal(text) {
   return text.replace(OTHER_SEQUENCES, "").replace(CONTROLS, "").split("\n").map(line).join("\n");
 }
 
+/** Carriage returns overwrite from the left, and backspaces remove a character. Each character is looked at once. */
 function line(text) {
   let shown = text.endsWith("\r") ? text.slice(0, -1) : text;
   if (shown.includes("\r")) {
     const written = shown.split("\r").filter(Boolean);
-    shown = written.reduce((before, after) => (/\u001b/.test(before + after) ? after : after + before.slice(after.length)), "");
+    const parts = [];
+    let length = 0;
+    for (let place = written.length - 1; place >= 0; place -= 1) {
+      // What has colours replaces the line: which characters it covers is not known.
+      if (parts.length && (written[place].includes("\u001b") || written[place + 1].includes("\u001b"))) break;
+      if (written[place].length > length) parts.push(written[place].slice(length));
+      length = Math.max(length, written[place].length);
+    }
+    shown = parts.join("");
   }
-  // In a pattern, \b is the end of a word: a backspace has to be written otherwise.
-  while (/[^\u0008]\u0008/.test(shown)) shown = shown.replace(/[^\u0008]\u0008/g, "");
-  return shown.replaceAll("\u0008", "");
+  if (!shown.includes("\u0008")) return shown;
+  const kept = [];
+  for (const character of shown) {
+    if (character === "\u0008") kept.pop();
+    else kept.push(character);
+  }
+  return kept.join("");
 }
 
 function Coloured({ text }) {

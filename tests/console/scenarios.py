@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -919,6 +920,195 @@ raise ValueError('<img src=x onerror="{hack}">')
         assert page.context.cookies() == []
         assert len(page.context.pages) == 1
         assert asked == [], asked
+
+
+HINTS = """
+<link rel=dns-prefetch href=//{0}><LINK REL=preconnect HREF=https://{0}><link rel="prefetch" href=https://{0}/a><link rel=prerender href=//{0}>
+<svg><link rel=preload as=image href=//{0}></link></svg><math><mtext><link rel=dns-prefetch href=//{0}></mtext></math>
+<template><link rel=dns-prefetch href=//{0}></template><noscript><link rel=dns-prefetch href=//{0}></noscript>
+<div><template shadowrootmode=open><link rel=dns-prefetch href=//{0}></template></div>
+<noscript><p title="</noscript><link rel=dns-prefetch href=//{0}>"></noscript><!--><link rel=dns-prefetch href=//{0}>-->
+<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;link rel=dns-prefetch href=//{0}&gt;">
+</style></mglyph></table></mtext></math></table>
+<meta http-equiv=x-dns-prefetch-control content=on><meta http-equiv=refresh content="0;url=https://{0}"><base href=https://{0}/>
+<a href=https://{0}/ ping=https://{0}/ id=near>a link</a><area href=https://{0}><form action=https://{0}><button formaction=https://{0}>b</button></form>
+<img src=relative><img src=https://{0}/a srcset="https://{0}/b 2x"><picture><source srcset=https://{0}/c></picture><img attributionsrc=https://{0}>
+<video src=https://{0}/v poster=https://{0}/p></video><audio src=//{0}></audio><track src=//{0}><input type=image src=//{0}>
+<body background=//{0}><table background=//{0}><tr><td>t</table><iframe src=//{0}></iframe><iframe srcdoc="<link rel=dns-prefetch href=//{0}>"></iframe>
+<object data=//{0}></object><embed src=//{0}><frameset><frame src=//{0}></frameset>
+<svg><image href=//{0} /><use href=//{0}/#a /><image xlink:href=//{0} /><a href=//{0}><text y=9>t</text><set attributeName=href to=//{0} /></a>
+<rect width=9 height=9 fill="url(//{0}/#a)" filter="u\\72l(//{0})"/><script href=//{0}></script><feImage href=//{0} /></svg>
+<style>@import "//{0}";@import url(//{0});body{{background:url(//{0})}}p{{background:u\\72l("//{0}")}}@font-face{{font-family:x;src:url(//{0})}}p{{font-family:x}}
+i{{content:image-set("//{0}" 1x)}} b{{--x:url(//{0});background:var(--x)}} a{{cursor:url(//{0}),auto}}</style>
+<p style="background:url(//{0});list-style:u\\72l(//{0})">p</p><i>i</i><b>b</b>
+<script type=speculationrules>{{"prefetch":[{{"urls":["https://{0}/"]}}]}}</script><p>the end</p>
+"""
+"""Ways in which HTML names another place. In each, {0} is that place"""
+
+
+def hints(started: Any, gateway: Gateway, _: Path) -> None:
+    """No element that is shown names another place: browsers look up such names ahead, and a name can hold data."""
+    place = "data.leak.example"
+    api = Api(gateway)
+    number = api.session("hints")
+    code = f"""
+from IPython.display import HTML, SVG, Markdown, display
+html = {HINTS.format(place)!r}
+display(HTML(html), HTML('<table><tr><td>x</table>' + html))
+display({{'image/svg+xml': '<svg xmlns="http://www.w3.org/2000/svg">' + html + '</svg>'}}, raw=True)
+display(Markdown('[a link](https://{place}) <link rel=dns-prefetch href=//{place}> ![x](https://{place}) <https://{place}>'))
+figure = {{'data': [{{'y': [1, 2]}}], 'layout': {{'title': '<a href="https://{place}">x</a>', 'images': [{{'source': 'https://{place}'}}]}}}}
+display({{'application/vnd.plotly.v1+json': figure, 'text/plain': 'figure'}}, raw=True)
+"""
+    api.run("hints", code)
+    page = console(started, gateway.url, "read")
+    show(page, "session", number)
+    frames = page.locator(".cell iframe")
+    expect(frames).to_have_count(4)
+    named = (
+        "(place) => [...document.querySelectorAll('*')].flatMap((one) => [...one.attributes].filter((each) => each.name !== 'title' "
+        "&& each.value.includes(place) && !each.value.includes('<')).map((each) => `${one.localName} ${each.name}`))"
+    )
+    for place_of in range(3):
+        frames.nth(place_of).scroll_into_view_if_needed()
+        inner = page.frame_locator(".cell iframe").nth(place_of)
+        expect(inner.get_by_text("the end")).to_have_count(1)
+        assert inner.locator(":root").evaluate(named, place) == []
+        hints_left = "document.querySelectorAll('link, base, iframe, object, embed, frame, script, meta[http-equiv]').length"
+        assert inner.locator(":root").evaluate(hints_left) == 0
+        assert place not in "".join(inner.locator("style").all_text_contents())
+    assert page.evaluate(named, place) == []
+    page.context.close()
+
+
+WORST = {
+    "openings": "'<' * 400_000",
+    "tags": "'<b>' * 100_000",
+    "paragraphs": "''.join(f'<b a{n}>' for n in range(20_000)) + '<p>' * 100_000",
+    "divisions": "'<table>' + '<div>' * 100_000 + '</b>' * 100_000",
+    "attributes": "'<a' + ' on' * 130_000",
+    "spaces": "'<a on' + ' ' * 400_000",
+    "comments": "'<!--' * 100_000",
+    "styles": "'<table><style>' * 30_000",
+    "columns": "'<table><tr>' + '<td colspan=1000 rowspan=9999>' * 12_000",
+    "entities": "'<table><tr><td>' + '&' * 400_000",
+    "css": "'<style>' + 'a{' * 200_000 + '</style>'",
+}
+"""HTML that takes long if something is done again for each of its characters."""
+
+WORST_TEXT = {
+    "backspaces": "'a' * 200_000 + '\\b' * 200_000",
+    "returns": "'a' * 200_000 + '\\rb' * 100_000",
+    "sequences": "'\\x1b[' + '!' * 400_000",
+    "openings": "'\\x1b[' * 200_000",
+    "titles": "'\\x1b]' * 200_000",
+    "colours": "'\\x1b[31mx' * 80_000",
+    "zeros": "'\\u200b' * 400_000",
+}
+
+WORST_MARKDOWN = {
+    "brackets": "'[' * 50_000",
+    "links": "'[a](' * 12_000",
+    "stars": "'*a_ ' * 12_000",
+    "ticks": "'`a' * 25_000",
+    "quotes": "'>' * 50_000",
+    "lists": "'- ' * 25_000",
+    "pictures": "'![' * 25_000",
+    "dollars": "'$a$ ' * 12_000",
+    "table": "'a|' * 12_000 + '\\n' + '-|' * 12_000",
+    "angles": "'<' * 50_000",
+    "less": "'<a' * 25_000",
+    "open": "'**a ' * 12_000",
+    "formula": "'$' + '{' * 1900 + '$'",
+    "entity": "'&' * 50_000",
+}
+
+MOST_MS = 300
+"""200 on a quiet machine. On a busy one, tasks need more CPU too, as caches are shared."""
+
+
+@contextmanager
+def measured(started: Any, page: Page) -> Iterator[list[float]]:
+    """Measure the longest task of a page's main thread, in milliseconds of CPU: a busy machine does not make it longer."""
+    longest: list[float] = []
+    started.start_tracing(page=page, categories=["disabled-by-default-devtools.timeline", "blink.user_timing"])
+    page.evaluate("performance.mark('this page')")
+    try:
+        yield longest
+    finally:
+        events = json.loads(started.stop_tracing())["traceEvents"]
+        own = next(each for each in events if each["name"] == "this page")
+        longest += [
+            each.get("tdur", 0) / 1000
+            for each in events
+            if each["name"] == "RunTask" and (each["pid"], each["tid"]) == (own["pid"], own["tid"])
+        ]
+
+
+def worst_inputs(started: Any, gateway: Gateway, _: Path) -> None:
+    """No output keeps the page from answering for longer than 200 ms."""
+    api = Api(gateway)
+    number = api.session("worst")
+    page = console(started, gateway.url, "read")
+    show(page, "session", number)
+    too_long = []
+    for kind, worst in (
+        ("html", WORST),
+        ("plain", WORST_TEXT),
+        ("markdown", WORST_MARKDOWN),
+        ("json", {"deep": "'[' * 99_000 + ']' * 99_000"}),
+    ):
+        mime = {"plain": "text/plain", "json": "application/json"}.get(kind, f"text/{kind}")
+        for name, made in worst.items():
+            display = f"display({{{mime!r}: {made}, 'text/plain': 'the plain text' if {kind!r} == 'html' else {made}[:9]}}, raw=True)"
+            if kind == "plain":
+                display = f"print({made})"
+            with measured(started, page) as tasks:
+                api.run("worst", f"from IPython.display import display\n{display}")
+                expect(page.locator(".cell")).not_to_have_count(0)
+                page.wait_for_timeout(1500)
+            print(f"{kind} {name}: {max(tasks):.0f} ms", flush=True)
+            if max(tasks) > MOST_MS:
+                too_long.append(f"{kind} {name}: {max(tasks):.0f} ms")
+            api.http.post("/kernels/worst/restart")
+    page.context.close()
+    assert not too_long, too_long
+
+
+def moved(started: Any, gateway: Gateway, _: Path) -> None:
+    """A key or a click that was meant for a request that has just been withdrawn decides about no other."""
+    api = Api(gateway)
+    for name in ("first", "second", "third"):
+        api.session(name, **ASKS)
+    executions = []
+    for place, name in enumerate(("first", "second", "third")):
+        executions.append(api.submit(name, f"!echo {name}"))
+        until(lambda place=place: len(api.pending()) == place + 1)
+    page = console(started, gateway.url, "run", "approve")
+    show(page, "approvals")
+    waiting = page.locator(".pending")
+    expect(waiting).to_have_count(3)
+    # In the page, so that both come within a few milliseconds of the change.
+    page.evaluate(
+        """() => new MutationObserver((_, watching) => {
+            if (document.querySelectorAll(".pending").length > 2) return;
+            watching.disconnect();
+            document.dispatchEvent(new KeyboardEvent("keydown", { key: "a", bubbles: true }));
+            document.querySelector(".pending .decide button").click();
+            document.dispatchEvent(new KeyboardEvent("keydown", { key: "s", bubbles: true }));
+        }).observe(document.querySelector(".inbox"), { childList: true, subtree: true })"""
+    )
+    assert api.http.post("/kernels/first/interrupt").status_code == 200
+    expect(waiting).to_have_count(2)
+    page.wait_for_timeout(300)
+    assert len(api.pending()) == 2
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.wait_for_timeout(800)
+    page.keyboard.press("a")
+    expect(waiting).to_have_count(1)
+    page.keyboard.press("a")  # what the person has done moves nothing under them
+    expect(waiting).to_have_count(0)
+    assert ["second" in api.result(executions[1])["output"], "third" in api.result(executions[2])["output"]] == [True, True]
 
 
 def framed(started: Any, gateway: Gateway, _: Path) -> None:

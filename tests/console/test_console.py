@@ -48,7 +48,7 @@ SCENARIOS = [
     "every_view",
     "narrow",
 ]
-ATTACKS = ["hostile_outputs", "framed", "posted", "small_scopes"]
+ATTACKS = ["hostile_outputs", "hints", "worst_inputs", "moved", "framed", "posted", "small_scopes"]
 
 
 class Player:

@@ -134,7 +134,7 @@ if not os.fork():
     signal.pause()
     os._exit(0)
 os.close(writer)
-ended = bool(select.select([reader], [], [], 5)[0])
+ended = bool(select.select([reader], [], [], 30)[0])
 os.close(reader)
 os.wait()
 ended

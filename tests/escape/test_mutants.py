@@ -339,7 +339,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "1 a link in the place of a secret": mutant(
         f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
-        Edit("walls/sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
+        Edit("walls/sandbox/covers.py", "Covers._end_of_masked_link", "return self._resolved.get(target, target)"),
     ),
     "6 links of sessions": mutant(
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
@@ -369,8 +369,8 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/cell_events.py", "_CHUNK", "0"),
     ),
     "1 names that a bind brings": mutant(
-        "walls/sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
-        Edit("walls/sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
+        "walls/sandbox/test_covers.py::test_what_is_bound_from_elsewhere_is_not_missing",
+        Edit("walls/sandbox/covers.py", "Covers._made_by_binds", "return set()"),
     ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
@@ -926,7 +926,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "58 values": mutant(
         "fronts/jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
-        Edit("fronts/jupyter/json_values.py", "has_too_many_values", "return False"),
+        Edit("model/untrusted.py", "has_too_many_values", "return False"),
+    ),
+    "68 values": mutant(
+        "tools/serving/test_app.py::test_a_body_of_many_small_values_is_refused_before_it_is_parsed",
+        Edit("model/untrusted.py", "count_values", "return 0"),
     ),
     "58 turns": mutant(
         "fronts/gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",

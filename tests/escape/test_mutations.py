@@ -354,7 +354,7 @@ CODE: dict[str, Change] = {
         Edit("walls/linux/mount_api.py", "pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
     ),
     "43 links to what is protected": Change(
-        Edit("walls/sandbox/mounts.py", "_Builder._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,
+        Edit("walls/sandbox/covers.py", "Covers._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,
     ),
     "47 new luck": Change(Edit("launch/init/specialise.py", "reseed", "pass"), DRAW, "differ", "same"),
     "22 the environment is empty": Change(

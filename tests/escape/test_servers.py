@@ -57,7 +57,8 @@ def narrow(field: Field, **more: Any) -> dict[str, Any]:
 
 def wide(field: Field) -> dict[str, Any]:
     """Return a policy that lets everything be read but the home directory."""
-    return {"filesystem": {"denyRead": ["~"], "allowRead": [str(SERVER)], "allowWrite": [str(field.data)]}}
+    files = {"denyRead": ["~"], "allowRead": [str(SERVER)], "allowWrite": [str(field.data)]}
+    return {"defaults": "sandbox-runtime", "filesystem": files}
 
 
 def servers(sandbox: object, *mode: str) -> Servers:
@@ -87,14 +88,14 @@ async def test_a_server_that_may_read_everything_does_not_read_the_state(field: 
     shown = {"allowRead": [str(SERVER)]}
     policies: list[dict[str, Any]] = [{"filesystem": shown}, {"filesystem": shown | {"allowWrite": [str(field.data.parent)]}}]
     for sandbox in policies:
-        assert await does(sandbox, code) == ["EACCES", "EACCES"]
+        assert await does({"defaults": "sandbox-runtime", **sandbox}, code) == ["EACCES", "EACCES"]
     # Where it may write to what is around it, it does not get it out of the way either.
     code = f"""
 state = {str(field.state)!r}
 said = [answer(os.rename, state, state + '-away'), answer(os.rename, os.path.dirname(state), os.path.dirname(state) + '-away'),
         answer(os.rmdir, state), write(state + '/servers.db')]
 """
-    around = {"filesystem": shown | {"allowWrite": [str(field.state.parent.parent)]}}
+    around = {"defaults": "sandbox-runtime", "filesystem": shown | {"allowWrite": [str(field.state.parent.parent)]}}
     assert await does(around, code) == ["EBUSY", "EBUSY", "EBUSY", "EACCES"]
     assert (await does(False, look))[0] == "state"
 

@@ -422,7 +422,7 @@ class SyncClusterSession:
         return self._ask(Pending(self.id))
 
     def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
-        """Decide about what waits, and answer what MCP servers ask; return which of them still waited."""
+        """Decide about what waits, and answer what MCP servers ask; return the ids to which it applies."""
         return self._ask(Decide(ids, allow, always, answer=dict(answer or {})))
 
     def allowed(self) -> list[Permission]:

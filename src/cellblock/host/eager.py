@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
 
 _CODE = "await __import__('cellblock.worker.eager', fromlist=['run']).run()"
-_LONGEST = 32 * 1024
+_LONGEST = 8 * 1024
 """Characters of a statement. A longer one, and what follows, waits for the end of the text: looking for its end takes time."""
+_TRIES = 4
+"""Lines at which the end of a statement is looked for, from the last on: each takes the time of parsing the text before it."""
+_MAX_PARSED = 64 * 1024
+"""Characters of a whole text that is parsed here. A longer one is run as a whole."""
 _MOMENT = 0.05  # seconds between attempts to stop a cell that is just beginning
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _GOES_ON = frozenset(("else", "elif", "except", "finally"))
@@ -46,13 +50,16 @@ def ready(text: str) -> int:
         text: The text so far, from the beginning of a statement.
     """
     lines = text.splitlines(keepends=True)
-    position = len(text)
+    position, tries = len(text), 0
     for line in reversed(lines):
         position -= len(line)
         if position == 0:
             return 0
         if not _begins_statement(line):
             continue
+        if tries == _TRIES:
+            return 0
+        tries += 1
         try:
             ast.parse(text[:position])
         except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -74,7 +81,9 @@ def _begins_statement(line: str) -> bool:
 
 
 def parses(text: str) -> bool:
-    """Whether a text is plain Python: no magics, no commands, no fence, no mistake."""
+    """Whether a text is plain Python, as far as it is parsed here: no magics, no commands, no fence, no mistake."""
+    if len(text) > _MAX_PARSED:
+        return False
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -21,7 +21,7 @@ from cellblock.wire.datagrams import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENTERED = stat.S_IRUSR | stat.S_IXUSR
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_]\w*+(\.[A-Za-z_]\w*+)*+", re.ASCII)
 _MAX_ENVIRONMENT = MAX_CONTROL * 3 // 4
 
 

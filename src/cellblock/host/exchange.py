@@ -23,6 +23,9 @@ _PIECE = 3 * 1024 * 1024
 _ROOM = 4096  # for the name of the form
 _MODULE = "__import__('cellblock.worker.values.exchange', fromlist=['take'])"
 
+_LONG_SURVEY = 64 * 1024
+"""Bytes of a survey of variables that is read in a thread, most of it in Python code that lets others run."""
+
 
 class Values:
     """The variables of a session."""
@@ -111,7 +114,7 @@ async def survey(run: Run, seconds: float | None = None) -> Survey:
     message = sent(await run(f"{_MODULE}.tell({seconds!r})", None))
     if message is None:
         raise ProtocolError("the session did not send a survey of its variables")
-    return read_survey(message)
+    return await asyncio.to_thread(read_survey, message) if len(message) > _LONG_SURVEY else read_survey(message)
 
 
 def _lines(value: object, limit: int) -> list[str]:

@@ -23,6 +23,7 @@ from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.host.new_file import NewFile, Telling, UnnamedFile
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import SaveReport
+from cellblock.model.untrusted import parse_json
 from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
 
 MANIFEST, VARIABLES, CELLS, WORKSPACE = "manifest.json", "variables.pickle", "cells.jsonl", "workspace.tar"
@@ -250,7 +251,7 @@ class LoadedFile:
                     return
                 if number == _MAX_CELLS or len(line) > _MAX_CELL:
                     raise InvalidInputError(f"it has more than {_MAX_CELLS:,} cells, or one of more than {_MAX_CELL:,} bytes")
-                yield _cell(json.loads(line))
+                yield _cell(parse_json(line, what="a cell"))
 
 
 def _check_stored(member: zipfile.ZipInfo) -> None:

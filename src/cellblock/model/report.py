@@ -25,12 +25,12 @@ _ESCAPES = re.compile(
     """,
     re.VERBOSE,
 )
-_FILE_NAME = re.compile(r" \(<ipython-input-[^>]*>, line \d+\)$")
+_FILE_NAME = re.compile(r" \(<ipython-input-[^>]{0,100}>, line \d{1,9}\)$")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _FAULT = re.compile(
-    r"^Fatal Python error: [^\n]*\n(?:[^\n]*\n)??\n?(?:Current thread|Thread) [^\n]*\n(?:  [^\n]*(?:\n|$))+", re.MULTILINE
+    r"^Fatal Python error: [^\n]*\n(?:[^\n]*\n)??\n?(?:Current thread|Thread) [^\n]*\n(?:  [^\n]*+(?:\n|$))+", re.MULTILINE
 )
-_C_STACK = re.compile(r"\n?Current thread's C stack trace \(most recent call first\):\n(?:  .*\n?)*")  # from Python 3.14 on
+_C_STACK = re.compile(r"\n?Current thread's C stack trace \(most recent call first\):\n(?:  [^\n]*+\n?)*+")  # from 3.14
 _FAULT_FRAME = re.compile(r'  File "([^"]*)", line (\d+) in (.*)')
 _MODULES = re.compile(r"\n?^Extension modules: [^\n]*\n?", re.MULTILINE)
 _EXIT_HINT = "An exception has occurred, use %tb to see the full traceback."
@@ -42,6 +42,10 @@ _MAX_SOUGHT = 10_000
 _MAX_TOLD = 20_000
 _MAX_FRAME = 1500
 _MAX_FRAMES = 8
+_MAX_LAST = 100_000
+"""Characters at the end of a dead kernel's output in which Python's report of a crash is looked for."""
+_MAX_PARTS = 200
+"""Parts of a traceback that are looked at, from its beginning and from its end."""
 _MAX_IMAGES = 20
 
 
@@ -121,7 +125,8 @@ def _shown(result: CodeExecutionResult) -> str:
 
 def _without_our_frames(text: str) -> str:
     """Return the last output of a dead kernel, without the frames of cellblock and IPython in Python's report of a crash."""
-    return _C_STACK.sub("", _MODULES.sub("", _FAULT.sub(_fault, text))).strip("\n")
+    before, end = text[:-_MAX_LAST], text[-_MAX_LAST:]
+    return (before + _C_STACK.sub("", _MODULES.sub("", _FAULT.sub(_fault, end)))).strip("\n")
 
 
 def _fault(match: re.Match[str]) -> str:
@@ -146,7 +151,8 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
     causes: list[str] = []
     frames: list[str] = []
     skipped: list[str] = []
-    for whole in error.traceback:
+    parts = error.traceback
+    for whole in parts if len(parts) <= 2 * _MAX_PARTS else [*parts[:_MAX_PARTS], *parts[-_MAX_PARTS:]]:
         part = _cut(whole.rstrip(), _MAX_FRAME, "")
         if _LIBRARY.match(part):
             skipped.append(part)

@@ -253,6 +253,8 @@ class Permission(Plain):
         text: The call that it was given for, in one line.
         by: Who has given it, if that is known.
         since: When, in seconds since the epoch.
+        root: The directory that the server is registered for; empty for all sessions, and for what is not a server.
+        digest: The digest of the server's parameters: another server of the same name is not covered.
     """
 
     id: str
@@ -265,3 +267,5 @@ class Permission(Plain):
     text: str = ""
     by: str = ""
     since: float = field(default_factory=time.time)
+    root: str = ""
+    digest: str = ""

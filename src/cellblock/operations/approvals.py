@@ -57,20 +57,22 @@ class Precedents(
 class Decide(
     Request[list[str]],
     op="decide",
-    route=Route("POST", "/approvals", "Decide about what waits", scope="approve", within="decided", without=("by",)),
+    route=Route("POST", "/approvals", "Decide about what waits", scope="approve", within="decided", without=("by", "session")),
     join=one_after_the_other,
 ):
     """Allow or deny one call or several.
 
-    Answered by the ids that it was decided about.
+    Answered by the ids to which the decision applies: the same decision once more changes nothing. If all of them have ended
+    otherwise, that is an error, which says why.
 
     Attributes:
-        ids: The ids of pending approvals. Those that are unknown, or decided already, are left out of the answer.
+        ids: The ids of pending approvals. Those that are unknown, or have ended otherwise, are left out of the answer.
         allow: Whether it may be done.
         always: Allow the same tool, or the same call, from now on.
         by: Who decides, for the record.
         answer: The values of the form, by field, if an MCP server asks (kind 'question').
         reason: Why it is denied. The code that asked gets it in its error.
+        session: Only requests of this session (name or id); empty for all.
     """
 
     ids: _Ids
@@ -79,6 +81,7 @@ class Decide(
     by: str = ""
     answer: Mapping[str, Any] = field(default_factory=dict)
     reason: Annotated[str, Limits(max_length=500)] = ""
+    session: _Session = ""
 
 
 class Allowed(

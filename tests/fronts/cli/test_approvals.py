@@ -142,7 +142,7 @@ async def test_what_a_server_asks_is_answered_from_elsewhere(tmp_path: Path, cap
     process = subprocess.Popen(
         command("exec", "--name", "asks", ASK), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    await eventually(lambda: bool(pending(capsys)))
+    await eventually(lambda: bool(pending(capsys)), 60)  # the MCP server has to start
     (waits,) = pending(capsys)
     with terminal(*command("approvals", "pending"), columns=200) as screen:
         screen.wait_for("May I? (yes: boolean")

@@ -19,7 +19,12 @@ class Wanted(BaseModel):
 def test_a_body_is_what_a_model_wants_or_an_error_that_names_the_field() -> None:
     assert parse(b"", Wanted).name == "default"
     assert parse(b'{"name": "x", "more": 1}', Wanted).name == "x"
-    for body, what in ((b'{"name": 1}', "^name: "), (b"[]", "^body: "), (b"{", "^body: "), (b"\xff", "^body: ")):
+    for body, what in (
+        (b'{"name": 1}', "^name: "),
+        (b"[]", "^body: "),
+        (b"{", "^the body is not"),
+        (b"\xff", "^the body is not UTF-8"),
+    ):
         with pytest.raises(InvalidInputError, match=what):
             parse(body, Wanted)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import pytest
 
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.e2b.serve import HOME, serve, workspace_for
+from cellblock.service.store.tokens import Tokens
 from fronts.e2b.conftest import run
+from fronts.e2b.test_processes import STREAM, bash, envelope
 from gateways import Gateway, own_gateway, token
 from processes import eventually
 
@@ -106,6 +110,29 @@ def test_tokens_that_may_only_look_run_nothing(public: str) -> None:
             assert client.get("/health").status_code == 200
             for method, path in REQUESTS:
                 assert client.request(method, path, json={"code": "1"}).status_code == 403, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["code", "program"])
+def test_a_stream_ends_with_its_token(public: str, kind: str) -> None:
+    """It breaks off, so that it does not seem whole."""
+    secret, made = Tokens().create("test", ("run",))
+    options: dict[str, Any] = {"json": {"code": "import time\nprint('begun', flush=True)\ntime.sleep(100)"}}
+    if kind == "program":
+        options = {"content": envelope(bash("echo begun; sleep 100")), "headers": {"Content-Type": STREAM}}
+    path = "/execute" if kind == "code" else "/process.Process/Start"
+    with httpx.Client(base_url=public, timeout=60, verify=False, headers={"X-Access-Token": secret}) as client:
+        with client.stream("POST", path, **options) as stream:
+            pieces = stream.iter_bytes()
+            said = next(pieces)
+            while b"begun" not in said and base64.b64encode(b"begun\n") not in said:
+                said += next(pieces)
+            Tokens().revoke(made.id)
+            revoked = time.monotonic()
+            with pytest.raises(httpx.RemoteProtocolError):
+                list(pieces)
+        assert time.monotonic() - revoked < 10  # within a second, and the machine may be busy
+        assert client.request("POST", path, **options).status_code == 401
 
 
 def test_the_workspace_has_the_name_that_programs_know_where_the_sandbox_can_give_it(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cellblock.fronts.e2b.results import messages, result
-from cellblock.fronts.jupyter.json_values import MAX_VALUES
 from cellblock.model import CodeExecutionResult, ErrorInfo, OutputItem
+from cellblock.model.untrusted import MAX_VALUES
 
 
 def told(kind: str, data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def test_data_with_more_values_than_can_be_parsed_at_once_is_left_out() -> None:
     item = OutputItem("display_data", text="frame", data={"text/plain": "frame", "e2b/data": large})
     assert told("display", item.to_dict(raw=True)) == [
         {"type": "result", "is_main_result": False, "text": "frame"},
-        {"type": "stderr", "text": "[cellblock] e2b/data is left out: it has too many values\n"},
+        {"type": "stderr", "text": "[cellblock] e2b/data is left out: it has more than 40,000 values\n"},
     ]
 
 

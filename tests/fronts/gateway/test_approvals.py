@@ -24,7 +24,7 @@ async def waiting(api: httpx.Client, session: str) -> list[dict[str, Any]]:
         pending: list[dict[str, Any]] = api.get("/approvals", params={"session": session}).json()["pending"]
         return pending
 
-    await eventually(lambda: bool(found()))
+    await eventually(lambda: bool(found()), 60)  # an MCP server may have to start
     return found()
 
 
@@ -43,7 +43,10 @@ async def test_a_command_waits_for_its_decision(api: httpx.Client, allow: bool, 
     assert "echo done" in pending["text"]
     body = {"ids": [pending["id"], "unknown"], "allow": allow}
     assert api.post("/approvals", json=body).json() == {"decided": [pending["id"]]}
-    assert api.post("/approvals", json=body).json() == {"decided": []}
+    assert api.post("/approvals", json=body).json() == {"decided": [pending["id"]]}  # a button is pressed twice
+    refused = api.post("/approvals", json={"ids": [pending["id"]], "allow": not allow})
+    assert (refused.status_code, refused.json()["code"]) == (409, "state")
+    assert f"the request {pending['id']} was {'allowed' if allow else 'denied'} already by test" in refused.json()["detail"]
     await eventually(lambda: api.get(f"/executions/{number}").json()["state"] == "done")
     with api.stream("GET", f"/executions/{number}/events") as answer:
         events = answer.read().decode()
@@ -65,7 +68,12 @@ async def test_who_may_decide(gateway: Gateway, api: httpx.Client) -> None:
         assert foreign.post("/approvals", json=body).json() == {"decided": []}
     with gateway.client(token("approve", session="one")) as own:
         assert own.post("/approvals", json=body).json() == {"decided": [pending["id"]]}
+        assert own.post("/approvals", json=body).json() == {"decided": [pending["id"]]}
+        assert own.post("/approvals", json={**body, "allow": False}).status_code == 409
         assert own.post("/kernels/one/execute", json={"code": "1"}).status_code == 403
+    with gateway.client(token("approve", session="two")) as foreign:  # nor is it told how the request has ended
+        for allow in (True, False):
+            assert foreign.post("/approvals", json={**body, "allow": allow}).json() == {"decided": []}
     await eventually(lambda: api.get(f"/executions/{number}").json()["state"] == "done")
 
 

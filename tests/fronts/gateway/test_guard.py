@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.app import make_app
@@ -218,3 +220,106 @@ def test_without_tokens_only_this_machine_is_served() -> None:
             check_address(host, auth=False)
     with own_gateway(auth=False) as open_to_all:
         assert httpx.get(f"{open_to_all.url}/nowhere").status_code == 404
+
+
+def test_half_sent_logins_of_one_address_stop_nobody(gateway: Gateway) -> None:
+    head = f"POST /console/login HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 90\r\n\r\n{"
+    connections = []
+    try:
+        for _ in range(600):
+            connections.append(socket.create_connection(("127.0.0.1", gateway.port)))
+            connections[-1].sendall(head.encode())
+        with gateway.client(token("read")) as client:
+            assert client.get("/health").status_code == 200
+            assert client.get("/console").status_code == 200
+            assert client.get("/kernels").status_code == 200
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("path", ["/health", "/", "/docs", "/console"])
+def test_public_paths_take_no_body(gateway: Gateway, path: str) -> None:
+    with gateway.client() as client:
+        answer = client.request("GET", path, content=b"x")
+        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+        assert client.post("/console/login", json={"code": "x" * 2000}).status_code == 413
+
+
+def read_on(socket: ClientConnection) -> None:
+    """Read from a WebSocket until it ends."""
+    while True:
+        socket.recv(timeout=20)
+
+
+class Revoked:
+    """A token, and seconds until what was open with it has ended."""
+
+    def __init__(self, *scopes: str) -> None:
+        self.text, made = Tokens().create("test", scopes)
+        self.number = made.id
+        self.at = 0.0
+
+    def revoke(self) -> None:
+        Tokens().revoke(self.number)
+        self.at = time.monotonic()
+
+    def check(self) -> None:
+        assert time.monotonic() - self.at < 5  # within a second, and the machine may be busy
+
+
+def test_a_web_socket_ends_with_its_token(gateway: Gateway) -> None:
+    own = Revoked("run")
+    with gateway.client(token("admin")) as client:
+        kernel = client.post("/kernels", json={}).json()["kernel_id"]
+        execution = client.post(f"/sessions/{kernel}/executions", json={"code": "import time; time.sleep(60)"}).json()["id"]
+        address = f"ws://127.0.0.1:{gateway.port}"
+        headers = {"Authorization": f"Bearer {own.text}"}
+        with (
+            connect(f"{address}/api/kernels/{uuid.UUID(hex=kernel)}/channels", additional_headers=headers) as channels,
+            connect(f"{address}/executions/{execution}/events", additional_headers=headers) as events,
+        ):
+            own.revoke()
+            for one in (channels, events):
+                with pytest.raises(ConnectionClosed) as closed:
+                    read_on(one)
+                assert closed.value.rcvd is not None
+                assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the token is no longer valid")
+            own.check()
+    with gateway.client(token("admin")) as client:
+        client.delete(f"/kernels/{kernel}")
+
+
+def test_a_message_with_a_revoked_token_is_not_taken(gateway: Gateway) -> None:
+    own = Revoked("run")
+    with gateway.client(token("admin")) as client:
+        kernel = client.post("/kernels", json={}).json()["kernel_id"]
+        execution = client.post(f"/sessions/{kernel}/executions", json={"code": "import time; time.sleep(3); 'done'"}).json()[
+            "id"
+        ]
+        headers = {"Authorization": f"Bearer {own.text}"}
+        with connect(f"ws://127.0.0.1:{gateway.port}/executions/{execution}/events", additional_headers=headers) as events:
+            own.revoke()
+            events.send('{"cancel": true}')
+            with pytest.raises(ConnectionClosed):
+                read_on(events)
+        assert client.get(f"/executions/{execution}/result").json()["status"] == "success"
+        client.delete(f"/kernels/{kernel}")
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_event_streams_and_long_requests_end_with_their_token(gateway: Gateway, how: str) -> None:
+    text, made = Tokens().create("test", ("run",), lifetime=1.5 if how == "expired" else None)
+    with gateway.client(text) as client, gateway.client(token("admin")) as admin:
+        kernel = admin.post("/kernels", json={}).json()["kernel_id"]
+        with ThreadPoolExecutor() as pool:
+            waits = pool.submit(client.post, f"/kernels/{kernel}/execute", json={"code": "import time; time.sleep(60)"})
+            with client.stream("GET", "/events") as stream:
+                lines = stream.iter_lines()
+                next(lines)
+                if how == "revoked":
+                    Tokens().revoke(made.id)
+                assert [line for line in lines if line][-2:][0] == "event: problem"
+            assert waits.result(20).status_code == 401
+        admin.delete(f"/kernels/{kernel}")

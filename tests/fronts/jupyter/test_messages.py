@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.errors import ProtocolError
+from cellblock.fronts.jupyter.large_json import check
 from cellblock.fronts.jupyter.messages import Message, checked, make, read_plain, read_v1, shown
 from wire_cases import brief
 
@@ -78,7 +80,7 @@ def test_a_message_of_too_many_values_is_refused() -> None:
     """Before it is parsed, which would take seconds."""
     message = Message("shell", HEADER, {}, {"many": [[]] * 60_000}, {}, [])
     for read, said in ((read_plain, message.plain), (read_v1, message.v1)):
-        with pytest.raises(ProtocolError, match="too many values"):
+        with pytest.raises(ProtocolError, match="more than 40,000 values"):
             read(said)
 
 
@@ -90,3 +92,19 @@ def test_there_are_not_too_many_buffers() -> None:
 def test_a_bundle_is_shown_as_clients_want_it() -> None:
     bundle = {"image/png": b"\x00", "application/json": '{"a": 1}', "a/x+json": "{", "text/plain": "x"}
     assert shown(bundle) == {"image/png": "AA==", "application/json": {"a": 1}, "a/x+json": "{", "text/plain": "x"}
+
+
+async def test_large_json_is_checked_in_another_process_and_sent_whole() -> None:
+    rows = [{"x": number, "y": "ü\ud800", "z": math.nan} for number in range(50_000)]
+    found = await check(json.dumps({"rows": rows}))
+    assert found is not None
+    content = {"data": shown({"application/json": found, "text/plain": "rows"}), "metadata": {"n": math.inf}}
+    message = make("iopub", "display_data", content, {}, "s")
+    expected = {"rows": [{"x": number, "y": "ü\ud800", "z": None} for number in range(50_000)]}
+    for said in (json.loads(message.parts[3]), json.loads(str(message.plain))["content"]):
+        assert said == {"data": {"application/json": expected, "text/plain": "rows"}, "metadata": {"n": None}}
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}, "content": {', "[" * 100_000, "", "[1,]", "nonsense"])
+async def test_what_is_not_json_is_not_put_into_a_message(text: str) -> None:
+    assert await check(text) is None

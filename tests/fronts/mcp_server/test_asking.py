@@ -12,7 +12,7 @@ from mcp_types import ElicitResult
 from cellblock import CodeExecutor
 from cellblock.host import Host
 from cellblock.tools.approvals.elicitation import Elicitation
-from mcp_clients import Era, connect, run, text
+from mcp_clients import Era, connect, data, run, text
 from processes import eventually
 from tool_sessions import register
 
@@ -163,3 +163,112 @@ async def test_all_of_a_server_that_is_to_be_registered_is_shown(native_host: Ho
         wanted["server_params"]["args"][1] *= 9  # type: ignore[index]
         assert "a person is shown 32,000 at most" in text(await connected.call_tool("register_mcp_server", wanted))
     assert len(shown) == 2
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_two_calls_at_once_ask_once_about_each_command(native_host: Host, tmp_path: Path, era: Era) -> None:
+    asked: list[str] = []
+    shown = asyncio.Event()
+    decide = asyncio.Event()
+
+    async def person(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        shown.set()
+        await decide.wait()
+        return ElicitResult(action="accept", content={"decision": "once"})
+
+    async with connect(native_host, tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
+        calls = [asyncio.create_task(run(connected, f"!echo {word}")) for word in ("one", "two")]
+        await shown.wait()
+        await asyncio.sleep(0.3)  # time for the other call to ask about the same command
+        decide.set()
+        assert [text(await call) for call in calls] == ["one", "two"]
+    assert [message.count("echo one") for message in asked] == [1, 0]
+    assert [message.count("echo two") for message in asked] == [0, 1]
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_two_calls_that_wait_for_one_cell_ask_once(native_host: Host, tmp_path: Path, era: Era) -> None:
+    asked: list[str] = []
+    decide = asyncio.Event()
+
+    async def person(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        await decide.wait()
+        return ElicitResult(action="accept", content={"decision": "once"})
+
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n!echo one"
+    async with connect(native_host, tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
+        cell = data(await run(connected, code, wait=0.2))["cell"]
+        calls = [asyncio.create_task(connected.call_tool("execute_ipython_cell", {"cell": cell})) for _ in range(2)]
+        await asyncio.sleep(0.3)
+        (tmp_path / "go").touch()
+        await eventually(lambda: asked)
+        decide.set()
+        assert [text(await call) for call in calls] == ["one", "one"]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_call_after_a_cancelled_one_asks_about_its_own_command(native_host: Host, tmp_path: Path, era: Era) -> None:
+    asked: list[str] = []
+    waits = asyncio.Event()
+
+    async def person(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        if "touch cancelled" in params.message:
+            await waits.wait()
+        return ElicitResult(action="accept", content={"decision": "once"})
+
+    async with connect(native_host, tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
+        first = asyncio.create_task(run(connected, "!touch cancelled"))
+        await eventually(lambda: asked)
+        first.cancel()
+        second = asyncio.create_task(run(connected, "!echo mine"))
+        await asyncio.wait([first])
+        if era == "auto":  # the client holds the question itself, and the server does not know that it has given up
+            await connected.call_tool("reset", {})
+        assert text(await second) == "mine" or era == "auto"
+    assert len([message for message in asked if "touch cancelled" in message]) == 1
+    assert not (tmp_path / "cancelled").exists()
+
+
+async def test_a_form_ends_with_its_request(native_host: Host, tmp_path: Path) -> None:
+    """The cell is stopped meanwhile: the client is told to withdraw the form, and the call is answered."""
+    asked: list[str] = []
+    withdrawn = asyncio.Event()
+
+    async def person(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        try:
+            return await asyncio.Event().wait()  # type: ignore[return-value]  # it never ends
+        finally:
+            withdrawn.set()
+
+    options: dict[str, Any] = {"approve": "ask", "approve_shell_cmds": True}
+    async with connect(native_host, tmp_path, "legacy", person, **options) as connected:
+        call = asyncio.create_task(run(connected, "!echo one", timeout=600))
+        await eventually(lambda: asked)
+        await connected.call_tool("reset", {})
+        await call
+        await withdrawn.wait()
+
+
+async def test_the_choice_for_a_host_covers_this_host_alone(native_host: Host, tmp_path: Path) -> None:
+    config = tmp_path / "sandbox.json"
+    config.write_text('{"network": {"ask": true}}')
+    (tmp_path / "workspace").mkdir()
+    asked: list[str] = []
+
+    async def person(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        _, always, _ = params.requested_schema["properties"]["decision"]["enum"]
+        assert always == f"always in this session: {'one' if len(asked) == 1 else 'two'}.invalid port 80"
+        return ElicitResult(action="accept", content={"decision": always})
+
+    code = "import urllib.request as r\nfor name in ('one', 'one', 'two'):\n"
+    code += "    try: r.urlopen(f'http://{name}.invalid/')\n    except OSError: pass"
+    options: dict[str, Any] = {"approve": "ask", "sandbox_config": config}
+    async with connect(native_host, tmp_path / "workspace", "legacy", person, **options) as connected:
+        await run(connected, code)
+    assert len(asked) == 2

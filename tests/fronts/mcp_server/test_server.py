@@ -134,12 +134,13 @@ async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> None:
-    person = Person("no", "once", "always for this tool")
+    person = Person("no", "once", "always in this session: exactly this command", "no")
     async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
         assert "the command was not approved" in text(await run(connected, "!echo one"))
         assert text(await run(connected, "!echo one")) == "one"
-        assert text(await run(connected, "!echo two\n!echo three")) == "two\nthree"
-        assert len(person.asked) == 3
+        assert text(await run(connected, "!echo two\n!echo two")) == "two\ntwo"
+        assert "the command was not approved" in text(await run(connected, "!echo three"))
+        assert len(person.asked) == 4
         assert person.asked[0].startswith("The code wants to run a command: shell.shell(command='echo one', ")
 
 
@@ -232,7 +233,7 @@ async def call_once(connected: Client, arguments: dict[str, Any], tool: str = "r
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_person_is_asked_about_tools(client: Connect, tmp_path: Path, era: Era) -> None:
-    person = Person("yes", "always for this tool")
+    person = Person("yes", "always in this session: tool convert_time of server time")
     async with client(tmp_path, era, person, approve="ask") as connected:
         registered = await connected.call_tool("register_mcp_server", {"server_name": "time", "server_params": TIME})
         assert "from mcptools.time." in text(registered)

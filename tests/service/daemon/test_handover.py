@@ -136,14 +136,22 @@ def project(tmp_path: Path) -> Iterator[Project]:
     one.cellblock("daemon", "stop")
 
 
+WAITS = """
+import os, time
+y = 1
+while not os.path.exists('go'):
+    time.sleep(0.05)
+print('whole', y)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_sessions_go_on_whenever_cellblock_is_installed_again(project: Project) -> None:
     assert project.cellblock("exec", "demo", "x = 0; x") == "0\n"
     daemons = [project.about()["pid"]]
-    os.mkfifo(project.workspace / "go")
     with subprocess.Popen(
-        [f"{project.venv}/bin/cellblock", "exec", "runs", "y = 1; open('go').read(); print('whole', y)"],
+        [f"{project.venv}/bin/cellblock", "exec", "--timeout", "900", "runs", WAITS],
         cwd=project.workspace,
         env=project.environment,
         stdout=subprocess.PIPE,
@@ -160,18 +168,27 @@ async def test_sessions_go_on_whenever_cellblock_is_installed_again(project: Pro
             assert about["problems"] == []
             daemons.append(about["pid"])
         (project.workspace / "go").write_text("")
-        assert running.communicate(timeout=60)[0] == "whole 1\n"
+        assert running.communicate(timeout=120)[0] == "whole 1\n"
     assert len({*daemons}) == len(daemons)
     assert project.cellblock("exec", "runs", "y") == "1\n"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_what_would_be_lost_is_waited_for_and_named(project: Project) -> None:
     project.cellblock("exec", "demo", "x = 41")
     before = project.about()["pid"]
     with subprocess.Popen(
-        [f"{project.venv}/bin/cellblock", "exec", "asks", "!echo yes", "-o", "approve_shell_cmds=true"],
+        [
+            f"{project.venv}/bin/cellblock",
+            "exec",
+            "asks",
+            "!echo yes",
+            "-o",
+            "approve_shell_cmds=true",
+            "-o",
+            "approval_timeout=900",
+        ],
         cwd=project.workspace,
         env=project.environment,
         stdout=subprocess.PIPE,
@@ -189,7 +206,7 @@ async def test_what_would_be_lost_is_waited_for_and_named(project: Project) -> N
         assert project.about()["pid"] == before
         assert "session 'asks': it waits for a decision" in project.cellblock("doctor")
         project.cellblock("approvals", "allow", pending()[0]["id"])
-        assert asking.communicate(timeout=60)[0] == "yes\n"
+        assert asking.communicate(timeout=120)[0] == "yes\n"
     assert project.cellblock("exec", "demo", "x + 1") == "42\n"
     await eventually(lambda: project.about()["pid"] != before)
     assert project.about()["problems"] == []

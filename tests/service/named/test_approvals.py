@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cellblock import Approvals, Host
 from cellblock.service.named import checkpoints
@@ -112,3 +113,63 @@ async def test_branches_share_no_decision_and_no_permission(sessions: NamedSessi
     again = await sessions.create("parent", APPROVED)
     assert sessions.approvals.allowed(again.record.kernel_id) == []
     await asked(again, "call")
+
+
+async def test_a_permission_of_an_older_version_is_dropped(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+    """It does not say which server it is for."""
+    named = await sessions.create("one", APPROVED)
+    first = submit(sessions, named, ASKS, live=True)
+    await eventually(lambda: sessions.approvals.waiting())
+    await sessions.approvals.decide((sessions.approvals.waiting()[0].id,), allow=True, always="tool")
+    await first.wait()
+    (permission,) = sessions.approvals.allowed()
+    registry = sessions.approvals._registry
+    registry.allow(permission, ("shell", "shell", "shell", ""))  # under the same id
+    later = await after_a_kill(sessions, zygote_host, state)
+    assert later.approvals.allowed() == []
+    again = submit(later, await later.create("one"), ASKS, live=True)
+    await eventually(lambda: later.approvals.waiting())
+    assert later.approvals._registry.permissions() == []
+    await later.approvals.decide((later.approvals.waiting()[0].id,), allow=False)
+    await again.wait()
+    await later.close()
+
+
+async def test_an_answer_that_comes_too_late_is_told_why(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", APPROVED)
+    execution = submit(sessions, named, ASKS, live=True)
+    await eventually(lambda: sessions.approvals.waiting())
+    (asked,) = sessions.approvals.waiting()
+    assert sessions.approvals.why_ended(asked.id) == ""
+    await named.session.interrupt()
+    await execution.wait()
+    for allow in (True, False):
+        assert await sessions.approvals.decide((asked.id,), allow=allow) == []
+    assert sessions.approvals.why_ended(asked.id).startswith(f"the request {asked.id} was withdrawn already")
+    assert sessions.approvals.why_ended("other") == ""
+
+
+async def test_the_same_decision_once_more_changes_nothing(sessions: NamedSessions) -> None:
+    approvals = sessions.approvals
+    named = await sessions.create("one", APPROVED)
+    once: dict[str, Any] = {"allow": True}
+    always, tool, no = {**once, "always": "call"}, {**once, "always": "tool"}, {"allow": False}
+    for first, again, others in (
+        (once, [once], [no, always]),
+        ({**no, "reason": "no"}, [no], [once, always]),
+        (always, [always, once], [tool, no]),
+    ):
+        execution = submit(sessions, named, ASKS, live=True)
+        await eventually(lambda: approvals.waiting())
+        (asked,) = approvals.waiting()
+        assert await approvals.decide((asked.id,), session="other", **first) == []
+        assert await approvals.decide((asked.id,), session="one", **first) == [asked.id]
+        for decision in again:
+            assert await approvals.decide((asked.id,), **decision) == [asked.id]
+            assert await approvals.decide((asked.id,), session="other", **decision) == []
+        for decision in others:
+            assert await approvals.decide((asked.id,), **decision) == []
+        assert approvals.why_ended(asked.id)
+        assert approvals.why_ended(asked.id, "other") == ""
+        await execution.wait()
+    assert [permission.scope for permission in approvals.allowed()] == ["call"]

@@ -23,7 +23,7 @@ async def test_a_question_waits_and_is_answered_or_refused(sessions: NamedSessio
     approvals = sessions.approvals
     for answer in ({"yes": True}, None):
         execution = submit(sessions, named, ASK, live=True)
-        await eventually(lambda: approvals.waiting())
+        await eventually(lambda: approvals.waiting(), 60)  # a server starts
         (asked,) = approvals.waiting(named.record.kernel_id)
         assert (asked.kind, asked.server, asked.execution) == ("question", "bad", execution.record.id)
         assert asked.text == "MCP server 'bad' asks: May I?"
@@ -33,7 +33,9 @@ async def test_a_question_waits_and_is_answered_or_refused(sessions: NamedSessio
         with pytest.raises(InvalidInputError, match="not a field of that form"):
             await approvals.decide((asked.id,), allow=True, answer={"yes": "perhaps"})
         assert await approvals.decide((asked.id,), allow=answer is not None, answer=answer) == [asked.id]
-        assert await approvals.decide((asked.id,), allow=False) == []
+        assert await approvals.decide((asked.id,), allow=answer is not None, answer=answer) == [asked.id]
+        assert await approvals.decide((asked.id,), allow=answer is None) == []
+        assert await approvals.decide((asked.id,), allow=True, answer={"yes": False}) == []
         assert ("accept" if answer else "decline") in (await execution.wait()).output
         assert approvals.waiting() == []
         kinds = [

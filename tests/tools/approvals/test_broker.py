@@ -15,6 +15,7 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.decisions import Decision
 from cellblock.tools.approvals import broker as module
 from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.call import Origin
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rule, Rules
 from processes import eventually
@@ -338,3 +339,48 @@ async def test_names_that_look_like_more_than_names_are_quoted() -> None:
     with pytest.raises(StateError) as caught:
         await request.reject()
     assert str(caught.value).isprintable()
+
+
+async def test_a_permission_covers_no_other_server_of_the_same_name() -> None:
+    asked: list[ApprovalRequest] = []
+    broker = Broker(ask=asked.append)
+    first = Origin("/work", "aa")
+
+    async def call(origin: Origin) -> bool:
+        """Return whether a person was asked, who allows it for good."""
+        before = len(asked)
+        task = asyncio.create_task(broker.decide("tool", "docs", "get", {}, origin=origin))
+        while not task.done() and len(asked) == before:
+            await asyncio.sleep(0)
+        if len(asked) > before:
+            await asked[-1].accept(always="tool")
+        assert (await task).allowed
+        return len(asked) > before
+
+    assert await call(first)
+    assert not await call(first)
+    assert await call(Origin("/work/inner", "aa"))
+    assert await call(Origin("/work", "bb"))
+    assert not await call(first)
+
+
+async def test_a_rule_that_names_a_server_means_the_first_one_of_that_name() -> None:
+    rules = Rules((Rule("allow", server="docs"), Rule("allow", server="wiki", root="/work", digest="aa")))
+    broker = Broker(rules)
+    assert (await broker.decide("tool", "docs", "get", {}, origin=Origin("/work", "aa"))).allowed
+    assert not (await broker.decide("tool", "docs", "get", {}, origin=Origin("/work", "bb"))).allowed
+    assert not (await broker.decide("tool", "docs", "get", {}, origin=Origin("/inner", "aa"))).allowed
+    assert (await broker.decide("tool", "wiki", "get", {}, origin=Origin("/work", "aa"))).allowed
+    assert not (await broker.decide("tool", "wiki", "get", {}, origin=Origin("/work", "bb"))).allowed
+
+
+async def test_a_permission_to_register_a_server_is_for_these_parameters() -> None:
+    broker = Broker(ask=lambda _: None)
+    waits = asyncio.create_task(broker.decide("server", "docs", "register", {"command": "one"}))
+    while not broker.pending:
+        await asyncio.sleep(0)
+    await next(iter(broker.pending.values())).accept(always="tool")
+    assert (await waits).allowed
+    broker.ask = None
+    assert (await broker.decide("server", "docs", "register", {"command": "one"})).allowed
+    assert not (await broker.decide("server", "docs", "register", {"command": "other"})).allowed

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.errors import InvalidInputError
-from cellblock.tools.approvals.call import MAX_DEPTH, Call, parse
+from cellblock.tools.approvals.call import Call
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -41,26 +41,6 @@ def test_changing_arguments_changes_nothing() -> None:
     assert call.arguments == {"path": "/a", "more": [1]}
 
 
-def nested(depth: int) -> bytes:
-    return b"[" * depth + b"]" * depth
-
-
-def test_nesting_is_bounded() -> None:
-    assert parse(nested(MAX_DEPTH))
-    for depth in (MAX_DEPTH + 1, 5_000, 200_000):
-        with pytest.raises(InvalidInputError):
-            parse(nested(depth))
-    assert parse(b"[" + b"[]," * 500 + b"[]]")
-    with pytest.raises(InvalidInputError, match="deeper"):
-        parse(b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1))
-
-
-@pytest.mark.parametrize("text", [b"", b"{", b"NaN", b"[Infinity]", b"\xff", b"9" * 10_000, b"{'a':1}"])
-def test_garbage_is_refused(text: bytes) -> None:
-    with pytest.raises(InvalidInputError):
-        parse(text)
-
-
 @pytest.mark.parametrize("arguments", [[1], "x", None, {1: 2}, {"a": {1, 2}}, {"a": float("nan")}, {"a": float("inf")}])
 def test_what_is_no_json_object_is_no_arguments(arguments: Any) -> None:
     with pytest.raises(InvalidInputError):
@@ -69,11 +49,3 @@ def test_what_is_no_json_object_is_no_arguments(arguments: Any) -> None:
 
 def test_a_lone_surrogate_survives() -> None:
     assert Call.freeze("tool", "s", "t", {"a": "\ud800"}).arguments == {"a": "\ud800"}
-
-
-@given(st.binary(max_size=200))
-def test_only_documented_errors_come_out(text: bytes) -> None:
-    try:
-        parse(text)
-    except InvalidInputError:
-        pass

@@ -211,8 +211,12 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     ("name", "text", "said"),
     [
         ("keys.toml", "a" + ".a" * 30_000 + " = 1", "200 dots"),
-        ("arrays.toml", "a = " + "[" * 50_000, "nested too deeply"),
-        ("arrays.json", "[" * 200_000, "nested too deeply"),
+        ("arrays.toml", "a = " + "[" * 5_000, "nested too deeply"),
+        ("arrays.json", "[" * 30_000, "nested deeper"),
+        ("many.json", "[" * 200_000, "40,000 values"),
+        ("many.toml", "a = [" + "1," * 30_000 + "]", "10,000 keys"),
+        ("twice.json", '{"default": "ask", "default": "allow"}', "there twice"),
+        ("wide.toml", "# " + "x" * 200_000, "131,072 bytes"),
         ("large.toml", "# " + "x" * 2_000_000, "1048576 bytes"),
     ],
 )

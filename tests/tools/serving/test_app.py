@@ -194,15 +194,24 @@ async def test_headers_without_end_are_cut_off() -> None:
 
 
 async def test_a_body_of_many_small_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def parsed(body: bytes) -> object:
+    def parsed(body: bytes, **options: object) -> object:
         raise AssertionError
 
-    monkeypatch.setattr(app, "parse", parsed)
+    monkeypatch.setattr(app, "parse_json", parsed)
     many = b'{"server_name":"files","tool":"read","arguments":{"a":[' + b",".join([b"{}"] * 150_000) + b"]}}"
     async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
         answer = await raw(port, request(many))
     assert status(answer) == 400
-    assert b"JSON tokens" in answer
+    assert b"more than 40,000 values" in answer
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+async def test_a_body_in_another_encoding_is_refused(encoding: str) -> None:
+    """Python's decoder would take it. In it, what is counted are bytes of other characters."""
+    hidden = '{"server_name":"files","tool":"read","arguments":{"a":["\u0122",' + ",".join(["{}"] * 30_000) + "]}}"
+    async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
+        answer = await raw(port, request(hidden.encode(encoding)))
+    assert status(answer) == 400
 
 
 async def test_commas_in_a_text_are_no_values() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,41 @@ def test_worktrees_in_the_workspace_are_found(tmp_path: Path) -> None:
 def test_what_lies_elsewhere_or_in_git_itself_is_not_the_workspaces(tmp_path: Path) -> None:
     written(tmp_path / ".gitmodules", "path = ../outside\npath = .\npath = .git/modules/x\npath = /etc\npath = in/../../out\n")
     assert find_repositories(str(tmp_path)) == []
+
+
+def test_settings_are_read_as_git_reads_them(tmp_path: Path) -> None:
+    text = '[submodule "a"] path = a\n[submodule "b"]\n\tPATH=b # of ours\n\tpath = "c;d"\n\tpathos = e\n\tpath\n\tpath =\n'
+    written(tmp_path / ".gitmodules", text)
+    assert find_repositories(str(tmp_path)) == ["a/.git", "b/.git", "c;d/.git"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " " * 260_000,
+        "\n" * 260_000,
+        "path = ..\n" * 26_000,
+        "path=" + " x" * 130_000,
+        "[" * 260_000,
+        "path" + " " * 250_000 + "= a",
+    ],
+)
+def test_files_that_a_session_wrote_are_read_in_a_moment(tmp_path: Path, text: str) -> None:
+    """The process that reads them starts the kernels of other sessions, too."""
+    written(tmp_path / ".gitmodules", text)
+    for number in range(20):
+        written(tmp_path / f".git/modules/{number}/config", text)
+    begin = time.thread_time()
+    find_repositories(str(tmp_path))
+    assert time.thread_time() - begin < 1  # 20 ms on an idle machine, and minutes with a regular expression that goes back
+
+
+def test_a_tree_without_end_is_left(tmp_path: Path) -> None:
+    for path in itertools.product("abcdefgh", repeat=4):
+        (tmp_path / ".git/modules" / "/".join(path)).mkdir(parents=True, exist_ok=True)
+    begin = time.thread_time()
+    assert find_repositories(str(tmp_path)) == []
+    assert time.thread_time() - begin < 1
 
 
 def test_there_are_only_so_many(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 app = new_app("Decide about tool calls, commands and hosts, and see what was decided.", no_args_is_help=False)
 _MAX_SHOWN = 200  # characters of a call
+_SHORTEST = 6  # characters of an id that stand for all of it
 _CUT = "only the beginning of its arguments is on record"
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
@@ -186,8 +187,8 @@ def _all_of(chosen: list[str], done: list[str], why: str, where: str) -> int:
 
 
 def _complete(given: str, known: list[str]) -> str:
-    """Return the only id with this prefix, if there is exactly one."""
-    found = [each for each in known if each.startswith(given)]
+    """Return the only id with this prefix, if there is exactly one. A short prefix could mean a later request by accident."""
+    found = [each for each in known if each.startswith(given) and len(given) >= _SHORTEST]
     return found[0] if len(found) == 1 else given
 
 

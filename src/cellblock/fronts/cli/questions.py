@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from cellblock.common.terminal import printable
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.fronts.cli.client import connect
 from cellblock.fronts.cli.forms import fields_of, read_line
 from cellblock.fronts.cli.output import painted
@@ -21,6 +22,9 @@ from cellblock.service.daemon.connection import SessionConnection
 _PIECE = 64 * 1024
 _ALWAYS = {"c": "call", "t": "tool"}
 _KINDS = {"shell": "command"}
+_STILL = 0.7
+"""Seconds for which answers are ignored after a question took the place of another: they may be meant for that one."""
+
 _ELSEWHERE = {"accepted": "somebody else has allowed it", "rejected": "somebody else has denied it"}
 
 
@@ -47,6 +51,7 @@ class Questions:
         self._typed = b""
         self._control: SessionConnection | None = None
         self._echo: list[Any] | None = None
+        self._moved = -_STILL
 
     @property
     def open(self) -> bool:
@@ -77,6 +82,7 @@ class Questions:
             why = _ELSEWHERE.get(decided["state"]) or printable(decided.get("reason") or "its code was stopped", lines=False)
             say(f"\nit no longer waits: {why}")
             if self._open and self._open[0] is not first:
+                self._moved = time.monotonic()
                 self._show()
 
     def read(self) -> str:
@@ -96,6 +102,10 @@ class Questions:
         data, newline, self._typed = self._typed.partition(b"\n")
         line = data.decode("utf-8", "replace") if data or newline else None
         first = self._open[0]
+        if first.approval and line is not None and time.monotonic() - self._moved < _STILL:
+            say("another question has just taken the place of the one before: answer again")
+            self._show()
+            return ""
         if first.approval:
             self._decide(first.approval, line)
             return ""
@@ -127,6 +137,8 @@ class Questions:
             filled_in = read_line(question, line) if line and line.strip() else {}
             request = Decide((question["id"],), bool(line and line.strip()), by="terminal", answer=filled_in)
             self.tell(request)
+        except StateError as error:
+            say(f"cellblock: {error}")
         except InvalidInputError as error:
             say(f"cellblock: {error}")
             self._show()
@@ -144,7 +156,10 @@ class Questions:
             self._show()
             return
         self._next()
-        self.tell(Decide((approval["id"],), answer != "n", _ALWAYS.get(answer, ""), by="terminal"))
+        try:
+            self.tell(Decide((approval["id"],), answer != "n", _ALWAYS.get(answer, ""), by="terminal"))
+        except StateError as error:
+            say(f"cellblock: {error}")
 
     def _add(self, question: _Question) -> None:
         self._open.append(question)
@@ -166,7 +181,7 @@ class Questions:
             if kind == "question":
                 print(f"{fields_of(first.approval)}; nothing to refuse > ", end="", flush=True)
                 return
-            print("allow it? [y]es, [n]o, [c]: this call always, [t]: this tool always > ", end="", flush=True)
+            print(f"allow it? {_choices(first.approval)} > ", end="", flush=True)
         elif first.password:
             self._set_echo(on=False)
 
@@ -191,6 +206,16 @@ class Questions:
             silent = termios.tcgetattr(0)
             silent[3] &= ~termios.ECHO
             termios.tcsetattr(0, termios.TCSADRAIN, silent)
+
+
+def _choices(approval: Mapping[str, Any]) -> str:
+    """Return the choices about a call. Each says what it covers."""
+    given = approval["arguments"]
+    one, all_ = {
+        "shell": ("this command", "every command"),
+        "network": (f"{given.get('host')} port {given.get('port')}", "every host"),
+    }.get(approval["kind"], ("exactly this call", f"every call of {approval['server']}.{approval['tool']}"))
+    return printable(f"[y]es, [n]o; in this session always [c]: {one}, [t]: {all_}", lines=False)
 
 
 class _Question:

@@ -100,9 +100,11 @@ def list_(root: Root = "mcptools", as_json: Json = False) -> int:
     from cellblock.tools.registry.servers import ServerRegistry
 
     paths = [tool.path for tool in search.tools(root)]
-    names = ServerRegistry().names()
+    registry = ServerRegistry()
+    names = registry.names()
     if wants_json(as_json):
-        print_json({"servers": names, "tools": paths})
+        registered = [{"name": name, "root": root, "digest": digest} for name, root, digest in registry.all()]
+        print_json({"servers": names, "registered": registered, "tools": paths})
         return OK
     rows = [(name, sum(1 for path in paths if path.startswith(f"{name}."))) for name in names]
     print_table(("server", f"tools in {root}"), rows, empty="No server is registered: 'cellblock tools add' registers one.")

@@ -444,7 +444,7 @@ class Client:
             reason: Why it may not be done, for the code that asked.
 
         Returns:
-            Which of them still waited.
+            The ids to which the decision applies: they waited, or had been decided in the same way.
         """
         return self._ask(Decide(ids, allow, always, answer=dict(answer or {}), reason=reason))
 

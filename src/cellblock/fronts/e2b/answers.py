@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import PlainTextResponse, Response
 
 from cellblock.errors import InvalidInputError
+from cellblock.fronts.gateway.bodies import parse_body
 from cellblock.fronts.problems import Problem
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def parse(body: bytes, model: type[_Model]) -> _Model:
         InvalidInputError: It is not valid JSON, or does not fit the model.
     """
     try:
-        return model.model_validate_json(body or b"{}")
+        return model.model_validate(parse_body(body or b"{}"))
     except ValidationError as wrong:
         first = wrong.errors()[0]
         raise InvalidInputError(f"{'.'.join(map(str, first['loc']))[:200] or 'body'}: {first['msg']}") from None

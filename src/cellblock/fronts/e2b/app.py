@@ -44,10 +44,6 @@ class ContextRequest(BaseModel):
 class E2BGuard(Guard):
     """The gateway's guard, as E2B's clients meet it."""
 
-    def is_upload(self, scope: Scope) -> bool:
-        """See `Guard`."""
-        return scope.get("method") == "POST" and scope["path"] == "/files"
-
     def token_in(self, scope: Scope, headers: Headers) -> str:
         """See `Guard`."""
         sent = next((value for name, value in scope["headers"] if name == b"x-access-token"), b"")
@@ -78,6 +74,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
         if check is not None:
             check.close()
 
+    upload = Route("/files", files.upload, methods=["POST"])
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -87,7 +84,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
             Route("/contexts/{context}", remove_context, methods=["DELETE"]),
             Route("/contexts/{context}/restart", restart_context, methods=["POST"]),
             Route("/files", files.download, methods=["GET"]),
-            Route("/files", files.upload, methods=["POST"]),
+            upload,
             *filesystem.ROUTES,
             *processes.ROUTES,
         ],
@@ -99,7 +96,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
     app.state.programs = programs
     app.state.watchers = watchers
     app.state.max_upload = options.max_upload
-    return Traced(E2BGuard(allowed(app), options, check))
+    return Traced(E2BGuard(allowed(app), options, check, [upload]))
 
 
 def allowed(app: ASGIApp) -> ASGIApp:

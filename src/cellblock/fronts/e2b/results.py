@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from cellblock.fronts.jupyter.json_values import has_too_many_values
+from cellblock.errors import InvalidInputError
 from cellblock.model import OutputItem, holds_json
+from cellblock.model.untrusted import MAX_VALUES, large_json, parse_json
 
 _FIELDS = {
     "text/html": "html",
@@ -43,10 +43,10 @@ def messages(event: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield _output(data["name"], data["text"])
         case "display" if data["kind"] != "error":
             item = OutputItem.from_dict(data)
-            large = [mime for mime, value in item.data.items() if _is_too_large(mime, value)]
+            large = large_json(item.data)
             yield result(item, without=large)
             for mime in large:
-                yield _output("stderr", f"[cellblock] {mime} is left out: it has too many values\n")
+                yield _output("stderr", f"[cellblock] {mime} is left out: it has more than {MAX_VALUES:,} values\n")
         case "gap":
             yield _output(
                 "stderr", f"[cellblock] {data['dropped']} outputs came faster than they were read, and are not kept\n"
@@ -92,19 +92,14 @@ def result(item: OutputItem, without: Collection[str] = ()) -> dict[str, Any]:
     return made
 
 
-def _is_too_large(mime: str, value: str | bytes) -> bool:
-    """Return whether a value is JSON that would take the loop too long to parse."""
-    return isinstance(value, str) and holds_json(mime, value) and has_too_many_values(value.encode("utf-8", "replace"))
-
-
 def _value(mime: str, value: str | bytes) -> Any:
     """Return a value as it is in JSON: data as they are, and bytes for base64."""
     if isinstance(value, bytes) or not holds_json(mime, value):
         return value
     try:
         # Not every parser of JSON takes NaN and the infinities, which Python's writes.
-        return json.loads(value, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
+        return parse_json(value, null_for_nan=True)
+    except InvalidInputError:
         return value
 
 

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cellblock.common.version import __version__
@@ -152,9 +153,15 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
-    guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check)
+    guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check, _uploads())
     app.outside = Traced(metrics.Meter(readable(guarded, options.allowed_origins)))
     return app
+
+
+def _uploads() -> list[BaseRoute]:
+    """Return the routes whose bodies are files."""
+    routes = [*files.router.routes, *saving.router.routes]
+    return [route for route in routes if getattr(route, "endpoint", None) in (files.write_file, saving.load)]
 
 
 def readable(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:

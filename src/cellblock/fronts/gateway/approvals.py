@@ -10,16 +10,16 @@ from fastapi import APIRouter, Request
 
 from cellblock.errors import NotFoundError
 from cellblock.fronts.gateway.access import link_of
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add
 from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
 from cellblock.service.store.tokens import Token
 
-router = APIRouter(tags=["Approvals"])
+router = APIRouter(tags=["Approvals"], route_class=CheckedRoute)
 
 
 async def _decided(request: Request, caller: Token, asked: Decide) -> list[str]:
-    ids = await _own(request, caller, asked.ids, Pending)
-    return await link_of(request).call(replace(asked, ids=ids, by=caller.name))
+    return await link_of(request).call(replace(asked, session=caller.session, by=caller.name))
 
 
 async def _revoked(request: Request, caller: Token, asked: Revoke) -> list[str]:

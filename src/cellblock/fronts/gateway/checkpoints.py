@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add
 from cellblock.operations.checkpoints import (
     Adopt,
@@ -17,7 +18,7 @@ from cellblock.operations.checkpoints import (
     VersionsOfFile,
 )
 
-router = APIRouter(tags=["Checkpoints"])
+router = APIRouter(tags=["Checkpoints"], route_class=CheckedRoute)
 
 for operation in (MakeCheckpoint, Checkpoints, Restore, DropCheckpoint, Diff, VersionsOfFile, Undo, Fork, Adopt):
     add(router, operation)

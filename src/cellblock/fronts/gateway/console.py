@@ -17,11 +17,12 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from cellblock.errors import AccessError
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.guard import CONSOLE
 from cellblock.fronts.gateway.models import Strict
 from cellblock.service.store.tokens import Tokens
 
-router = APIRouter(prefix=CONSOLE, tags=["Console"])
+router = APIRouter(prefix=CONSOLE, tags=["Console"], route_class=CheckedRoute)
 
 _FILES = {
     "console.js": "text/javascript; charset=utf-8",

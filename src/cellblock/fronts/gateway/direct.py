@@ -12,9 +12,10 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
-from cellblock.errors import CellblockError
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.gateway.access import needs, problem_for
 from cellblock.fronts.gateway.answers import invalid_response, problem_response
+from cellblock.fronts.gateway.bodies import parse_body
 from cellblock.fronts.gateway.models import ExecuteRequest
 from cellblock.model import MODEL_CHARS
 
@@ -89,9 +90,11 @@ def read_model(model: type[_Model], media_type: str, body: bytes) -> _Model:
     if media_type.partition(";")[0].strip().lower() != "application/json":
         raise _wrong("body", "the Content-Type must be application/json")
     try:
-        return model.model_validate_json(body)
+        return model.model_validate(parse_body(body))
     except ValidationError as error:
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+    except InvalidInputError as error:
+        raise _wrong("body", str(error)) from None
 
 
 def read_key(text: str) -> str:

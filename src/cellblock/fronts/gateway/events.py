@@ -11,18 +11,23 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response, WebSoc
 from fastapi.responses import StreamingResponse
 
 from cellblock.common.tasks import first_of
-from cellblock.errors import CellblockError
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs
 from cellblock.fronts.gateway.answers import in_turns, json_bytes, json_pieces
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.sessions import Read
 from cellblock.fronts.problems import problem_of
+from cellblock.model.untrusted import parse_json
 from cellblock.operations.executions import Answer, Cancel, Follow, Lookup
 from cellblock.service.store.tokens import Token
 
-router = APIRouter(tags=["Execution"])
+router = APIRouter(tags=["Execution"], route_class=CheckedRoute)
 
 _HEARTBEAT = 15.0
 """Seconds after which a comment is sent, so that no proxy takes the connection for dead."""
+
+MAX_MESSAGE = 1024 * 1024
+"""Characters of a client's message: an answer to ``input()`` is the longest."""
 
 After = Annotated[int, Query(ge=0, le=2**53, description="The number of the last event that is known already.")]
 
@@ -114,11 +119,14 @@ async def _listen(web_socket: WebSocket, execution: str) -> None:
     link, may_run = link_of(web_socket), caller_of(web_socket).may("run")
     while True:
         try:
-            said = await web_socket.receive_json()
+            said = parse_json(await web_socket.receive_text(), what="a message", most=MAX_MESSAGE)
         except WebSocketDisconnect:
             return
-        except (ValueError, KeyError, RecursionError):
-            await web_socket.close(1003, "a message must be a JSON object")
+        except KeyError:
+            await web_socket.close(1003, "a message must be text")
+            return
+        except InvalidInputError as error:
+            await web_socket.close(1003, str(error)[:120])
             return
         match said if may_run else None:
             case {"answer": str(line)}:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Request, Response
 from cellblock.errors import NotFoundError, failure
 from cellblock.fronts.gateway.access import link_of, settings_of
 from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.direct import MAX_KEY, Endpoint
 from cellblock.fronts.gateway.models import (
     ExecuteRequest,
@@ -25,7 +26,7 @@ from cellblock.model.sessions import ExecutionRecord
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.wire.packed import Packed, pack, unpack
 
-router = APIRouter(tags=["Execution"])
+router = APIRouter(tags=["Execution"], route_class=CheckedRoute)
 
 Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 

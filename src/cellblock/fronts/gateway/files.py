@@ -17,6 +17,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from cellblock.errors import CellblockError, FilesError
 from cellblock.fronts.gateway.access import check_scope, link_of
 from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add, model_of
 from cellblock.fronts.gateway.sessions import Read, Run
 from cellblock.model.files import FileInfo
@@ -41,7 +42,7 @@ class _AnyPath(Convertor[str]):
 
 register_url_convertor("file", _AnyPath())
 
-router = APIRouter(tags=["Files"])
+router = APIRouter(tags=["Files"], route_class=CheckedRoute)
 
 _PART = 4 * 1024 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)

@@ -12,26 +12,29 @@ import ipaddress
 import math
 import socket
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from fastapi import HTTPException
+from starlette.routing import Match
 
 from cellblock.errors import CellblockError
-from cellblock.fronts.gateway.answers import send_problem
-from cellblock.fronts.jupyter.json_values import MAX_VALUES, ValueCounter
+from cellblock.fronts.gateway.answers import json_bytes, send_problem
 from cellblock.fronts.problems import Problem, problem_of
+from cellblock.model.untrusted import MAX_VALUES, JsonCounter
 from cellblock.service.store.tokens import SCOPES, Token
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from cellblock.fronts.gateway.options import GatewayOptions
     from cellblock.service.store.tokens import TokenCheck
 
-PUBLIC = ("/", "/health", "/docs", "/redoc", "/openapi.json")
+HEALTH = "/health"
+PUBLIC = ("/", HEALTH, "/docs", "/redoc", "/openapi.json")
 """Paths that say nothing about sessions, and need no token. So does what is below `STATIC`."""
 
 STATIC = "/static/"
@@ -46,6 +49,17 @@ _MAX_CALLERS = 10_000
 _LEAST_PACE = 1024
 """Bytes of a body in a second, once it has been coming for as long as a client may be silent"""
 
+_LOOK_SECONDS = 0.5
+"""Seconds between two looks at whether the token of a request that lasts is still valid."""
+
+LOGIN = f"{CONSOLE}/login"
+"""The only public path that takes a body."""
+
+_LOGIN_BYTES = 1024
+_LOGIN_PATIENCE = 3.0
+_LOGINS = 8
+"""Logins that one address may be sending at once."""
+
 _BURST = 2.0
 """Seconds for which a caller that was idle may exceed the rate by as much again."""
 
@@ -53,6 +67,21 @@ _BURST = 2.0
 def is_public(path: str) -> bool:
     """Return whether a path needs no token."""
     return path in PUBLIC or path == CONSOLE or path.startswith((STATIC, f"{CONSOLE}/"))
+
+
+def is_login(scope: Scope) -> bool:
+    """Return whether a request is a login, the only one without a token that may have a body."""
+    return scope.get("method") == "POST" and scope["path"] == LOGIN
+
+
+def address_of(scope: Scope) -> str:
+    """Return where a request comes from. Of an IPv6 address it is the network, in which a client can choose its address."""
+    client = scope.get("client")
+    try:
+        address = ipaddress.ip_address(client[0] if client else "")
+    except ValueError:
+        return ""
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
 class Refused(HTTPException):
@@ -66,14 +95,18 @@ class Refused(HTTPException):
 class Guard:
     """The outermost part of the application."""
 
-    def __init__(self, app: ASGIApp, options: GatewayOptions, check: TokenCheck | None) -> None:
+    def __init__(
+        self, app: ASGIApp, options: GatewayOptions, check: TokenCheck | None, uploads: Iterable[BaseRoute] = ()
+    ) -> None:
         """Guard an application.
 
         Args:
             app: The application.
             options: The gateway's options.
             check: Tells what a token is for; None if no tokens are asked for.
+            uploads: The application's routes whose bodies are files. All other bodies are JSON.
         """
+        self._uploads = tuple(uploads)
         self._app = app
         self._options = options
         self._check = check
@@ -90,20 +123,28 @@ class Guard:
             headers.token = take_token(scope)  # first: refused requests are logged, too
             check_host(headers.host, self._hosts)
             check_origin(scope, headers, self._options.allowed_origins)
-            check_length(headers.length, self._most(scope))
-            caller = self._caller(scope, headers)
-            with self._counted(caller):
-                scope["cellblock.caller"] = caller
-                await self._app(scope, receive if scope["type"] == "websocket" else self._body(scope, receive), send)
+            upload = self._is_upload(scope)
+            most, patience = self._options.max_upload if upload else self._options.max_body, self._options.patience
+            if is_public(scope["path"]):
+                most, patience = _LOGIN_BYTES if is_login(scope) else 0, min(patience, _LOGIN_PATIENCE)
+            check_length(headers.length, most)
+            body = _Body(receive, most, patience, None if upload else JsonCounter())
+            caller = scope["cellblock.caller"] = self._caller(scope, headers)
+            with self._counted(scope, caller):
+                taken = receive if scope["type"] == "websocket" else body
+                if caller in (_NOBODY, ANYBODY, _ONCE):
+                    await self._app(scope, taken, send)
+                else:
+                    is_valid = functools.partial(self._is_valid, self.token_in(scope, headers))
+                    await _Admitted(is_valid, send).run(self._app, scope, taken)
         except Refused as refused:
             await send_problem(scope, receive, send, refused.problem)
         except CellblockError as error:
             await send_problem(scope, receive, send, problem_of(error))
 
-    def is_upload(self, scope: Scope) -> bool:
+    def _is_upload(self, scope: Scope) -> bool:
         """Return whether the body of a request is a file, which may be larger than all else."""
-        method, path = scope.get("method"), scope["path"]
-        return (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
+        return scope.get("method") in ("POST", "PUT") and any(route.matches(scope)[0] is Match.FULL for route in self._uploads)
 
     def token_in(self, scope: Scope, headers: Headers) -> str:
         """Return the token of a request; empty if it has none."""
@@ -113,12 +154,11 @@ class Guard:
         # Browsers cannot give a WebSocket headers, and Jupyter's clients send it so elsewhere, too.
         return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""
 
-    def _most(self, scope: Scope) -> int:
-        return self._options.max_upload if self.is_upload(scope) else self._options.max_body
-
-    def _body(self, scope: Scope, receive: Receive) -> _Body:
-        counter = None if self.is_upload(scope) else ValueCounter()
-        return _Body(receive, self._most(scope), self._options.patience, counter)
+    def _is_valid(self, text: str) -> bool:
+        try:
+            return self._check is not None and self._check(text) is not None
+        except CellblockError:  # nobody can tell
+            return False
 
     def _caller(self, scope: Scope, headers: Headers) -> Token:
         """Return who calls.
@@ -142,23 +182,100 @@ class Guard:
         return found
 
     @contextmanager
-    def _counted(self, caller: Token) -> Iterator[None]:
-        """Count a request for as long as it lasts.
+    def _counted(self, scope: Scope, caller: Token) -> Iterator[None]:
+        """Count a request for as long as it lasts: by its token, or without one by its address.
 
         Raises:
             Refused: The caller has too many, or is too quick.
         """
-        use = self._callers.get(caller.id)
+        at_once, key = self._options.at_once, caller.id
+        if caller is _NOBODY:
+            if scope["path"] == HEALTH:  # asked of the daemon once in a second at most, however often it is asked for here
+                yield
+                return
+            key = f"{'login' if is_login(scope) else 'page'} {address_of(scope)}"
+            at_once = min(_LOGINS, at_once) if is_login(scope) else at_once
+        use = self._callers.get(key)
         if use is None:
             if len(self._callers) >= _MAX_CALLERS:
                 self._callers = {number: use for number, use in self._callers.items() if use.running}
-            use = self._callers[caller.id] = _Use(self._options.rate * _BURST)
-        check_use(use, self._options.at_once, self._options.rate)
+            use = self._callers[key] = _Use(self._options.rate * _BURST)
+        check_use(use, at_once, self._options.rate, "token" if caller is not _NOBODY else "address")
         use.running += 1
         try:
             yield
         finally:
             use.running -= 1
+
+
+class _Admitted:
+    """A request of a token that can be revoked or expire. It ends then, also if it is a WebSocket or an event stream.
+
+    The token is checked with each message in both directions, and every `_LOOK_SECONDS`.
+    """
+
+    def __init__(self, is_valid: Callable[[], bool], send: Send) -> None:
+        self._is_valid = is_valid
+        self._send = send
+        self._limit = asyncio.timeout(None)
+        self._answer = ""
+        """How far the answer is: empty, ``open``, ``events`` for an open stream of events, or ``closed``"""
+
+    async def run(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
+        """Answer the request."""
+
+        async def checked_receive() -> MutableMapping[str, Any]:
+            message = await receive()
+            await self._check()
+            return message
+
+        self._look_again = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        try:
+            async with self._limit:
+                await app(scope, checked_receive, self._checked_send)
+        except TimeoutError:
+            if not self._limit.expired():
+                raise
+            await self._end(scope, receive)
+        finally:
+            self._look_again.cancel()
+
+    def _look(self) -> None:
+        if self._is_valid():
+            self._look_again = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        else:
+            self._limit.reschedule(0.0)
+
+    async def _check(self) -> None:
+        """Let a message pass, or never return: the request is cancelled."""
+        if not self._is_valid():
+            self._limit.reschedule(0.0)
+            await asyncio.Event().wait()
+
+    async def _checked_send(self, message: MutableMapping[str, Any]) -> None:
+        await self._check()
+        match message["type"]:
+            case "http.response.start":
+                kinds = [value for name, value in message.get("headers", ()) if name.lower() == b"content-type"]
+                self._answer = "events" if kinds and kinds[0].startswith(b"text/event-stream") else "open"
+            case "websocket.accept":
+                self._answer = "open"
+            case "websocket.close":
+                self._answer = "closed"
+            case "http.response.body" if not message.get("more_body", False):
+                self._answer = "closed"
+        await self._send(message)
+
+    async def _end(self, scope: Scope, receive: Receive) -> None:
+        """Say why the request has ended. An answer of which a part was sent stays incomplete: it must not seem whole."""
+        problem = Problem(401, "unauthorized", "the token is no longer valid")
+        if not self._answer:
+            await send_problem(scope, receive, self._send, problem)
+        elif self._answer != "closed" and scope["type"] == "websocket":
+            await self._send({"type": "websocket.close", "code": 1008, "reason": problem.detail})
+        elif self._answer == "events":
+            event = b"event: problem\ndata: " + json_bytes(problem.to_dict()) + b"\n\n"
+            await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
 
 class _Use:
@@ -220,7 +337,7 @@ class _Body:
 
     __slots__ = ("_began", "_complete", "_counter", "_left", "_most", "_patience", "_receive")
 
-    def __init__(self, receive: Receive, most: int, patience: float, counter: ValueCounter | None) -> None:
+    def __init__(self, receive: Receive, most: int, patience: float, counter: JsonCounter | None) -> None:
         self._began = time.monotonic()
         self._most = most
         self._receive = receive
@@ -327,7 +444,11 @@ def check_values(count: int) -> None:
         Refused: It has more.
     """
     if count > MAX_VALUES:
-        raise Refused(Problem(413, "too_large", f"the body has more than {MAX_VALUES} values"))
+        raise Refused(
+            Problem(
+                413, "too_large", f"the body has more than {MAX_VALUES:,} values (long numbers and escapes count as several)"
+            )
+        )
 
 
 def check_local(scope: Scope) -> None:
@@ -350,20 +471,20 @@ def same_token(given: str, expected: str) -> bool:
     return bool(expected) and hmac.compare_digest(given.encode(), expected.encode())
 
 
-def check_use(use: _Use, at_once: int, rate: float) -> None:
+def check_use(use: _Use, at_once: int, rate: float, who: str = "token") -> None:
     """Take one request from what a caller may do.
 
     Raises:
         Refused: It has too many at once, or is too quick.
     """
     if use.running >= at_once:
-        raise Refused(Problem(429, "too_many_at_once", f"this token has {at_once} requests in progress already", 1.0))
+        raise Refused(Problem(429, "too_many_at_once", f"this {who} has {at_once} requests in progress already", 1.0))
     now = time.monotonic()
     use.left = min(use.left + (now - use.at) * rate, rate * _BURST)
     use.at = now
     if use.left < 1:
         wait = (1 - use.left) / rate
-        raise Refused(Problem(429, "too_many_requests", f"this token may make {rate:g} requests per second", math.ceil(wait)))
+        raise Refused(Problem(429, "too_many_requests", f"this {who} may make {rate:g} requests per second", math.ceil(wait)))
     use.left -= 1
 
 

@@ -18,6 +18,7 @@ from cellblock.common.version import __version__
 from cellblock.errors import AccessError, NotFoundError, ProtocolError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs_of_any
 from cellblock.fronts.gateway.answers import problem_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.kernelspecs import check_installed
 from cellblock.fronts.gateway.sessions import create
 from cellblock.fronts.jupyter.kernel import JupyterKernel
@@ -28,7 +29,7 @@ from cellblock.model.sessions import OWN_KERNEL, SessionRecord
 from cellblock.operations.sessions import Status
 from cellblock.service.store.tokens import Token
 
-router = APIRouter(prefix="/api", tags=["Jupyter"])
+router = APIRouter(prefix="/api", tags=["Jupyter"], route_class=CheckedRoute)
 
 _MAX_UNREAD = 64 * 1024 * 1024
 """Bytes that may wait for a client; one that does not read loses its connection."""

@@ -14,10 +14,11 @@ from fastapi import APIRouter, Depends
 
 from cellblock.errors import NotFoundError
 from cellblock.fronts.gateway.access import needs_of_any
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.jupyter.kernelspecs import read_spec
 from cellblock.model.sessions import OWN_KERNEL
 
-router = APIRouter(prefix="/api", tags=["Jupyter"])
+router = APIRouter(prefix="/api", tags=["Jupyter"], route_class=CheckedRoute)
 
 _read = Depends(needs_of_any("read"))
 

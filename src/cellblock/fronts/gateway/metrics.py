@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from cellblock.common.telemetry import prometheus
 from cellblock.fronts.gateway.access import link_of, needs
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.operations.approvals import Pending
 from cellblock.operations.sessions import About, List
 from cellblock.service.store.tokens import Token
@@ -17,7 +18,7 @@ from cellblock.service.store.tokens import Token
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-router = APIRouter(tags=["Service"])
+router = APIRouter(tags=["Service"], route_class=CheckedRoute)
 
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 

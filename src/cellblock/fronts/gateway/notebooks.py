@@ -12,11 +12,12 @@ from pydantic import BaseModel, Field
 
 from cellblock.errors import AccessError, NotFoundError
 from cellblock.fronts.gateway.access import needs_of_any
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.jupyter import Kernel, allowed, end_kernel, get_kernel, start
 from cellblock.fronts.jupyter.kernels import kernel_id
 from cellblock.model.sessions import OWN_KERNEL
 
-router = APIRouter(prefix="/api", tags=["Jupyter"])
+router = APIRouter(prefix="/api", tags=["Jupyter"], route_class=CheckedRoute)
 
 _read = Depends(needs_of_any("read"))
 _run = Depends(needs_of_any("run"))

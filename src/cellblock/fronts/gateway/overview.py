@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import in_turns, json_bytes, json_pieces
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.events import with_pauses
 from cellblock.fronts.gateway.routes import add
 from cellblock.fronts.gateway.sessions import ReadAny
@@ -21,10 +22,10 @@ from cellblock.operations.overview import Cells, Decisions, Watch
 from cellblock.service.daemon.link import SessionLink
 from cellblock.service.store.tokens import Token
 
-router = APIRouter(tags=["Overview"])
+router = APIRouter(tags=["Overview"], route_class=CheckedRoute)
 
 _LONGEST = 60.0
-"""Seconds that a stream lasts. Its client comes back for the rest, if its token is still valid then."""
+"""Seconds that a stream lasts. Its client comes back for the rest."""
 
 add(router, Cells)
 add(router, Decisions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
@@ -12,8 +11,10 @@ from cellblock.common.tasks import first_of
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs, problem_for
 from cellblock.fronts.gateway.answers import json_bytes, problem_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add
 from cellblock.model.programs import ProgramOutput
+from cellblock.model.untrusted import parse_json
 from cellblock.operations.base import Request
 from cellblock.operations.programs import (
     Exec,
@@ -27,7 +28,7 @@ from cellblock.operations.programs import (
 )
 from cellblock.service.store.tokens import Token
 
-router = APIRouter(tags=["Programs"])
+router = APIRouter(tags=["Programs"], route_class=CheckedRoute)
 
 for operation in (Exec, Spawn, Processes, ReadProcess, WriteProcess, SignalProcess, ResizeProcess, StopProcess):
     add(router, operation)
@@ -178,7 +179,4 @@ def _counts(*numbers: object) -> bool:
 
 
 def _read(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidInputError("a text message must be a JSON object") from None
+    return parse_json(text, what="a text message")

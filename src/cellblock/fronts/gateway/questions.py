@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock.errors import CellblockError
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.executions import milliseconds
 from cellblock.fronts.gateway.models import MAX_SECONDS, ExecutionResultModel, HistoryEntryModel, Strict
 from cellblock.fronts.gateway.routes import add
 from cellblock.fronts.gateway.sessions import Run
+from cellblock.model.untrusted import parse_json
 from cellblock.operations.executions import Submit
 from cellblock.operations.files import Install
 from cellblock.operations.sessions import Complete, History, Inspect
 
-router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"])
+router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"], route_class=CheckedRoute)
 
 _TOOLS = """
 import json as _json
@@ -77,8 +78,8 @@ async def tools(
 def _signatures(result: dict[str, Any]) -> list[str]:
     """Return what a session has said of its tools, as untrusted texts."""
     try:
-        found = json.loads(result["output"])
-    except ValueError:
+        found = parse_json(result["output"], what="the answer")
+    except InvalidInputError:
         found = None
     if result["status"] != "success" or not isinstance(found, list):
         raise CellblockError(f"the session could not look up its tools: {result['text'] or result['status']}"[:2000])

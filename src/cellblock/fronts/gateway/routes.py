@@ -296,6 +296,6 @@ def documented(kind: type) -> tuple[str, dict[str, str]]:
         if one.__module__.startswith("cellblock."):
             said, _, attributes = inspect.cleandoc(one.__doc__ or "").partition("\n\nAttributes:\n")
             text = said.partition("\n\n")[0]
-            found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", attributes, re.MULTILINE)
+            found = re.findall(r"^    (\w+): (.*(?:\n {8,}+.*+)*)", attributes, re.MULTILINE)
             explained |= {name: re.sub(r"\s*\n\s*", " ", meaning).replace("None", "null") for name, meaning in found}
     return text, explained

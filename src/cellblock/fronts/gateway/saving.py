@@ -21,13 +21,14 @@ from fastapi.responses import StreamingResponse
 from cellblock.errors import StoreError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add, model_of
 from cellblock.fronts.gateway.sessions import Read, Run
 from cellblock.model.saving import LoadReport
 from cellblock.operations.saving import Export, Load, Save, Variables
 from cellblock.operations.sessions import Status
 
-router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"])
+router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"], route_class=CheckedRoute)
 
 _PIECE = 1024 * 1024
 _FILE = {"description": "The file.", "content": {"application/octet-stream": {}}}

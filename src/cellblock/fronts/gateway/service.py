@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from cellblock.common.version import __version__
 from cellblock.errors import BusyError, CellblockError
 from cellblock.fronts.gateway.access import needs_of_any
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.operations.sessions import About
 from cellblock.service.store.tokens import SCOPES, Scope, Token
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.gateway")
 _FRESH, _PATIENCE = 1.0, 5.0
-router = APIRouter(tags=["Service"])
+router = APIRouter(tags=["Service"], route_class=CheckedRoute)
 
 
 class Link(BaseModel):

@@ -16,6 +16,7 @@ from fastapi.requests import HTTPConnection
 from cellblock.errors import AccessError, InvalidInputError
 from cellblock.fronts.gateway.access import check_scope, link_of, needs, needs_of_any, settings_of
 from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.models import (
     KernelCreateRequest,
     KernelModel,
@@ -27,7 +28,7 @@ from cellblock.fronts.gateway.routes import add, with_age
 from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.service.store.tokens import Token
 
-router = APIRouter()
+router = APIRouter(route_class=CheckedRoute)
 
 Read = Annotated[Token, Depends(needs("read"))]
 ReadAny = Annotated[Token, Depends(needs_of_any("read"))]

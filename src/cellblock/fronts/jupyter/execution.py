@@ -8,9 +8,13 @@ from contextlib import aclosing
 from typing import Any
 
 from cellblock.common import telemetry
+from cellblock.common.turns import turns
+from cellblock.errors import InvalidInputError
 from cellblock.fronts.jupyter.kernel import JupyterKernel, Waiting
+from cellblock.fronts.jupyter.large_json import check
 from cellblock.fronts.jupyter.messages import APPROVAL, shown
 from cellblock.model.checkpoints import undo_note
+from cellblock.model.untrusted import large_json, parse_json
 from cellblock.operations.executions import Submit
 from cellblock.wire.messages import VALUE_MIME
 
@@ -89,6 +93,9 @@ async def run(
         async with aclosing(kernel.daemon.follow(submit, code.encode("utf-8", "surrogatepass"))) as events:
             async for event in events:
                 data = event["data"]
+                await turns().give_way()
+                if event["kind"] == "display":
+                    data = {**data, "data": await output.checked(data["data"])}
                 match event["kind"]:
                     case "begun":
                         execution, output.count = data["execution"], data["execution_count"]
@@ -128,8 +135,8 @@ async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
 def load(data: bytes) -> Any:
     """Parse JSON from a session; return an empty object if it is not valid."""
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data, null_for_nan=True)
+    except InvalidInputError:
         return {}
 
 
@@ -171,6 +178,17 @@ class Output:
             self._note(text, metadata={APPROVAL: dict(data)})
         elif kind == "gap":
             self._note(f"{data['dropped']} events are no longer kept")
+
+    async def checked(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a MIME bundle in which large JSON was checked in another process."""
+        found = dict(bundle)
+        for mime in large_json(bundle):
+            if (value := await check(bundle[mime])) is not None:
+                found[mime] = value
+            elif mime.endswith("json"):  # a text of any other type may look like JSON
+                del found[mime]
+                self._note(f"{mime} is left out: it is not valid JSON, or takes too long to read")
+        return found
 
     def _display(self, item: Mapping[str, Any]) -> None:
         kind, number = item["kind"], item["display_id"]

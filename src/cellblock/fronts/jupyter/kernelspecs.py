@@ -17,6 +17,7 @@ from typing import Any
 
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
+from cellblock.model.untrusted import parse_json
 
 NAME = "cellblock"
 _MODULE = "cellblock.jupyter"
@@ -149,8 +150,8 @@ def read_spec(directory: Path) -> dict[str, Any] | None:
     try:
         with open(directory / "kernel.json", "rb", opener=_without_waiting) as file:
             whole = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            spec = json.loads(file.read(_MAX_SPEC)) if whole else None
-    except (OSError, ValueError, RecursionError):
+            spec = parse_json(file.read(_MAX_SPEC)) if whole else None
+    except (OSError, ValueError):
         return None
     return spec if isinstance(spec, dict) else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import secrets
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from cellblock.errors import ProtocolError
-from cellblock.fronts.jupyter.json_values import has_too_many_values
+from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.fronts.jupyter.large_json import CheckedJson
 from cellblock.model import holds_json
+from cellblock.model.untrusted import parse_json
 
 VERSION = "5.3"
 """The implemented version of the Jupyter protocol."""
@@ -26,7 +28,11 @@ V1 = "v1.kernel.websocket.jupyter.org"
 Channel: TypeAlias = Literal["shell", "control", "stdin", "iopub"]
 
 _MAX_ID = 512
+_MAX_HEADER = 16 * 1024
 _MAX_BUFFERS = 64
+_PLACE = f"checked-{secrets.token_hex(16)}-"
+"""Stands for `CheckedJson` while a message is encoded. No session knows it."""
+
 APPROVAL = "cellblock.approval"
 """The key of a pending approval (`PendingApproval`) in a message's metadata."""
 
@@ -130,7 +136,7 @@ def read_plain(data: str | bytes) -> Message:
     buffers: list[bytes] = []
     if isinstance(data, bytes):
         first, *buffers = _split(">I", data)
-        data = first.decode("utf-8", "replace")
+        data = first
     said = _load(data)
     if not isinstance(said, dict):
         raise ProtocolError("a message must be a JSON object")
@@ -170,6 +176,8 @@ def checked(channel: Any, parts: Sequence[Any], buffers: Sequence[bytes]) -> Mes
         raise ProtocolError("header, parent_header, metadata and content must be JSON objects")
     if not all(type(header.get(name)) is str and 0 < len(header[name]) <= _MAX_ID for name in ("msg_id", "msg_type")):
         raise ProtocolError(f"msg_id and msg_type must be strings of at most {_MAX_ID} characters")
+    if len(_dump(header)) > _MAX_HEADER:  # each message about a request repeats its header
+        raise ProtocolError(f"a header has at most {_MAX_HEADER:,} bytes")
     if len(buffers) > _MAX_BUFFERS:
         raise ProtocolError(f"a message has at most {_MAX_BUFFERS} buffers")
     return Message(channel, header, parent, content, metadata, buffers)
@@ -179,12 +187,14 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a MIME bundle in Jupyter's form: bytes in base64, and JSON parsed."""
     found: dict[str, Any] = {}
     for mime, value in data.items():
-        if isinstance(value, bytes):
+        if isinstance(value, CheckedJson):
+            found[mime] = value
+        elif isinstance(value, bytes):
             found[mime] = base64.b64encode(value).decode()
         elif holds_json(mime, value):
             try:
-                found[mime] = json.loads(value)
-            except ValueError:
+                found[mime] = parse_json(value, null_for_nan=True)
+            except InvalidInputError:
                 found[mime] = value
         else:
             found[mime] = value
@@ -192,20 +202,31 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dump(part: object) -> bytes:
+    checked: list[bytes] = []
+
+    def stand_in(value: object) -> str:
+        if not isinstance(value, CheckedJson):
+            raise TypeError(f"{type(value).__name__} is not JSON")
+        checked.append(value.text)
+        return f"{_PLACE}{len(checked) - 1}"
+
     # JSON escapes text that UTF-8 cannot encode. NaN, which only Python reads, is not sent.
     try:
-        return json.dumps(part, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+        text = json.dumps(part, allow_nan=False, separators=(",", ":"), default=stand_in)
     except ValueError:
-        return json.dumps(json.loads(json.dumps(part), parse_constant=lambda _: None), separators=(",", ":")).encode()
+        checked.clear()
+        text = json.dumps(parse_json(json.dumps(part, default=stand_in), null_for_nan=True), separators=(",", ":"))
+    data = text.encode()
+    for number, value in enumerate(checked):
+        data = data.replace(f'"{_PLACE}{number}"'.encode(), value, 1)
+    return data
 
 
 def _load(data: str | bytes) -> Any:
-    if has_too_many_values(data.encode("utf-8", "replace") if isinstance(data, str) else data):
-        raise ProtocolError("a message has too many values")
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise ProtocolError("a message is not valid JSON") from None
+        return parse_json(data, what="a message")
+    except InvalidInputError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def _joined(count: str, offset: str, pieces: Sequence[bytes], *, end: bool = False) -> bytes:

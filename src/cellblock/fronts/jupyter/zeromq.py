@@ -17,6 +17,7 @@ import zmq.asyncio
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.fronts.jupyter.kernel import JupyterKernel
 from cellblock.fronts.jupyter.messages import Channel, Message, checked
+from cellblock.model.untrusted import parse_json
 
 _log = logging.getLogger("cellblock.jupyter")
 
@@ -122,9 +123,9 @@ class Sockets:
         if not signed(signature, self._sign(parts[:4])):
             raise ProtocolError("it is not signed with the key of the connection file")
         try:
-            read = [json.loads(part) for part in parts[:4]]
-        except (ValueError, RecursionError):
-            raise ProtocolError("it is not valid JSON") from None
+            read = [parse_json(part, what="it") for part in parts[:4]]
+        except InvalidInputError as error:
+            raise ProtocolError(str(error)) from None
         return list(frames[:place]), checked(channel, read, parts[4:])
 
     def _sign(self, parts: Sequence[bytes]) -> bytes:

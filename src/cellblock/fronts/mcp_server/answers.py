@@ -61,6 +61,14 @@ def with_handle(shown: str, handle: str) -> str:
     return f"[session {handle}]\n{shown}" if handle else shown
 
 
+def with_notes(answer: CallToolResult, notes: Sequence[str]) -> CallToolResult:
+    """Append lines to the text of an answer. It stays one block: some clients put several together without a space."""
+    first = answer.content[0]
+    assert isinstance(first, TextContent)
+    first.text = "\n".join([first.text, *notes])
+    return answer
+
+
 def undone(what: Undone, handle: str) -> CallToolResult:
     """Return the answer about undone cells: which ones, which files came back, and which calls stay done.
 

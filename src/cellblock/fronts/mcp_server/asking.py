@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import secrets
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from mcp_types.version import is_version_at_least
 
-from cellblock.errors import InvalidInputError
+from cellblock.common.tasks import first_of
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.operations.approvals import Decide, Pending
+from cellblock.tools.approvals.request import visible
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
+    from cellblock.fronts.mcp_server.cells import Cell
     from cellblock.fronts.mcp_server.clients import Clients
-    from cellblock.model.sessions import PendingApproval, SessionRecord
+    from cellblock.model.sessions import PendingApproval
 
 _STATELESS = "2026-07-28"
 """From this version of the protocol on, a server cannot ask its client during a call: it returns its questions."""
@@ -32,79 +40,147 @@ _PARTS = 8
 """Most forms that show one longer text. Even longer ones are refused: no person reads them."""
 
 _DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
-_CHOICES = ("once", "always for this tool", "no")
 _NEXT = ("I have read this part", "no")
+_LATE = "[cellblock] An answer came too late and had no effect: {}."
 
 
-async def waiting(clients: Clients, session: SessionRecord) -> list[PendingApproval]:
-    """Return the requests of a session that wait for a person."""
-    return await clients.ask(Pending(session.kernel_id))
+@dataclass(slots=True)
+class Asker:
+    """A call that asks the person at the client. With later versions of the protocol, it continues in the client's next call.
+
+    Attributes:
+        session: The id of the session.
+        id: Cannot be guessed.
+        began: When the call began (`time.monotonic`).
+        left: When it returned its questions, or ended. The client may never come back, so calls that begin later may ask.
+    """
+
+    session: str
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    began: float = field(default_factory=time.monotonic)
+    left: float = math.inf
 
 
-async def ask(clients: Clients, session: SessionRecord, execution: str, ctx: Context[Any, Any]) -> InputRequiredResult | None:
-    """Ask about all requests that wait in a session; refuse them if no person can be asked.
+async def waiting(clients: Clients, cell: Cell) -> list[PendingApproval]:
+    """Return the requests of a cell that wait for a person, without those about which another call asks.
+
+    A question of a server between two cells belongs to no cell: the first call that finds it asks.
+    """
+    pending = {one.id: one for one in await clients.ask(Pending(cell.session.kernel_id))}
+    asking = clients.asking
+    for number in [one for one, asker in asking.items() if asker.session == cell.session.kernel_id and one not in pending]:
+        del asking[number]
+    found = []
+    for number, one in pending.items():
+        asker = asking.get(number)
+        if one.execution in (cell.id, "") and (asker is None or asker.id == cell.asker.id or asker.left < cell.asker.began):
+            asking[number] = cell.asker
+            found.append(one)
+    return found
+
+
+async def ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequiredResult | None:
+    """Ask about all requests that wait in a cell; refuse them if no person can be asked.
 
     Args:
         clients: The sessions.
-        session: The session.
-        execution: The id of the cell that the client waits for.
+        cell: The cell that the client waits for.
         ctx: The call.
 
     Returns:
         Questions that the client must answer first, if it has to call again with the answers; else None.
     """
-    asked = [question for question in await waiting(clients, session) if await _can_be_asked(clients, question, ctx)]
+    asked = [question for question in await waiting(clients, cell) if await _can_be_asked(clients, cell, question, ctx)]
     if not is_stateless(ctx):
         for question in asked:
-            await _take_answer(clients, question, await elicit(_forms(question), ctx))
+            await _ask_now(clients, cell, question, ctx)
         return None
     rounds = state(ctx).get("round", 0) + 1
     if rounds > _ROUNDS:
         for question in asked:
-            await _take_answer(clients, question, None)
+            await _take_answer(clients, cell, question, None)
         return None
     if not asked:
         return None
     questions: dict[str, Any] = {}
     for question in asked:
         questions |= requests(question.id, _forms(question))
-    kept = json.dumps({"execution": execution, "round": rounds})
+    kept = json.dumps({"execution": cell.id, "round": rounds, "asker": cell.asker.id})
     return InputRequiredResult(request_state=kept, input_requests=questions)
 
 
-async def _can_be_asked(clients: Clients, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
+async def _ask_now(clients: Clients, cell: Cell, question: PendingApproval, ctx: Context[Any, Any]) -> None:
+    """Show one request, and apply the answer. The form is withdrawn when the request no longer waits."""
+    answering, _ = await first_of(elicit(_forms(question), ctx), cell.no_longer_waits(question.id))
+    if not answering.cancelled():
+        await _take_answer(clients, cell, question, answering.result())
+
+
+async def _can_be_asked(clients: Clients, cell: Cell, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
     """Return whether to ask the person at the client; if not, the request is denied."""
     by_person = question.kind == "question" or clients.options.approve == "ask"
     if not by_person or not can_ask(ctx):
-        await _take_answer(clients, question, None)
+        await _take_answer(clients, cell, question, None)
         return False
     if not _forms(question):
-        await clients.ask(Decide((question.id,), allow=False, reason=too_long(question.text)))
+        with suppress(StateError):
+            await clients.ask(Decide((question.id,), allow=False, reason=too_long(question.text)))
         return False
     return True
 
 
-async def take_answers(clients: Clients, session: SessionRecord, answers: Mapping[str, Any]) -> None:
-    """Apply a client's answers to questions of its own session. It cannot decide for another session."""
-    for question in await waiting(clients, session):
-        if question.id in answers:
-            await _take_answer(clients, question, answer_in(answers, question.id, _forms(question)))
+async def take_answers(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> None:
+    """Apply a client's answers to the requests about which this call has asked, and to no others."""
+    answers = ctx.input_responses or {}
+    asked = {number for number, asker in clients.asking.items() if asker.id == cell.asker.id}
+    known = {question.id: question for question in await waiting(clients, cell)}
+    for number in answers:
+        if number in asked and number in known:
+            await _take_answer(clients, cell, known[number], answer_in(answers, number, _forms(known[number])))
+        elif state(ctx) and "/" not in number:  # not a part of a longer text
+            cell.notes.append(_LATE.format("the request has ended, or a later call asks about it"))
 
 
-async def _take_answer(clients: Clients, question: PendingApproval, answer: object) -> None:
-    """Apply one answer. A refusal counts only once: a host may refuse for a person who saw nothing."""
+async def _take_answer(clients: Clients, cell: Cell, question: PendingApproval, answer: object) -> None:
+    """Apply an answer to its request, or note that the request has ended."""
+    try:
+        if await _decide(clients, question, answer):
+            return
+        why = "the request has ended"
+    except StateError as error:
+        why = str(error)
+    if answer is not None:
+        cell.notes.append(_LATE.format(why))
+
+
+async def _decide(clients: Clients, question: PendingApproval, answer: object) -> bool:
+    """Apply one answer; return whether its request waited. A refusal counts once: a host may refuse without asking.
+
+    Raises:
+        StateError: The request has ended.
+    """
     ids = (question.id,)
     if question.kind != "question":
+        once, always, _ = choices(question)
         choice = chosen(answer)
-        always = "tool" if choice == _CHOICES[1] else ""
-        await clients.ask(Decide(ids, choice in _CHOICES[:2], always))
-        return
+        scope = ("tool" if question.kind == "tool" else "call") if choice == always else ""
+        return bool(await clients.ask(Decide(ids, choice in (once, always), scope)))
     accepted = answer if isinstance(answer, ElicitResult) and answer.action == "accept" else None
     filled_in = {} if accepted is None else accepted.content or {}
     try:
-        await clients.ask(Decide(ids, accepted is not None, answer=filled_in))
+        return bool(await clients.ask(Decide(ids, accepted is not None, answer=filled_in)))
     except InvalidInputError:  # it does not fit the form
-        await clients.ask(Decide(ids, allow=False))
+        return bool(await clients.ask(Decide(ids, allow=False)))
+
+
+def choices(question: PendingApproval) -> tuple[str, str, str]:
+    """Return the choices about a request: once, from now on, and no. The second says exactly what it covers."""
+    given = question.arguments
+    covered = {
+        "tool": f"tool {question.tool} of server {question.server}",
+        "network": f"{given.get('host')} port {given.get('port')}",
+    }.get(question.kind, "exactly this command")
+    return "once", f"always in this session: {visible(covered)}", "no"
 
 
 async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> ElicitResult | None:
@@ -140,7 +216,7 @@ def answer_in(answers: Mapping[str, Any], name: str, asked: Sequence[ElicitReque
 def _forms(question: PendingApproval) -> list[ElicitRequestFormParams]:
     if question.kind == "question":
         return [ElicitRequestFormParams(message=question.text, requested_schema=question.arguments["schema"])]
-    return forms(f"The code wants to {_DOES[question.kind]}:", question.text, _CHOICES)
+    return forms(f"The code wants to {_DOES[question.kind]}:", question.text, choices(question))
 
 
 def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequestFormParams]:

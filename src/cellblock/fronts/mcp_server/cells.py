@@ -41,11 +41,15 @@ class Cell:
     Attributes:
         id: Its id.
         session: Its session.
+        asker: Asks the person at the client about its requests.
+        notes: Lines for the answer of this call.
     """
 
-    def __init__(self, clients: Clients, session: SessionRecord, number: str) -> None:
+    def __init__(self, clients: Clients, session: SessionRecord, number: str, asker: str = "") -> None:
         self.id = number
         self.session = session
+        self.asker = asking.Asker(session.kernel_id, asker) if asker else asking.Asker(session.kernel_id)
+        self.notes: list[str] = []
         self._said: deque[str] = deque()
         self._size = 0
         self._clients = clients
@@ -78,11 +82,21 @@ class Cell:
             self._changed.clear()
             if self._asks:
                 self._asks = False
-                if await asking.waiting(self._clients, self.session):
+                if await asking.waiting(self._clients, self):
                     self._asks = True  # the caller may be cancelled now
                     return True
             await self._changed.wait()
         return False
+
+    async def no_longer_waits(self, request: str) -> None:
+        """Wait until one of its requests no longer waits for a decision, or it has ended."""
+        while not self.ended:
+            self._changed.clear()
+            if all(one.id != request for one in await asking.waiting(self._clients, self)):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_BEAT):  # not all requests are of a cell, whose events would tell
+                    await self._changed.wait()
 
     def look_again(self) -> None:
         """Look again whether something waits for a decision: not all of it comes from a cell."""
@@ -95,6 +109,7 @@ class Cell:
 
     async def close(self) -> None:
         """Follow it no longer. It goes on."""
+        self.asker.left = time.monotonic()
         self._following.cancel()
         await asyncio.wait([self._following])
         if not self._following.cancelled():
@@ -163,7 +178,7 @@ async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any])
     deadline = time.monotonic() + wait
     try:
         if ctx.input_responses:
-            await asking.take_answers(clients, cell.session, ctx.input_responses)
+            await asking.take_answers(clients, cell, ctx)
         while not cell.ended and (left := deadline - time.monotonic()) > 0:
             asks: bool | None = None
             with suppress(TimeoutError):
@@ -172,7 +187,7 @@ async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any])
             if asks is None:
                 cell.look_again()
                 await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(cell))
-            elif asks and (questions := await asking.ask(clients, cell.session, cell.id, ctx)) is not None:
+            elif asks and (questions := await asking.ask(clients, cell, ctx)) is not None:
                 return questions
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
@@ -192,7 +207,8 @@ async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell
     Raises:
         NotFoundError: It is not known, or is no longer kept.
     """
-    number = asking.state(ctx).get("execution", number)
+    kept = asking.state(ctx)
+    number = kept.get("execution", number)
     if not number:
         return None
     try:
@@ -201,4 +217,4 @@ async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell
         session = None
     if session is None or not clients.is_ours(session.name):
         raise NotFoundError(f"there is no cell {number!r}, or it is no longer kept: run the code again")
-    return Cell(clients, session, number)
+    return Cell(clients, session, number, kept.get("asker", ""))

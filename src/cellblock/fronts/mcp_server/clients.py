@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -17,6 +18,7 @@ from cellblock.operations.sessions import Create, Destroy, Status
 from cellblock.tools.approvals.rules import Rules
 
 if TYPE_CHECKING:
+    from cellblock.fronts.mcp_server.asking import Asker
     from cellblock.fronts.mcp_server.options import ServerOptions
     from cellblock.host import Host
     from cellblock.operations.base import AnswerT, Request
@@ -37,6 +39,8 @@ class Clients:
         options: The server's options.
         rules: The rules that decide before people do, as loaded when the server started.
         place: Where the sessions are.
+        asking: The calls that ask a person, by the id of the request that they ask about.
+        forms: The forms that were returned to clients and not answered yet. Each answer counts once.
     """
 
     def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
@@ -49,6 +53,8 @@ class Clients:
         self.options = options
         self.rules = Rules.load(options.rules) if options.rules is not None else Rules()
         self.place: Place = OnCluster() if options.cluster else Here(options, host)
+        self.asking: dict[str, Asker] = {}
+        self.forms: OrderedDict[str, None] = OrderedDict()
         self._only_name = f"mcp-{secrets.token_hex(16)}" if options.cluster else _ONLY
         self._making = asyncio.Lock()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from cellblock.tools.approvals.call import Call
 
 _CHOICES = ("yes", "no")
+_MOST_FORMS = 1000
+_UNKNOWN = object()
 
 
 async def decide(
@@ -60,9 +63,13 @@ async def decide(
         asked = asking.forms(about, text, _CHOICES)
         if not asked:
             raise AccessError(f"{refused}: {asking.too_long(text)}")
-        answer = await _answer(call, asked, ctx)
+        answer = await _answer(clients, call, asked, ctx)
         if answer is None:
-            kept = json.dumps({call.tool: [call.server, call.payload.decode()], "session": handle})
+            number = secrets.token_hex(8)
+            clients.forms[number] = None
+            if len(clients.forms) > _MOST_FORMS:
+                clients.forms.popitem(last=False)
+            kept = json.dumps({call.tool: [call.server, call.payload.decode()], "session": handle, "form": number})
             return InputRequiredResult(request_state=kept, input_requests=asking.requests(call.tool, asked))
     record = Approvals(config.state_directory())
     try:
@@ -75,12 +82,17 @@ async def decide(
     return None
 
 
-async def _answer(call: Call, forms: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> bool | None:
+async def _answer(
+    clients: Clients, call: Call, forms: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]
+) -> bool | None:
     """Return a person's decision; None if the question must be returned to this client."""
     if asking.is_stateless(ctx):
         # Do only what the question was about: a client may come back with something else.
-        asked = asking.state(ctx).get(call.tool) == [call.server, call.payload.decode()]
+        state = asking.state(ctx)
+        asked = state.get(call.tool) == [call.server, call.payload.decode()]
         if not asked or not ctx.input_responses or call.tool not in ctx.input_responses:
+            return None
+        if clients.forms.pop(state.get("form", ""), _UNKNOWN) is _UNKNOWN:  # it was answered before
             return None
         return asking.chosen(asking.answer_in(ctx.input_responses, call.tool, forms)) == _CHOICES[0]
     return asking.chosen(await asking.elicit(forms, ctx)) == _CHOICES[0]

@@ -81,10 +81,12 @@ class Tools:
                 return questions
             handle = self._handle(followed.session.name)
             if not followed.ended:
-                return answers.running(followed.id, followed.said, max_output_chars, handle)
-            return await answers.cell(
-                self._clients, followed.session, followed.id, await followed.result(), max_output_chars, handle
-            )
+                return answers.with_notes(
+                    answers.running(followed.id, followed.said, max_output_chars, handle), followed.notes
+                )
+            result = await followed.result()
+            said = await answers.cell(self._clients, followed.session, followed.id, result, max_output_chars, handle)
+            return answers.with_notes(said, followed.notes)
         finally:
             await followed.close()
 

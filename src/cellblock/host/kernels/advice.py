@@ -54,7 +54,11 @@ _OURS = ("mcptools",)
 _ERRORS = frozenset(("PermissionError", "IsADirectoryError", "FileExistsError", "NotADirectoryError", "OSError"))
 _PATH = re.compile(r"\[Errno \d+\] [^:]{1,100}: '([^']{1,4096})'(?: -> '([^']{1,4096})')?")
 _READ_ONLY = "Read-only file system"
-_IN_GIT = re.compile(r"[\s'/]\.git/[^\n]{0,4096}Read-only file system")
+_IN_GIT = re.compile(r"[\s'/]\.git/")
+_MAX_LINE = 4096
+_MAX_ERRORS = 100
+_TAIL = 64 * 1024
+"""Lines about a read-only file system that are looked at: a session can print any number of them."""
 
 _OF_ENV = f"{ENV} holds secrets of this project: its sessions can neither read, write nor make it"
 _OF_GIT = (
@@ -138,6 +142,12 @@ def on_output(output: str, offline: str) -> str:
         output: The printed text.
         offline: Why the session reaches no host; empty if it has a network.
     """
-    if _READ_ONLY in output and _IN_GIT.search(output):
-        return _OF_GIT
-    return offline if offline and offline not in output and _UNREACHED.search(output) else ""
+    end = output.find(_READ_ONLY)
+    for _ in range(_MAX_ERRORS):
+        if end < 0:
+            break
+        begin = max(output.rfind("\n", 0, end), end - _MAX_LINE, 0)
+        if _IN_GIT.search(output, begin, end):
+            return _OF_GIT
+        end = output.find(_READ_ONLY, end + 1)
+    return offline if offline and offline not in output and _UNREACHED.search(output, max(len(output) - _TAIL, 0)) else ""

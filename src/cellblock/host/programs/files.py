@@ -6,12 +6,14 @@ The host never follows a link of the session. A helper does, in the session's sa
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import posixpath
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.errors import InvalidInputError, ProcessError, shown
@@ -150,12 +152,11 @@ class SessionFiles:
         """
         if type(depth) is not int or not 1 <= depth <= MAX_DEPTH:
             raise InvalidInputError(f"depth must be a number from 1 to {MAX_DEPTH}, not {shown(depth)}")
-        lines = (await self._ask("list", path, most=_MAX_LIST, depth=depth))[1].splitlines()
+        lines = io.BytesIO((await self._ask("list", path, most=_MAX_LIST, depth=depth))[1])
         found: list[FileInfo] = []
-        for start in range(0, len(lines), _LINES):
-            if start:
-                await asyncio.sleep(0)
-            found += [FileInfo(**json.loads(line)) for line in lines[start : start + _LINES]]
+        while some := [*islice(lines, _LINES)]:  # not all at once: there can be a million
+            found += [FileInfo(**json.loads(line)) for line in some]
+            await asyncio.sleep(0)
         return found
 
     @asynccontextmanager

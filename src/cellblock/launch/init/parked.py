@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 
 from cellblock.errors import ProtocolError
@@ -15,6 +16,7 @@ from cellblock.wire.copies import FROM_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _MAX_COPIES = 2000
+_SECONDS_TO_HIDE = 3.0
 _MOST_SAID = 100
 """Maximum messages to read from a copy when it is dropped: it sends one for each kernel that is made from it."""
 
@@ -67,6 +69,8 @@ class Parked:
         """The number of a copy → its pid, and the connection to it."""
         self._processors: dict[int, set[int]] = {}
         """The number of a copy → the processors that it runs on. Code can change them: it has the same user."""
+        self._hiding: dict[int, float] = {}
+        """The number of a copy that has not answered `HIDE` → when it was asked."""
         self._numbers: dict[int, int] = {}
         """The descriptor of a connection → the number of its copy."""
         self.on_copied: Callable[[int], None] = lambda _number: None
@@ -126,6 +130,7 @@ class Parked:
         try:
             self._processors[message.number] = os.sched_getaffinity(pid)
             sock.send(HIDE, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._hiding[message.number] = time.monotonic()
         except OSError:
             self._end(message.number)
 
@@ -149,6 +154,7 @@ class Parked:
         except ProtocolError:
             message = None
         if message == Copied(number) and sender == pid:
+            self._hiding.pop(number, None)
             self.on_copied(number)
         elif isinstance(message, Untaken) and sender == pid:
             self.on_untaken(message.kernel)
@@ -179,7 +185,14 @@ class Parked:
             self._hear(number)
         self._end(number)
 
+    def end_silent(self) -> None:
+        """End processes that say they are copies and do not answer as one: the host never hears of them, so it drops none."""
+        for number, asked in [*self._hiding.items()]:
+            if time.monotonic() - asked > _SECONDS_TO_HIDE:
+                self._end(number)
+
     def _end(self, number: int) -> None:
+        self._hiding.pop(number, None)
         if number not in self._copies:
             return
         pid, sock = self._copies.pop(number)
@@ -209,6 +222,7 @@ class Parked:
             if copy == pid:
                 processes.forget_measuring(pid)
                 self._processors.pop(number, None)
+                self._hiding.pop(number, None)
                 del self._copies[number], self._numbers[sock.fileno()]
                 self._poll.unregister(sock.fileno())
                 sock.close()

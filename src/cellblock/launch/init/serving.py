@@ -213,6 +213,8 @@ class Init:
             case Listen():
                 self._around.listen(seat, 0, None)
             case Measure() as message:
+                if self._parked is not None:
+                    self._parked.end_silent()
                 used = self._measure(seat, message.enough)
                 self._offer_children(seat)
                 copies = self._measure_copies(seat) if used > message.enough else 0

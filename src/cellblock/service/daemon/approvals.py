@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from cellblock.common import config
+from cellblock.errors import StateError
 from cellblock.model.overview import DecisionRecord
 from cellblock.model.sessions import PendingApproval, Permission
 from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
@@ -40,15 +41,26 @@ async def precedents(server: Server, request: Precedents) -> list[Data[DecisionR
 
 @answers(Decide)
 async def decide(server: Server, request: Decide) -> list[str]:
-    """See `Decide`."""
-    return await server.sessions.approvals.decide(
+    """See `Decide`.
+
+    Raises:
+        StateError: All of them have ended.
+    """
+    approvals = server.sessions.approvals
+    decided = await approvals.decide(
         request.ids,
         allow=request.allow,
         always=request.always,
         by=request.by,
         answer=request.answer,
         reason=request.reason,
+        session=request.session,
     )
+    ended = [approvals.why_ended(number, request.session) for number in request.ids]
+    # Nodes of a cluster get ids of others, which they do not know: they must not fail what another node has decided.
+    if ended and not decided and all(ended):
+        raise StateError(f"nothing was decided: {ended[0]}")
+    return decided
 
 
 @answers(Allowed)

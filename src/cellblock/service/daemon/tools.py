@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cellblock.errors import UnsupportedError
+from cellblock.common import limited_process
+from cellblock.errors import InvalidInputError, UnsupportedError
 from cellblock.operations.tools import RegisterServer, SearchTools
 from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.server import Server
+from cellblock.tools.calling import finder
 
 _MOST = 1_000_000
 """Characters of an answer, whatever a client wants: code in the session may have written anything into what is searched."""
+
+_SECONDS = 15.0
+"""Seconds that a search may take. It may use 5 of processor time, and takes a few hundredths."""
 
 
 @answers(RegisterServer)
@@ -20,7 +26,6 @@ async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
     """See `RegisterServer`."""
     # Imported here: few sessions need it, and it takes longer than a session.
     from cellblock.tools.apigen.generate import generate_mcp_sources
-    from cellblock.tools.calling import search
     from cellblock.tools.mcp.params import parse_params
     from cellblock.tools.mcp.place import made_absolute
 
@@ -28,7 +33,7 @@ async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
     root = workspace / "mcptools"
     params = made_absolute(parse_params(request.name, request.params), str(workspace))
     names = await generate_mcp_sources(request.name, params.to_dict(), root)
-    signatures = await asyncio.to_thread(search.signatures, request.name, root_dir=root) if names else []
+    signatures = (await _found([root], tools=[request.name])).splitlines() if names else []
     return {"tools": names, "signatures": signatures}
 
 
@@ -39,8 +44,8 @@ async def search_tools(server: Server, request: SearchTools) -> str:
     given = server.sessions.find(request.session).options.get("tools", ())
     others = [given] if isinstance(given, str) else given
     roots = [workspace / "mcptools", workspace / "gentools", *map(Path, others)]
-    shown = await asyncio.to_thread(_search, roots, request)
     most = max(min(request.most, _MOST), 0)
+    shown = await _found(roots, request.words, request.tools, request.module, most)
     return shown if len(shown) <= most else f"{shown[:most]}\n… there is more: give more words"
 
 
@@ -51,25 +56,23 @@ def _workspace(server: Server, session: str) -> Path:
     return Path(workspace)
 
 
-def _search(roots: list[Path], request: SearchTools) -> str:
-    from cellblock.tools.calling import search
+async def _found(
+    roots: Sequence[Path], words: str = "", tools: Sequence[str] = (), module: str = "", most: int = _MOST
+) -> str:
+    """Search in another process, and return at most one character more than `most`: see `finder`.
 
-    if request.module:
-        root, path = _place(request.module, roots)
-        return search.interface(path, root_dir=root)
-    if request.tools:
-        places = (_place(tool, roots) for tool in request.tools)
-        found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
-        return "\n".join(found) or "There are no such tools."
-    found = [f"{root.name}.{name}" for root in roots for name in search.names(request.words, root_dir=root)]
-    return "\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?"
-
-
-def _place(module: str, roots: list[Path]) -> tuple[Path, str]:
-    """Return the directory of a module, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
-    from cellblock.tools.calling import search
-
-    package, _, rest = module.partition(".")
-    known = [root for root in roots if root.name == package]
-    places = [(root, rest) for root in known] or [(root, module) for root in roots]
-    return next((place for place in places if search.signatures(place[1], root_dir=place[0])), places[0])
+    Raises:
+        InvalidInputError: The request is wrong.
+        UnsupportedError: The search takes too long, or too much memory.
+    """
+    asked = {"roots": [*map(str, roots)], "words": words, "tools": [*tools], "module": module, "most": most + 1}
+    said = await limited_process.run(finder.__file__, json.dumps(asked).encode(), _SECONDS) or b""
+    kind, text = said[:1], said[1:].decode("utf-8", "replace")
+    if kind == b"-":
+        raise InvalidInputError(text)
+    if kind != b"+":
+        raise UnsupportedError(
+            "the tools of the session could not be searched within 5 seconds of processor time and 1 GiB: remove large files "
+            "from the directories of its tools"
+        )
+    return text

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import secrets
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import PendingApproval, Permission, SessionRecord
 from cellblock.service.store.sessions import SessionRegistry
-from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.broker import Broker, is_current, origin_of
 from cellblock.tools.approvals.elicitation import Elicitation, check_answer
 from cellblock.tools.approvals.request import Always, ApprovalRequest, visible
 
@@ -22,6 +25,30 @@ _log = logging.getLogger("cellblock.named")
 _MAX_BY = 100
 _MAX_REASON = 500
 _MAX_TEXT = 1000
+_MAX_ENDED = 10_000
+_HOW = {"accepted": "was allowed", "rejected": "was denied", "withdrawn": "was withdrawn"}
+
+
+class _Ended(NamedTuple):
+    """How a request has ended.
+
+    Attributes:
+        said: What the decision said beyond allow or deny: `ApprovalRequest.always`, or the digest of the answer to a question.
+    """
+
+    id: str
+    session: str
+    session_name: str
+    kind: str
+    state: str
+    said: str
+    why: str
+
+    def is_same(self, state: str, always: str, answer: Mapping[str, Any]) -> bool:
+        """Return whether a decision asks for what is decided already, such as that of a button that is pressed twice."""
+        if self.state != state or state == "rejected":
+            return self.state == state
+        return not always and _digest(answer) == self.said if self.kind == "question" else always in ("", self.said)
 
 
 class PendingApprovals:
@@ -41,6 +68,8 @@ class PendingApprovals:
         self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
         self._questions: dict[str, tuple[PendingApproval, Elicitation, asyncio.Future[Mapping[str, Any] | None]]] = {}
         self._brokers: dict[str, Broker] = {}
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        """How requests have ended, for those who decide too late or twice."""
         self.on_change: Callable[[], object] = lambda: None
 
     def add(self, pending: PendingApproval, request: ApprovalRequest, then: Callable[[str], object]) -> None:
@@ -61,6 +90,7 @@ class PendingApprovals:
         def done(request: ApprovalRequest) -> None:
             self._waiting.pop(pending.id, None)
             self._registry.end_request(pending.id)
+            self._note_end(pending, request.state, request.reason, request.by, request.always or "")
             self.on_change()
             then(request.state)
 
@@ -85,7 +115,24 @@ class PendingApprovals:
         finally:
             del self._questions[pending.id]
             self._registry.end_request(pending.id)
+            if pending.id not in self._ended:
+                self._note_end(pending, "withdrawn")
             self.on_change()
+
+    def _note_end(self, pending: PendingApproval, state: str, reason: str = "", by: str = "", said: str = "") -> None:
+        who = f" by {by}" if by else ""
+        why = f"the request {pending.id} {_HOW[state]} already{who}{f' ({reason})' if reason else ''}"
+        self._ended[pending.id] = _Ended(pending.id, pending.session, pending.session_name, pending.kind, state, said, why)
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def why_ended(self, number: str, session: str = "") -> str:
+        """Return how a request has ended; empty if it still waits, is not known, or is not of this session."""
+        if number in self._ended:
+            ended = self._ended[number]
+            return ended.why if _is_of(ended, session) else ""
+        before = any(one.id == number and _is_of(one, session) for one in self._registry.withdrawn_requests())
+        return f"the request {number} was withdrawn when the daemon ended, together with its call" if before else ""
 
     def waiting(self, session: str | None = None, *, withdrawn: bool = False) -> list[PendingApproval]:
         """Return pending requests, oldest first.
@@ -108,8 +155,9 @@ class PendingApprovals:
         by: str = "",
         answer: Mapping[str, Any] | None = None,
         reason: str = "",
+        session: str = "",
     ) -> list[str]:
-        """Decide about requests, and answer questions.
+        """Decide about requests, and answer questions. The operation is idempotent.
 
         Args:
             ids: Which.
@@ -118,9 +166,10 @@ class PendingApprovals:
             by: Who decides, for the record.
             answer: The values by field, for questions of MCP servers.
             reason: Why it is denied, for the code that asked.
+            session: Only requests of this session (name or id); empty for all.
 
         Returns:
-            The ids that were still pending.
+            The ids to which the decision applies: they were pending, or had been decided in the same way.
 
         Raises:
             InvalidInputError: `always` is something else, or goes with a denial; or the answer does not fit the form of a
@@ -128,10 +177,19 @@ class PendingApprovals:
         """
         if always not in ("", "tool", "call") or (always and not allow):
             raise InvalidInputError("always can be 'tool' or 'call', and only if the call is allowed")
-        decided = self._answer(ids, answer or {}, always) if allow else self._answer(ids, None)
+        state = "accepted" if allow else "rejected"
+        before = [
+            name
+            for name in ids
+            if (ended := self._ended.get(name)) and _is_of(ended, session) and ended.is_same(state, always, answer or {})
+        ]
+        decided = before + self._answer(ids, (answer or {}) if allow else None, always, session)
         for name in ids:
-            _, request = self._waiting.get(name, (None, None))
-            if request is None or request.state != "pending":
+            pending, request = self._waiting.get(name, (None, None))
+            if pending is None or request is None or not _is_of(pending, session):
+                continue
+            if request.state != "pending":  # its answer is being sent
+                decided += [name] if request.state == state and always in ("", request.always) else []
                 continue
             request.by = visible(by)[:_MAX_BY]
             if allow:
@@ -141,16 +199,17 @@ class PendingApprovals:
             decided.append(name)
         return decided
 
-    def _answer(self, ids: tuple[str, ...], content: Mapping[str, Any] | None, always: str = "") -> list[str]:
+    def _answer(self, ids: tuple[str, ...], content: Mapping[str, Any] | None, always: str, session: str) -> list[str]:
         """Answer those that are questions; return the ids that were still pending."""
-        open_questions = [self._questions[name] for name in ids if name in self._questions]
-        asked = [(pending.id, elicitation, answer) for pending, elicitation, answer in open_questions if not answer.done()]
+        questions = [self._questions[name] for name in dict.fromkeys(ids) if name in self._questions]
+        asked = [each for each in questions if not each[2].done() and _is_of(each[0], session)]
         if asked and always:
             raise InvalidInputError("a question of an MCP server is answered each time: leave out 'always'")
         answers = [None if content is None else check_answer(elicitation, content) for _, elicitation, _ in asked]
-        for (_, _, answer), filled_in in zip(asked, answers, strict=True):
+        for (pending, _, answer), filled_in in zip(asked, answers, strict=True):
             answer.set_result(filled_in)
-        return [name for name, _, _ in asked]
+            self._note_end(pending, "rejected" if filled_in is None else "accepted", said=_digest(filled_in or {}))
+        return [pending.id for pending, _, _ in asked]
 
     # -- permissions ---------------------------------------------------------------------------------------------------
 
@@ -164,8 +223,11 @@ class PendingApprovals:
         if self._brokers.get(record.kernel_id) is broker:
             return
         self._brokers[record.kernel_id] = broker
-        for _, key in self._registry.permissions(record.kernel_id):
-            broker.remember(key)
+        for permission, key in self._registry.permissions(record.kernel_id):
+            if is_current(key):
+                broker.remember(key)
+            else:  # it does not say which server it is for
+                self._registry.revoke(permission.id)
 
         def keep(request: ApprovalRequest, key: tuple[str, ...]) -> None:
             self._registry.allow(
@@ -179,6 +241,8 @@ class PendingApprovals:
                     tool=request.tool_name,
                     text=_beginning(str(request)),
                     by=request.by,
+                    root=origin_of(key).root,
+                    digest=origin_of(key).digest,
                 ),
                 key,
             )
@@ -187,7 +251,7 @@ class PendingApprovals:
 
     def allowed(self, session: str | None = None) -> list[Permission]:
         """Return the permissions of one session, or of all, oldest first."""
-        return [permission for permission, _ in self._registry.permissions(session)]
+        return [permission for permission, key in self._registry.permissions(session) if is_current(key)]
 
     def revoke(self, ids: tuple[str, ...]) -> list[str]:
         """Revoke permissions: the next such call needs a decision again.
@@ -222,3 +286,12 @@ def _beginning(text: str) -> str:
     if len(text) <= _MAX_TEXT:
         return text
     return f"{text[:_MAX_TEXT]}… [{len(text) - _MAX_TEXT:,} more characters: 'cellblock approvals list --json' shows them]"
+
+
+def _is_of(request: PendingApproval | _Ended, session: str) -> bool:
+    return session in ("", request.session, request.session_name)
+
+
+def _digest(answer: Mapping[str, Any]) -> str:
+    """Return what tells answers to one question apart, in place of an answer, which can be long."""
+    return hashlib.sha256(json.dumps(answer, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()

@@ -20,6 +20,7 @@ from cellblock.service.session.options import ServiceOptions
 from cellblock.service.session.policy import with_readable
 from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.call import Origin
 from cellblock.tools.approvals.elicitation import Elicitation, Person
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.mcp.changes import ToolFacts
@@ -151,7 +152,7 @@ class SessionServices:
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
         self._functions: dict[str, CallTool] = {}
-        self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root)
+        self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root, self._digest)
         self.port = ToolPort(self._app(None if session.wanted.tier.own_network else secret))
         self._ports = [self.port]
 
@@ -274,6 +275,7 @@ class SessionServices:
             self.broker,
             self._caller,
             facts=self._facts,
+            origin=self._origin,
             note=self._note,
             token=token,
             on_progress=self._on_progress,
@@ -314,6 +316,16 @@ class SessionServices:
         if self._registry is None:
             self._registry = ServerRegistry()
         return self._registry.root_within(server, self._session.workspace, *self._directories)
+
+    def _digest(self, server: str, root: str) -> str:
+        return "" if self._registry is None else self._registry.digest(server, root)
+
+    def _origin(self, server: str) -> Origin:
+        """Return which server a name means: a permission for it covers no other one that is registered under the same name."""
+        if server in self._functions:
+            return Origin("", "functions of this program")
+        root = self._root(server) or ""
+        return Origin(root, self._digest(server, root))
 
     def _facts(self, server: str, tool: str) -> ToolFacts | None:
         root = None if server in self._functions else self._root(server)

@@ -96,7 +96,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     """
     try:
         check_owner(path)
-        content = config.parse_toml(config.read_file(path, _MAX_FILE).decode())
+        content = config.parse_toml(config.read_file(path, _MAX_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the settings in {path} cannot be read: {error}") from None
     known = {item.name for item in fields(Settings)}

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from cellblock.errors import InvalidInputError
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.render import Module, render, render_ambiguous, render_package
-from cellblock.tools.calling.catalog import GENERATOR, MOST_INDEX, RECORD
+from cellblock.tools.calling.catalog import GENERATOR, RECORD
 
 if TYPE_CHECKING:
     from cellblock.tools.calling.content import ToolSpec
@@ -35,6 +35,7 @@ OnProgress = Callable[[int, int], object]
 _FORMAT = 3  # what is generated from the same tools; raise it when that changes
 _DEEPEST = 250  # a schema is not read any deeper
 _LEFT_OVER = 3600.0  # seconds after which a build that was not finished never will be
+_BEGINNING = f'{{\n "generator": "{GENERATOR}",\n'.encode()
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RENAME_EXCHANGE = 2
@@ -154,11 +155,12 @@ def _listed(root: int, name: str) -> list[str]:
 
 
 def _is_generated(root: int, name: str) -> bool:
+    """Whether a package's record says so at its beginning. The rest is not parsed: a session may have written it."""
     try:
-        record = json.loads(_read(root, f"{name}/{RECORD}", MOST_INDEX))
-    except (OSError, ValueError, RecursionError):
+        beginning = _read(root, f"{name}/{RECORD}", len(_BEGINNING))
+    except OSError:
         return False
-    return isinstance(record, dict) and record.get("generator") == GENERATOR
+    return beginning == _BEGINNING
 
 
 def _read(root: int, path: str, most: int) -> bytes:

@@ -15,7 +15,8 @@ from cellblock.common import telemetry
 from cellblock.common.telemetry import MAX_NAME, MakeStep, untraced
 from cellblock.errors import CellblockError
 from cellblock.model.decisions import CallKind, Decision
-from cellblock.tools.approvals.call import TOKEN_WEIGHT, Call, Hints, tokens
+from cellblock.model.untrusted import VALUE_WEIGHT, count_values
+from cellblock.tools.approvals.call import NO_ORIGIN, Call, Hints, Origin
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules, Verdict, decide
 
@@ -27,9 +28,12 @@ EXPIRED = "nobody decided within"
 
 MAX_PENDING = 4096
 MAX_PENDING_BYTES = 32 * 1024 * 1024
-"""Bytes of pending requests. Each token of their JSON adds `TOKEN_WEIGHT`, as the parsed arguments are kept, too."""
+"""Bytes of pending requests. Each value of their JSON adds `VALUE_WEIGHT`, as the parsed arguments are kept, too."""
 
 _MAX_REMEMBERED = 10_000
+
+_KEY_VERSION = "2"
+"""The version of keys of permissions. Older ones have no identity of the server and match nothing: people are asked again."""
 
 _LONG = 4096
 """Bytes of arguments above which decisions take turns: rules examine all of them."""
@@ -86,6 +90,7 @@ class Broker:
         self._by_caller: set[str] = set()
         self._bytes = 0
         self._remembered: set[tuple[str, ...]] = set()
+        self._allowed_servers: dict[str, Origin] = {}
         self._turn = asyncio.Lock()
         self._waited = 0.0
         self._since = 0.0
@@ -117,6 +122,7 @@ class Broker:
         arguments: Mapping[str, Any],
         hints: Hints | None = None,
         changed: str = "",
+        origin: Origin = NO_ORIGIN,
     ) -> Decision:
         """Decide about one call. The arguments are those of `Call.freeze`. Cancelling this withdraws the request.
 
@@ -132,7 +138,7 @@ class Broker:
         if self._turn.locked():
             async with self._turn:
                 await asyncio.sleep(0)  # freezing long arguments takes time, too
-        call = Call.freeze(kind, server, tool, arguments, hints, changed)
+        call = Call.freeze(kind, server, tool, arguments, hints, changed, origin)
         verdict = await self._verdict(call)
         if verdict.outcome == "ask":
             decision = await self._ask(call)
@@ -142,6 +148,15 @@ class Broker:
         return await self._recorded(decision)
 
     async def _verdict(self, call: Call) -> Verdict:
+        verdict = await self._verdict_of_rules(call)
+        if call.kind != "tool" or verdict.outcome != "allow" or not verdict.names_server:
+            return verdict
+        if len(self._allowed_servers) < _MAX_REMEMBERED:
+            self._allowed_servers.setdefault(call.server, call.origin)
+        # A rule that names a server means the one that had the name when the rule was first used.
+        return verdict if self._allowed_servers.get(call.server) == call.origin else Verdict("ask", "default")
+
+    async def _verdict_of_rules(self, call: Call) -> Verdict:
         if len(call.payload) <= _LONG:
             return decide(self.rules, call)
         async with self._turn:
@@ -292,11 +307,24 @@ class Broker:
         return decision
 
 
+def is_current(key: tuple[str, ...]) -> bool:
+    """Return whether a stored key of a permission can match a call. Those of older versions cannot."""
+    return len(key) in (7, 8) and key[0] == _KEY_VERSION
+
+
+def origin_of(key: tuple[str, ...]) -> Origin:
+    """Return which server a current key of a permission is for."""
+    return Origin(key[5], key[6])
+
+
 def _weight(call: Call) -> int:
-    return len(call.payload) + TOKEN_WEIGHT * tokens(call.payload)
+    return len(call.payload) + VALUE_WEIGHT * count_values(call.payload)
 
 
 def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:
-    # Includes the tool's changes: accepting a tool for the session does not accept its later versions.
-    tool = (call.kind, call.server, call.tool, call.changed)
-    return {"tool": tool, "call": (*tool, hashlib.sha256(call.payload).hexdigest())}
+    # Includes the changes of the tool and the identity of the server: accepting a tool accepts neither its later versions
+    # nor the tool of another server of the same name. Before a server is registered, its parameters are what it is.
+    payload = hashlib.sha256(call.payload).hexdigest()
+    digest = payload if call.kind == "server" else call.origin.digest
+    tool = (_KEY_VERSION, call.kind, call.server, call.tool, call.changed, call.origin.root, digest)
+    return {"tool": tool, "call": (*tool, payload)}

@@ -14,7 +14,8 @@ from typing import Any, Literal, Self, get_args
 from cellblock.common import config
 from cellblock.errors import InvalidInputError, shown
 from cellblock.model.decisions import CallKind
-from cellblock.tools.approvals.call import Call, parse
+from cellblock.model.untrusted import parse_json
+from cellblock.tools.approvals.call import Call
 from cellblock.tools.approvals.glob import Glob
 
 Outcome = Literal["allow", "deny", "ask"]
@@ -27,7 +28,7 @@ _MEANING = {"program", "environment"}
 
 _MAX_FILE = 1024 * 1024
 _TOP = ("default", "rule")
-_KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive")
+_KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive", "root", "digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,12 @@ class Verdict:
     Attributes:
         outcome: ``allow``, ``deny`` or ``ask``.
         rule: The text of the deciding rule, or ``default``.
+        names_server: Whether the rule means servers by their name alone.
     """
 
     outcome: Outcome
     rule: str
+    names_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Rule:
             script (``program``), unless it names these as well.
         read_only: The required hint of the server about its tool, if any. It proves nothing.
         destructive: As `read_only`.
+        root: The directory that the server is registered for; None for any.
+        digest: The digest of the server's parameters, as ``cellblock tools list --json`` shows it; None for any.
     """
 
     decision: Outcome
@@ -67,6 +72,8 @@ class Rule:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     read_only: bool | None = None
     destructive: bool | None = None
+    root: str | None = None
+    digest: str | None = None
 
     def matches(self, call: Call) -> bool:
         """Whether this rule applies to a call."""
@@ -76,6 +83,8 @@ class Rule:
             and _name(self.tool, call.tool)
             and self.read_only in (None, call.hints.read_only)
             and self.destructive in (None, call.hints.destructive)
+            and self.root in (None, call.origin.root)
+            and self.digest in (None, call.origin.digest)
             and (not self.arguments or self._matches(call.parsed))
         )
 
@@ -93,6 +102,7 @@ class Rule:
         parts += [f"{name}={json.dumps(value, sort_keys=True)}" for name, value in self.arguments.items()]
         for name, value in (("read_only", self.read_only), ("destructive", self.destructive)):
             parts += [] if value is None else [f"{name}={str(value).lower()}"]
+        parts += [f"{name}={value!r}" for name, value in (("root", self.root), ("digest", self.digest)) if value is not None]
         return " ".join(parts)
 
 
@@ -148,8 +158,8 @@ def read_rules(path: str | os.PathLike[str]) -> Any:
         InvalidInputError: It cannot be read or parsed.
     """
     try:
-        text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")
-        return json.loads(text) if Path(path).suffix == ".json" else config.parse_toml(text)
+        data = config.read_file(Path(path).expanduser(), _MAX_FILE)
+        return parse_json(data, what="it") if Path(path).suffix == ".json" else config.parse_toml(data)
     except OSError as error:
         raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
     except RecursionError as error:
@@ -170,7 +180,7 @@ def decide(rules: Rules, call: Call) -> Verdict:
     """
     for rule in rules.rules:
         if rule.matches(call):
-            return Verdict(rule.decision, str(rule))
+            return Verdict(rule.decision, str(rule), rule.server != "*" and rule.digest is None)
     return Verdict(rules.default, "default")
 
 
@@ -220,13 +230,15 @@ def _rule(data: object, source: str) -> Rule:
         arguments,
         _flag(table, "read_only", source),
         _flag(table, "destructive", source),
+        _exact(table, "root", source),
+        _exact(table, "digest", source),
     )
 
 
 def _check_argument(value: Any, source: str) -> None:
     """Refuse a value that cannot be compared with an argument, or never equals one."""
     try:
-        parse(json.dumps(value, allow_nan=False).encode())
+        parse_json(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError, InvalidInputError) as error:
         raise InvalidInputError(f"{source}: {shown(value)} cannot be an argument") from error
     if isinstance(value, str) and ("*" in value or "?" in value):
@@ -264,6 +276,16 @@ def _text(table: Mapping[str, Any], key: str, source: str) -> str:
         raise InvalidInputError(f"{source}: {key} must be a pattern such as 'read_*', not {shown(value)}")
     _check_pattern(value, f"{source}: {key}")
     return value
+
+
+def _exact(table: Mapping[str, Any], key: str, source: str) -> str | None:
+    value = table.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value or (key == "root" and not value.startswith("/")):
+        wanted = "an absolute path" if key == "root" else "a digest of 'cellblock tools list --json'"
+        raise InvalidInputError(f"{source}: {key} must be {wanted}, not {shown(value)}")
+    return value.rstrip("/") or "/" if key == "root" else value
 
 
 def _flag(table: Mapping[str, Any], key: str, source: str) -> bool | None:

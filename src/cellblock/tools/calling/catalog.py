@@ -23,6 +23,8 @@ RECORD = ".cellblock.json"
 
 MOST_INDEX = 8 * 1024 * 1024
 _INTERFACE = "api.py"
+_MOST_INTERFACE = 64 * 1024
+"""Bytes of the interface of a saved action. It is parsed, which can take 7 µs for each byte, and memory for 1,000."""
 _MOST_PACKAGES = 500
 _LONGEST = 2000
 
@@ -120,8 +122,9 @@ def _actions_of(root: str | os.PathLike[str], category: str) -> Iterator[Tool]:
         return
     for name in found[:_MOST_PACKAGES]:
         try:
-            called = signature_of(beneath.read(root, category, name, _INTERFACE, most=MOST_INDEX).decode("utf-8", "replace"))
+            source = beneath.read(root, category, name, _INTERFACE, most=_MOST_INTERFACE + 1)
         except OSError:
             continue
+        called = signature_of(source.decode("utf-8", "replace")) if len(source) <= _MOST_INTERFACE else None
         if called is not None:
             yield Tool(category, name, name, f"{name}{called[0]}"[:_LONGEST], called[1][:_LONGEST])

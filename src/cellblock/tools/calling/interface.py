@@ -24,7 +24,7 @@ _VALUES, _FIRST = 100, 30
 
 _PREAMBLE = re.compile(r"^(?:from (?:__future__|enum|typing|pydantic|\.) import|__all__ =) .+\n+", re.MULTILINE)
 _CALL = re.compile(r"^    return call\('.+\n", re.MULTILINE)
-_ENUMERATION = re.compile(r"^class (?P<name>\w+)\(Enum\):\n(?P<members>(?:    \w+ = .+\n)+)", re.MULTILINE)
+_ENUMERATION = re.compile(r"^class (?P<name>\w+)\(Enum\):\n(?P<members>(?:    \w++ = .++\n)+)", re.MULTILINE)
 _VALUE = re.compile(r"^    \w+ = '?(.+?)'?$", re.MULTILINE)
 _FIELD = re.compile(r"    (\w+: .{1,500})")
 _ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")

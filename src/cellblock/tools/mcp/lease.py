@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from cellblock.tools.calling.content import CallTool
-from cellblock.tools.mcp.params import ServerParams
+from cellblock.errors import McpServerError
+from cellblock.tools.calling.content import CallTool, ToolOutcome
+from cellblock.tools.mcp.params import ServerParams, digest_of
 from cellblock.tools.mcp.servers import Servers
 
-ServerKey = tuple[str, str]
-"""Identifies a server: the root that it is registered for, and its name there."""
+ServerKey = tuple[str, str, str]
+"""Identifies a server: the root that it is registered for, its name there, and the digest of its parameters."""
 
 
 class SharedServers:
@@ -34,16 +36,22 @@ class SharedServers:
         """
         self._lookup = lookup
         self._connect_timeout = connect_timeout
-        self._by_root: dict[str, Servers] = {}
+        self._servers: dict[ServerKey, Servers] = {}
         self._users: dict[ServerKey, set[Lease]] = {}
 
     def use(self, key: ServerKey, lease: Lease) -> Servers:
         """Return a function that calls a server, and record its user."""
-        root = key[0]
-        if root not in self._by_root:
-            self._by_root[root] = Servers(lambda name: self._lookup(root, name), connect_timeout=self._connect_timeout)
+        if key not in self._servers:
+            self._servers[key] = Servers(lambda name: self._params(key), connect_timeout=self._connect_timeout)
         self._users.setdefault(key, set()).add(lease)
-        return self._by_root[root]
+        return self._servers[key]
+
+    def _params(self, key: ServerKey) -> ServerParams:
+        root, name, digest = key
+        params = self._lookup(root, name)
+        if digest and digest_of(params) != digest:
+            raise McpServerError(f"MCP server {name!r} was registered anew since this call was decided about: call it again")
+        return params
 
     async def give_up(self, key: ServerKey, lease: Lease) -> None:
         """Remove a user of a server, and stop the server after the last one."""
@@ -51,21 +59,25 @@ class SharedServers:
         users.discard(lease)
         if not users:
             self._users.pop(key, None)
-            await self._by_root[key[0]].stop(key[1])
+            await self._servers[key].stop(key[1])
 
 
 class Lease:
     """One session's lease: the servers that it may use, and those that it has used."""
 
-    def __init__(self, shared: SharedServers, find: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, shared: SharedServers, find: Callable[[str], str | None], digest: Callable[[str, str], str] = lambda *_: ""
+    ) -> None:
         """Set up; no server is used yet.
 
         Args:
             shared: The servers.
             find: Returns the root of a server by the name that code has for it, or None if there is none.
+            digest: Returns the digest of a server's parameters by its name and root.
         """
         self._shared = shared
         self._find = find
+        self._digest = digest
         self._used: set[ServerKey] = set()
 
     def caller(self, server: str) -> CallTool | None:
@@ -73,8 +85,18 @@ class Lease:
         root = self._find(server)
         if root is None:
             return None
-        self._used.add((root, server))
-        return partial(self._shared.use((root, server), self).call, server)
+        key = (root, server, self._digest(server, root))
+        before = [other for other in self._used if other[:2] == key[:2] and other != key]
+        self._used.add(key)
+        call = partial(self._shared.use(key, self).call, server)
+        return partial(self._replacing, before, call) if before else call
+
+    async def _replacing(self, before: list[ServerKey], call: CallTool, *arguments: Any, **options: Any) -> ToolOutcome:
+        """Call a server that was registered anew, after the processes of its former parameters have ended."""
+        for key in before:
+            self._used.discard(key)
+            await self._shared.give_up(key, self)
+        return await call(*arguments, **options)
 
     async def reset(self) -> None:
         """Stop the servers that only this session uses."""

@@ -7,6 +7,7 @@ the host. Stored and compared parameters keep the references; only a connection 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -109,6 +110,15 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
     if len(json.dumps(params.to_dict())) > MAX_PARAMS:
         raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
     return params
+
+
+def digest_of(params: ServerParams) -> str:
+    """Return what tells servers of the same name apart: a digest of their parameters.
+
+    Of variables and headers, it covers the names alone: the values can be secrets, and are replaced now and then.
+    """
+    said = {key: sorted(value) if key in ("env", "headers") else value for key, value in params.to_dict().items()}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name: str = "") -> ServerParams:

@@ -13,6 +13,10 @@ _VERSION = "2025-11-25"
 """The strictest version of the protocol: a list that is valid there is valid in the others."""
 
 _UNNAMED = "a tool without a name"
+_MAX_TOOLS = 1000
+"""Maximum tools of one list; servers can send several. Each is validated, in the loop."""
+_MAX_ERRORS = 1000
+"""Errors of one validation above which none is described: pydantic describes all or none, which takes 5 µs for each."""
 
 
 def make_valid(result: dict[str, Any]) -> dict[str, str]:
@@ -25,9 +29,15 @@ def make_valid(result: dict[str, Any]) -> dict[str, str]:
         The names of removed tools, each with the reason.
     """
     tools = result.get("tools")
-    if not isinstance(tools, list) or _objection({**result, "tools": tools}) is None:
+    if not isinstance(tools, list):
         return {}
-    kept, left_out = [], {}
+    left_out = {}
+    if len(tools) > _MAX_TOOLS:
+        left_out[f"{len(tools) - _MAX_TOOLS} more tools"] = f"a list has at most {_MAX_TOOLS} tools: send several lists"
+        tools = result["tools"] = tools[:_MAX_TOOLS]
+    if _objection(result) is None:
+        return left_out
+    kept = []
     for tool in tools:
         if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
             left_out[_UNNAMED] = "it cannot be called"
@@ -61,6 +71,8 @@ def _objection(result: dict[str, Any]) -> str | None:
     try:
         methods.validate_server_result("tools/list", _VERSION, result)
     except ValidationError as error:
+        if error.error_count() > _MAX_ERRORS:
+            return f"{error.error_count()} values in it are wrong"
         wrong = error.errors()[0]
         place = ".".join(map(str, [part for part in wrong["loc"] if part not in ("tools", 0)]))
         return cut(f"{place}: {wrong['msg']}" if place else f"{wrong['msg']}")

@@ -13,7 +13,7 @@ from cellblock.common import config
 from cellblock.common.database import Database
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.tools.mcp.changes import ToolFacts
-from cellblock.tools.mcp.params import ServerParams, parse_params
+from cellblock.tools.mcp.params import ServerParams, digest_of, parse_params
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS servers (
@@ -136,6 +136,18 @@ class ServerRegistry:
 
         return self._looked_up((name, *directories), look)
 
+    def digest(self, name: str, root: str) -> str:
+        """Return the digest of a server's parameters, which tells servers of the same name apart; empty if there is none.
+
+        Called for each call, like `root_within`.
+        """
+
+        def look(connection: sqlite3.Connection) -> str:
+            row = connection.execute("SELECT params FROM servers WHERE name = ? AND root = ?", (name, root)).fetchone()
+            return "" if row is None else digest_of(parse_params(name, json.loads(row[0])))
+
+        return self._looked_up((None, None, name, root), look)
+
     def facts(self, name: str, root: str, tool: str) -> ToolFacts | None:
         """Return a server's claims about a tool from its registration.
 
@@ -164,6 +176,12 @@ class ServerRegistry:
         """Return the names of all registered servers, sorted."""
         with self._database.reading() as connection:
             return [name for (name,) in connection.execute("SELECT DISTINCT name FROM servers ORDER BY name")]
+
+    def all(self) -> list[tuple[str, str, str]]:
+        """Return name, root and digest of all registered servers, sorted."""
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT name, root, params FROM servers ORDER BY name, root").fetchall()
+        return [(name, root, digest_of(parse_params(name, json.loads(params)))) for name, root, params in rows]
 
     def remove(self, name: str) -> None:
         """Remove a server, wherever it was registered.

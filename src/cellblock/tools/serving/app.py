@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import logging
@@ -12,9 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cellblock.common.turns import turns
 from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.model.untrusted import MAX_VALUES, VALUE_WEIGHT, count_values, parse_json
 from cellblock.tools.approvals.broker import EXPIRED
-from cellblock.tools.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
+from cellblock.tools.approvals.call import NO_ORIGIN, Origin
 from cellblock.tools.approvals.elicitation import Person
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 from cellblock.tools.mcp.words import MAX_WORDS, cut
@@ -30,7 +31,7 @@ MAX_HELD = 32 * 1024 * 1024
 """Bytes of all requests of one application, each counted from its head to its answer."""
 MAX_NAME = 256
 _LONG = 16 * 1024
-"""Bytes of a body above which requests are parsed one per turn of the loop, because parsing and freezing take a while."""
+"""Bytes of a body above which parsing, freezing and sending it have turns of the loop of their own: each takes a while."""
 _MOST_CHANGES = 3
 """Most decisions about one call, if the server changes the tool meanwhile."""
 MAX_LINES = 20
@@ -103,12 +104,14 @@ class RunRequest:
         tool: The tool's name.
         arguments: The arguments.
         params: The server's parameters, if given.
+        size: Bytes of the body.
     """
 
     server: str
     tool: str
     arguments: dict[str, Any]
     params: dict[str, Any] | None
+    size: int = 0
 
     @classmethod
     def parse(cls, body: bytes) -> RunRequest:
@@ -118,7 +121,7 @@ class RunRequest:
             RefusedError: It is not valid.
         """
         try:
-            data = parse(body)
+            data = parse_json(body, what="the body", counted=True)
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         known = ("server_name", "server_params", "tool", "arguments")
@@ -132,7 +135,7 @@ class RunRequest:
         params, arguments = data.get("server_params"), data.get("arguments", {})
         if not isinstance(arguments, dict) or not isinstance(params, (dict, type(None))):
             raise RefusedError(400, "arguments and server_params must be objects")
-        return cls(data["server_name"], data["tool"], arguments, params)
+        return cls(data["server_name"], data["tool"], arguments, params, len(body))
 
 
 def session_app(
@@ -140,6 +143,7 @@ def session_app(
     caller: Callable[[str], CallTool | None],
     *,
     facts: Callable[[str, str], ToolFacts | None] | None = None,
+    origin: Callable[[str], Origin] = lambda _: NO_ORIGIN,
     note: Callable[[str], None] | None = None,
     token: str | None = None,
     timeout: float | None = None,
@@ -156,6 +160,7 @@ def session_app(
             call, so that the decision is about the server that is called.
         facts: Returns a server's facts about a tool from its registration. Called before the decision, so it must not start
             the server.
+        origin: Returns which server a name means now.
         note: Called with a line for each refused request.
         token: The required bearer token; None if only the session reaches the port.
         timeout: Seconds that one call may take, or None for no limit.
@@ -175,10 +180,11 @@ def session_app(
             raise RefusedError(403, f"there is no MCP server {request.server!r}; {wanted}", noted=True)
         try:
             known = facts(request.server, request.tool) if facts else None
+            which = origin(request.server)
         except CellblockError as error:
             return {"error": str(error), "kind": "server"}
         options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log, "person": person}
-        return await perform(broker, call, request, known, seen, on_outcome=on_outcome, **options)
+        return await perform(broker, call, request, known, seen, on_outcome=on_outcome, origin=which, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)
 
@@ -196,6 +202,7 @@ async def perform(
     seen: dict[tuple[str, str], ToolFacts] | None = None,
     *,
     on_outcome: Callable[[Decision, ToolOutcome], None] | None = None,
+    origin: Origin = NO_ORIGIN,
     **options: Any,
 ) -> Mapping[str, Any]:
     """Decide about a call, and make it if it is allowed.
@@ -210,6 +217,7 @@ async def perform(
         known: The server's facts about the tool from its registration; None if they are unknown.
         seen: Present facts about changed tools, for their next calls; updated here.
         on_outcome: Called with the decision and the tool's outcome.
+        origin: Which server the name means.
         options: Passed to `call`.
 
     Returns:
@@ -222,7 +230,9 @@ async def perform(
         said = "" if known is None or now is None else changes(known, now)
         hints = hints_of(now) if now else None
         try:
-            decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints, said)
+            if request.size > _LONG:
+                await turns().give_way()
+            decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints, said, origin)
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         if not decision.allowed:
@@ -230,6 +240,8 @@ async def perform(
         try:
             if now is not None:
                 options["check"] = _checker(now)
+            if request.size > _LONG:
+                await turns().give_way()
             outcome = await call(request.tool, decision.arguments, **options)
         except ToolChangedError as changed:
             seen[request.server, request.tool] = changed.now
@@ -298,7 +310,7 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
         routes: Handlers by method and path.
         note: Called with a line for each refused request that well-behaved programs do not send.
     """
-    load, lines, turn = _Load(), _Lines(note), asyncio.Lock()
+    load, lines = _Load(), _Lines(note)
 
     async def app(request: Request) -> tuple[int, bytes]:
         held = 0
@@ -312,11 +324,11 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
             held += load.hold(_length(request))
             body = await request.body()
             if len(body) > _LONG:
-                async with turn:
-                    await asyncio.sleep(0)
-            if (weight := tokens(body)) > MAX_TOKENS:
-                raise RefusedError(400, f"the body has more than {MAX_TOKENS} JSON tokens")
-            held += load.hold(weight * TOKEN_WEIGHT)
+                await turns().give_way()
+            if (count := count_values(body)) > MAX_VALUES:
+                what = f"the body has more than {MAX_VALUES:,} values (long numbers and escapes count as several)"
+                raise RefusedError(400, f"{what}: pass rows as one text, such as CSV, or write them to a file")
+            held += load.hold(count * VALUE_WEIGHT)
             return _answer(200, await handler(body))
         except RefusedError as refused:
             lines.add(refused, request)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.tools.approvals.call import parse
+from cellblock.model.untrusted import parse_json
 from cellblock.tools.approvals.request import ApprovalRequest
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class ApprovalChannel:
                 return
 
     def _answered(self, text: str) -> None:
-        data = parse(text.encode("utf-8", "replace"))
+        data = parse_json(text, what="an answer")
         if not isinstance(data, dict) or not isinstance(data.get("id"), str):
             raise InvalidInputError("an answer is an object with an id")
         answer = data.get("result")
@@ -315,7 +315,7 @@ class ApprovalClient:
         requests: dict[str, ApprovalRequest] = {}
         try:
             while True:
-                message = json.loads(await connection.recv())
+                message = parse_json(await connection.recv(), what="a request", most=_MAX_REQUEST)
                 params = message["params"]
                 if message["method"] == "withdraw":
                     if (taken := requests.pop(params["id"], None)) is not None:

@@ -7,9 +7,10 @@ Their names are read from .gitmodules and the top's ``.git``, which a session ca
 from __future__ import annotations
 
 import os
-import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.wire.sandbox import Plan, Protect
@@ -18,9 +19,12 @@ _MOST = 256
 """Maximum number of repositories: each costs a mount."""
 
 _MAX_SIZE = 256 * 1024
+_MAX_CONFIG = 16 * 1024
+_MAX_PATH = 4096
+_MAX_FOLDERS = 512
+"""Maximum directories that are listed: a session can make a tree of any size, and its zygote serves others, too."""
+
 _DEPTH = 8
-_PATH = re.compile(rb"^\s*path\s*=\s*(.+?)\s*$", re.MULTILINE)
-_WORKTREE = re.compile(rb"^\s*worktree\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
 def protect_repositories(plan: Plan) -> Plan:
@@ -42,7 +46,7 @@ def find_repositories(top: str) -> list[str]:
         top: The directory, absolute and without symbolic links.
     """
     found: dict[str, None] = {}
-    for place in _named(top):
+    for place in islice(_named(top), 2 * _MOST):  # not all of them need exist
         path = os.path.normpath(os.path.join(top, place))
         if path != top and is_inside(path, top) and not is_inside(path, f"{top}/.git"):
             found[f"{os.path.relpath(path, top)}/.git"] = None
@@ -53,39 +57,56 @@ def find_repositories(top: str) -> list[str]:
 
 def _named(top: str) -> Iterator[str]:
     """Yield the directories of submodules and worktrees, as named in git's own files."""
-    yield from (_text(path) for path in _PATH.findall(_read(f"{top}/.gitmodules")))
-    yield from _submodules(f"{top}/.git/modules", 0)
+    yield from (_text(path) for path in _values(b"path", _read(f"{top}/.gitmodules", _MAX_SIZE)))
+    yield from _submodules(f"{top}/.git/modules")
     for name in _entries(f"{top}/.git/worktrees"):
-        path = _text(_read(f"{top}/.git/worktrees/{name}/gitdir").strip())
+        path = _text(_read(f"{top}/.git/worktrees/{name}/gitdir", _MAX_PATH).strip())
         if path.endswith("/.git"):
             yield os.path.join(f"{top}/.git/worktrees/{name}", path.removesuffix("/.git"))
 
 
-def _submodules(directory: str, depth: int) -> Iterator[str]:
+def _submodules(modules: str) -> Iterator[str]:
     """Yield the directories that the repositories below ``modules`` name as theirs; a submodule's name may have slashes."""
-    for name in _entries(directory) if depth < _DEPTH else ():
-        place = f"{directory}/{name}"
-        if os.path.isfile(f"{place}/config"):
-            yield from (os.path.join(place, _text(path)) for path in _WORKTREE.findall(_read(f"{place}/config")))
-            yield from _submodules(f"{place}/modules", depth + 1)
-        elif os.path.isdir(place):
-            yield from _submodules(place, depth + 1)
+    folders = deque([(modules, 0)])
+    for _ in range(_MAX_FOLDERS):
+        if not folders:
+            return
+        directory, depth = folders.popleft()
+        for name in _entries(directory) if depth < _DEPTH else ():
+            place = f"{directory}/{name}"
+            if os.path.isfile(f"{place}/config"):
+                config = _read(f"{place}/config", _MAX_CONFIG)
+                yield from (os.path.join(place, _text(path)) for path in _values(b"worktree", config))
+                folders.append((f"{place}/modules", depth + 1))
+            elif os.path.isdir(place):
+                folders.append((place, depth + 1))
+
+
+def _values(key: bytes, config: bytes) -> Iterator[bytes]:
+    """Yield the values of a key in git's settings. Without regular expressions: a session may have written the file."""
+    for line in config.splitlines():
+        if line.lstrip().startswith(b"["):  # a section, which may have its first key behind it
+            line = line.partition(b'"]' if b'"]' in line else b"]")[2]
+        name, _, value = line.partition(b"=")
+        if name.strip().lower() == key and (value := value.strip()):
+            yield value if value.startswith(b'"') else value.partition(b"#")[0].partition(b";")[0].strip()
 
 
 def _entries(directory: str) -> list[str]:
     try:
-        return sorted(os.listdir(directory))[:_MOST]
+        with os.scandir(directory) as found:
+            return sorted(entry.name for entry in islice(found, _MOST))
     except OSError:
         return []
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, most: int) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, _MAX_SIZE)
+        return os.read(descriptor, most)
     except OSError:
         return b""  # a directory
     finally:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Any
 
 from cellblock.errors import InvalidInputError, shown
+from cellblock.model.untrusted import parse_json
 
 _MAX_FILE = 1024 * 1024  # bytes of a file of settings
 _MAX_SHOWN = 200  # maximum characters of a wrong value in a message
@@ -28,21 +28,11 @@ def read_settings(path: str | os.PathLike[str]) -> Any:
         lines = _read(Path(path).expanduser()).splitlines()
         # Blank lines instead of removed ones: errors then name the right line.
         text = b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines)
-        return json.loads(text, object_pairs_hook=_without_twins)
+        return parse_json(text, what="it")
     except OSError as error:
         raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidInputError(f"the sandbox configuration {path} cannot be parsed: {error}") from error
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object without duplicate keys: the last one would count, but a reader may see the first."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
-    return found
 
 
 class Section:

@@ -1,0 +1,73 @@
+"""Reads the bodies of requests: who calls is checked first, and JSON is parsed within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.gateway.guard import Refused
+from cellblock.fronts.problems import Problem
+from cellblock.model.untrusted import parse_json
+
+MAX_ITEMS = 1000
+"""Maximum items of one list or object in a body: validation reports each that is wrong, which takes longer than parsing it."""
+
+
+class CheckedRoute(APIRoute):
+    """A route that checks the scope of its caller before it reads the body.
+
+    FastAPI reads and parses the body first, so that any caller could have it parse what it then refuses.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute`."""
+        answer = super().get_route_handler()
+        if self.body_field is None:
+            return answer
+        checks = [one.call for one in self.dependant.dependencies if hasattr(one.call, "scope")]
+
+        async def checked(request: Request) -> Response:
+            for check in checks:
+                assert check is not None
+                await check(request)
+            return await answer(_BodyRequest(request.scope, request.receive))
+
+        return checked
+
+
+class _BodyRequest(Request):
+    """A request whose JSON is parsed within limits."""
+
+    async def json(self) -> Any:
+        """Return the parsed body.
+
+        Raises:
+            Refused: It is not valid: FastAPI passes this on.
+        """
+        try:
+            return parse_body(await self.body())
+        except InvalidInputError as error:
+            wrong = {"where": "body", "what": str(error)}
+            problem = Problem(422, "invalid_input", f"body: {error}", details={"errors": [wrong]})
+            raise Refused(problem) from None
+
+
+def parse_body(body: bytes) -> Any:
+    """Parse the body of a request, whose values the guard has counted as it came.
+
+    Raises:
+        InvalidInputError: It is not valid JSON, or a list or an object in it has too many items.
+    """
+    value = parse_json(body, what="the body", counted=True)
+    level = [value]
+    while level:
+        for one in level:
+            if len(one) > MAX_ITEMS:
+                raise InvalidInputError(f"a list or an object in the body has more than {MAX_ITEMS:,} items")
+        items = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]
+        level = [item for item in items if isinstance(item, (dict, list))]
+    return value

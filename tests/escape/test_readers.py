@@ -1,0 +1,124 @@
+"""What sessions and clients send is parsed in moments, also if it is made to take long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from cellblock import Host
+from cellblock.fronts.gateway.embedded import EmbeddedGateway
+from cellblock.fronts.gateway.options import GatewayOptions
+
+pytestmark = pytest.mark.slow
+
+MOMENT = 0.25
+"""Processor time that a turn of the loop may take here: five times the promise, as a busy processor is slower. Each of these
+inputs took a second or more when it was parsed without limits."""
+
+
+class Turns:
+    """Measures the turns of a loop in processor time, which does not depend on what else the machine does.
+
+    Attributes:
+        longest: The longest, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        loop, on, last = asyncio.get_running_loop(), True, time.thread_time()
+
+        def turn() -> None:
+            nonlocal last
+            now = time.thread_time()
+            self.longest, last = max(self.longest, now - last), now
+            if on:
+                loop.call_soon(turn)
+
+        turn()
+        try:
+            yield
+        finally:
+            on = False
+
+
+MANY = "[" + "[1.25e-300]," * 150_000 + "1]"
+
+SHOWN = {
+    "JSON": f"display({{'application/json': {MANY!r}}}, raw=True)",
+    "many kinds of JSON": "display({f'a/{n}+json': '[' + '[1],' * 9000 + '1]' for n in range(60)}, raw=True)",
+    "many displays": "for n in range(100): display({'application/json': '[' + '[1],' * 9000 + '1]'}, raw=True)",
+    "metadata": "for n in range(100): display({'text/plain': 'x'}, raw=True, metadata={'a': [0] * 15_000})",
+    "a name without end": "class ASyntaxError(Exception): pass\nraise ASyntaxError(' (<ipython-input-' * 100_000)",
+    "git": "print(' .git/' * 150_000 + '\\nRead-only file system' * 20_000)",
+}
+
+
+BODIES = {
+    "values": b'{"options": {"a": ' + MANY.encode() + b"}}",
+    "fields": json.dumps({str(number): 0 for number in range(15_000)}).encode(),
+    "tags": json.dumps({"tags": {str(number): 0 for number in range(15_000)}}).encode(),
+    "digits": b'{"options": {"a": [' + b",".join([b"9" * 4300] * 3000) + b"]}}",
+    "another encoding": ('{"a": ["\u0122",' + "[]," * 400_000 + "[]]}").encode("utf-16"),
+    "escapes": b'{"a": "' + b"\\n" * 7_000_000 + b'"}',
+    "brackets": b"[" * 15_000_000,
+    "digits of a number": b'{"a": 0.' + b"1" * 15_000_000 + b"}",
+}
+
+
+async def test_nothing_that_is_sent_holds_the_loop(tmp_path: Path) -> None:
+    turns = Turns()
+    async with Host() as host:
+        gateway = EmbeddedGateway(host, GatewayOptions())
+        await gateway.start("127.0.0.1", 0)
+        address, headers = f"127.0.0.1:{gateway.port}", {"Authorization": f"Bearer {gateway.token}"}
+        try:
+            async with httpx.AsyncClient(base_url=f"http://{address}", headers=headers, timeout=60) as client:
+                kernel = (await client.post("/api/kernels", json={})).json()["id"]
+                assert (await client.post("/sessions/bystander/execute", json={"code": "1"})).status_code == 200
+                with turns.measured():
+                    await asyncio.sleep(0.1)
+                    quiet = turns.longest
+                    for name, body in BODIES.items():
+                        for path in ("/sessions/load", "/sessions/bystander/execute"):
+                            answer = await client.post(path, content=body, headers={"content-type": "application/json"})
+                            assert answer.status_code in (413, 422), name
+                            assert turns.longest < MOMENT, (name, path, quiet)
+                    async with connect(
+                        f"ws://{address}/api/kernels/{kernel}/channels?token={gateway.token}", max_size=None
+                    ) as socket:
+                        for name, code in SHOWN.items():
+                            await socket.send(json.dumps(request(code)))
+                            async with asyncio.timeout(60):
+                                while json.loads(await socket.recv())["header"]["msg_type"] != "execute_reply":
+                                    pass
+                            assert turns.longest < MOMENT, (name, quiet)
+                    for name in ("a name without end", "git"):
+                        answer = await client.post("/sessions/bystander/execute?format=model", json={"code": SHOWN[name]})
+                        assert answer.status_code == 200
+                        assert turns.longest < MOMENT, (name, quiet)
+                assert (await client.post("/sessions/bystander/execute", json={"code": "1"})).json()["output"] == ""
+        finally:
+            await gateway.close()
+
+
+def request(code: str) -> dict[str, object]:
+    header = {
+        "msg_id": str(time.monotonic_ns()),
+        "msg_type": "execute_request",
+        "session": "s",
+        "username": "",
+        "version": "5.3",
+    }
+    content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
+    return {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}

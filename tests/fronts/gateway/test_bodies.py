@@ -1,0 +1,109 @@
+"""Bodies of requests: read after their sender's scope is checked, and parsed within limits."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.types import Message
+
+from cellblock.errors import AccessError, InvalidInputError
+from cellblock.fronts.gateway.app import _PARTS, _uploads, make_app
+from cellblock.fronts.gateway.bodies import MAX_ITEMS, CheckedRoute, parse_body
+from cellblock.fronts.gateway.guard import Guard
+from cellblock.fronts.gateway.options import GatewayOptions
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+async def refuse(request: Request) -> None:
+    raise AccessError("not you")
+
+
+refuse.scope = "run"  # type: ignore[attr-defined]  # as `access.needs` has it
+
+
+async def answer(wanted: dict[str, str], _: None = Depends(refuse)) -> None:
+    raise AssertionError("the caller may not")
+
+
+async def test_a_caller_without_the_scope_is_refused_before_its_body_is_read() -> None:
+    router = APIRouter(route_class=CheckedRoute)
+    router.add_api_route("/", answer, methods=["POST"])
+    app = FastAPI()
+    app.include_router(router)
+
+    async def receive() -> Message:
+        raise AssertionError("the body is read")
+
+    async def send(message: Message) -> None:
+        pass  # FastAPI answers that it failed, before it raises the error
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    with pytest.raises(AccessError, match="not you"):
+        await app(scope, receive, send)
+
+
+def test_every_route_with_a_body_checks_first() -> None:
+    bodies = [route for part in _PARTS for route in part.router.routes if getattr(route, "body_field", None) is not None]
+    assert len(bodies) > 10
+    assert all(isinstance(route, CheckedRoute) for route in bodies)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("PUT", "/sessions/a/files/b/c.txt", True),
+        ("POST", "/sessions/a/load", True),
+        ("POST", "/sessions/load", False),
+        ("POST", "/kernels/load", False),
+        ("POST", "/kernels/a/load", False),
+        ("POST", "/sessions/a/files/load", False),
+        ("PUT", "/kernels/a/files/b", False),
+        ("POST", "/sessions/a/save/load", False),
+    ],
+)
+def test_uploads_are_known_by_their_route(method: str, path: str, expected: bool) -> None:
+    guard = Guard(make_app(GatewayOptions(auth=False)).inside, GatewayOptions(), None, _uploads())
+    assert guard._is_upload({"type": "http", "method": method, "path": path, "headers": []}) is expected
+
+
+@pytest.mark.parametrize("data", [{str(number): 0 for number in range(MAX_ITEMS + 1)}, {"tags": {"a": [0] * (MAX_ITEMS + 1)}}])
+def test_a_body_with_many_fields_is_refused_before_each_is_found_wrong(data: object) -> None:
+    with pytest.raises(InvalidInputError, match="more than 1,000 items"):
+        parse_body(json.dumps(data).encode())
+    assert parse_body(b'{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+
+
+WRONG = {
+    "UTF-16": (json.dumps({"tags": {}}).encode("utf-16"), 422, "not UTF-8"),
+    "a key twice": (b'{"tags": {}, "tags": {"a": "b"}}', 422, "there twice"),
+    "NaN": (b'{"tags": NaN}', 422, "not valid JSON"),
+    "nesting": (b'{"options": {"a": ' + b"[" * 200 + b"]" * 200 + b"}}", 422, "deeper than 100"),
+    "values": (b'{"options": {"a": [' + b"[]," * 100_000 + b"[]]}}", 413, "more than 40,000 values"),
+    "fields": (json.dumps({str(number): 0 for number in range(5000)}).encode(), 422, "more than 1,000 items"),
+    "digits": (b'{"options": {"a": ' + b"9" * 5000 + b"}}", 422, "more than 4300 digits"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "said"), WRONG.values(), ids=list(WRONG))
+async def test_a_refusal_names_the_limit(body: bytes, status: int, said: str) -> None:
+    """On the routes of FastAPI, and on the one that is answered directly."""
+    app = make_app(GatewayOptions(auth=False))
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        for path in ("/sessions/load", "/sessions/a/execute"):
+            answer = await client.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == status, answer.text
+            assert said in answer.json()["detail"]
