@@ -93,6 +93,20 @@ async def test_it_goes_on_from_the_last_save_and_says_what_is_lost(
     await after.close()
 
 
+async def test_a_loss_that_no_result_has_told_is_told_by_the_next_process(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    path = (await saved(named)).parent
+    assert named.durable is not None
+    await named.durable.note_loss("restored_earlier", ["What one later cell changed in memory is lost: `x = 2`."])
+    found = Durable(path, 1.0, lambda _: "", lambda: "").unreported()
+    assert found == ("restored_earlier", ["What one later cell changed in memory is lost: `x = 2`."])
+    await run(sessions, named, "x")
+    await eventually(lambda: Durable(path, 1.0, lambda _: "", lambda: "").unreported() is None)
+
+
 async def back_to_the_first_cell(sessions: NamedSessions, named: NamedSession, way: str) -> None:
     session = named.session
     if way == "adopt":

@@ -112,5 +112,5 @@ def test_the_message_of_an_error_tells_step_cause_ways_and_who_says_more() -> No
         "the sandbox cannot be made: it failed to mount /proc (fsmount: Operation not permitted). This container masks parts "
         "of /proc (/proc/acpi, /proc/keys), and then the kernel allows nobody to mount a new one. Ways out: podman run "
         '--security-opt seccomp=deploy/seccomp.json --security-opt unmask=ALL IMAGE; or "enableWeakerNestedSandbox": true in '
-        "sandbox_config, or Policy(weaker_proc=True); or CodeExecutor(sandbox=False). 'cellblock doctor' says more"
+        "sandbox_config, or Policy(weaker_proc=True). 'cellblock doctor' says more"
     )

@@ -25,6 +25,7 @@ from cellblock.service.named.remote_saves import RemoteSaves
 
 if TYPE_CHECKING:
     from cellblock.host import Session
+    from cellblock.model import Recovery
     from cellblock.model.saving import LoadReport
 
 _log = logging.getLogger("cellblock.named")
@@ -40,7 +41,7 @@ _LEFT = "left-"
 WENT_BACK = "undo, restore, adopt or load"
 """What counts as a cell that ran after the last save, if the session has gone to another state since."""
 
-_LABEL, _CELLS = "session.json", "cells.jsonl"
+_LABEL, _CELLS, _UNREPORTED = "session.json", "cells.jsonl", "unreported.json"
 _ENDED, ASIDE = "ended-", "saves-aside"
 _DISK = 10.0  # seconds that a result waits for the disk
 
@@ -89,6 +90,7 @@ class Durable:
         self._task: asyncio.Task[None] | None = None
         self._removed = False
         self._gone_back = 0
+        self._unreported = False
 
     @property
     def problem(self) -> str:
@@ -211,7 +213,7 @@ class Durable:
         last = self._ran(state.running)
         path = self._directory / f"{last or '0'}{_SUFFIX}"
         try:
-            await asyncio.to_thread(self._write_label)
+            await asyncio.to_thread(self._write, _LABEL, self._label())
             try:
                 await session.saving.save_aside(state.number, path, timeout=_TIMEOUT)
             except CheckpointError:
@@ -247,10 +249,10 @@ class Durable:
         await asyncio.to_thread(os.replace if whole else _discard, pending, path)
         return whole
 
-    def _write_label(self) -> None:
+    def _write(self, name: str, text: str) -> None:
         self._make()
-        with WholeFile(self._directory / _LABEL) as file:
-            file.write(self._label().encode())
+        with WholeFile(self._directory / name) as file:
+            file.write(text.encode())
 
     def _keep_only(self, path: Path, began: int, last: str) -> None:
         """Remove earlier saves, once the new one is on the disk.
@@ -263,7 +265,7 @@ class Durable:
         sync_directory(self._directory)
         self._forget_cells(last)
         for other in self._directory.iterdir():
-            if other != path and not other.name.startswith((_UNLOADED, _LEFT, _LABEL, _CELLS)):
+            if other != path and not other.name.startswith((_UNLOADED, _LEFT, _LABEL, _CELLS, _UNREPORTED)):
                 other.unlink(missing_ok=True)
         self._remove_notes(began)
 
@@ -302,6 +304,30 @@ class Durable:
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
         if self.remote is not None:
             await self.remote.forget()
+
+    async def note_loss(self, loss: Recovery, lines: Sequence[str]) -> None:
+        """Write down what no result has reported yet: this process may be killed before one does."""
+        self._unreported = True
+        try:
+            await asyncio.to_thread(self._write, _UNREPORTED, json.dumps([loss, [*lines]]))
+        except OSError as error:
+            _log.warning("a durable session: its loss is not written down: %s", error)
+
+    def unreported(self) -> tuple[Recovery, list[str]] | None:
+        """Return the loss that no result has reported yet; None if there is none."""
+        try:
+            loss, lines = json.loads((self._directory / _UNREPORTED).read_bytes())
+        except (OSError, ValueError):
+            return None
+        self._unreported = True
+        return ("restored" if loss == "restored" else "restored_earlier"), [str(line) for line in lines]
+
+    def reported(self) -> None:
+        """Handle that a result has reported the loss."""
+        if self._unreported:
+            self._unreported = False
+            with suppress(OSError):
+                (self._directory / _UNREPORTED).unlink()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -371,14 +371,6 @@ class NamedSession:
         at = _local_time(save.stat().st_mtime)
         # The copied files of a branch are gone, so it works in the workspace of its origin.
         whole = not is_branch(self.record.workspace)
-        try:
-            changed = await self.durable.load(session, save, workspace=whole)
-        except CellblockError as error:
-            session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
-            return False
-        self._prepared = kernel_of(session.position)
-        self.since = ""  # its history is in the save
-        assert self._store is not None
         host = known_until = ""
         if (left := self._left) is not None:
             codes, lost, host = [*left.ran], left.lost, left.host
@@ -386,7 +378,19 @@ class NamedSession:
         else:
             codes, lost = self._run_after(Durable.execution_of(save), running=False)
         self._loss = "restored_earlier" if lost or known_until else "restored"
-        for line in told(at, codes, lost, changed, session.loaded, host=host, known_until=known_until):
+        until = {"host": host, "known_until": known_until}
+        await self.durable.note_loss(self._loss, told(at, codes, lost, [], None, **until))
+        try:
+            changed = await self.durable.load(session, save, workspace=whole)
+        except CellblockError as error:
+            self.durable.reported()
+            session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
+            return False
+        self._prepared = kernel_of(session.position)
+        self.since = ""  # its history is in the save
+        lines = told(at, codes, lost, changed, session.loaded, **until)
+        await self.durable.note_loss(self._loss, lines)
+        for line in lines:
             session.reader.note(f"[cellblock] {line}")
         self._left = None
         return True
@@ -413,6 +417,10 @@ class NamedSession:
         finally:
             self._on_input = None
         self.lost = not session.succession.adopted and session.succession.afresh
+        if self.durable is not None and (unreported := self.durable.unreported()) is not None:
+            self.lost, (self._loss, lines) = True, unreported
+            for line in lines:
+                session.reader.note(f"[cellblock] {line}")
         return session
 
     async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
@@ -488,6 +496,11 @@ class NamedSession:
         lost, self.lost = self.lost, False
         loss, self._loss = self._loss, "restarted"
         return loss if lost else None
+
+    def reported(self) -> None:
+        """Handle that a result was recorded: a loss that it has reported is known."""
+        if self.durable is not None and not self.lost:
+            self.durable.reported()
 
     @property
     def approve(self) -> str:

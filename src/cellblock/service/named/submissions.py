@@ -118,6 +118,8 @@ class Submissions:
         named.touch()
         if execution.has_begun:
             named.ran = max(named.ran, execution.record.id)
+            if execution.result is not None:
+                named.reported()
             self._on_end(named, execution)
         self._release_when_written(named, execution)
 
