@@ -395,7 +395,7 @@ def _prepare(directory: Path, name: str, schema: str) -> Path | None:
         if not _is_damaged(error):
             raise
         moved = _move_aside(directory / name)
-        _log.error("%s is damaged (%s); it was moved to %s, and a new one is made", directory / name, error, moved)
+        _log.error("%s is damaged (%s); it was moved to %s, and a new one is made", directory / name, str(error), moved)
         Database(directory, name, schema).close()
         return moved
     return None
