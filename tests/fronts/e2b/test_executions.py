@@ -162,7 +162,7 @@ def test_what_cannot_be_run_is_a_status(api: httpx.Client) -> None:
     assert api.post("/execute", content=b'{"code": "1"}', headers={"Content-Type": "text/plain"}).status_code == 400
     surrogate = api.post("/execute", content=b'{"code": "\\ud800"}', headers={"Content-Type": "application/json"})
     assert surrogate.status_code == 200, "the cell says what is wrong with it"
-    assert "SyntaxError" in surrogate.text or "UnicodeEncodeError" in surrogate.text
+    assert "the code has a lone surrogate" in surrogate.text
     assert run(api, "1", more="is ignored")[-1]["text"] == "1"
 
 
