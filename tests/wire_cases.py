@@ -63,6 +63,7 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     "complete": st.builds(m.Complete, short, numbers),
     "inspect": st.builds(m.Inspect, short, numbers, st.integers(0, 1)),
     "park": st.builds(m.Park, numbers, st.booleans()),
+    "idle": st.builds(m.Idle),
     "continue": st.builds(m.Continue),
     "shutdown": st.builds(m.Shutdown),
     "ready": st.builds(m.Ready, numbers),
@@ -106,6 +107,7 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     "completed": st.builds(m.Completed, st.lists(short, max_size=4).map(tuple), numbers, numbers),
     "inspected": st.builds(m.Inspected, st.none() | short),
     "parked": st.builds(m.Parked, st.none() | short, st.booleans(), st.booleans()),
+    "idling": st.builds(m.Idling, bits),
 }
 
 messages = st.one_of(*BY_TYPE.values())

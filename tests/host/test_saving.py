@@ -24,7 +24,7 @@ from cellblock.host.saved_file import VARIABLES, SavedFile
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import LeftOut, LoadReport, SaveReport
 from cellblock.wire.saved import Group, State
-from processes import eventually
+from processes import descriptors, eventually
 
 
 def write(path: Path, pickled: bytes, **fields: Any) -> Path:
@@ -282,7 +282,8 @@ async def test_a_save_can_be_cancelled(session: Session, tmp_path: Path) -> None
     (tmp_path / "s").write_text("before")
     await session.execute("class Slow:\n    def __reduce__(self):\n        while True: pass\nx = Slow()")
     saving = asyncio.create_task(session.save(tmp_path / "s"))
-    await eventually(lambda: len(os.listdir(tmp_path)) == 2)
+    # It has no name, but it is open.
+    await eventually(lambda: any(path.startswith(f"{tmp_path}/#") for path in descriptors().values()))
     saving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await saving

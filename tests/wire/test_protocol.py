@@ -28,6 +28,7 @@ EXAMPLES: dict[str, m.Message] = {
     "complete": m.Complete("a", 1),
     "inspect": m.Inspect("a", 1),
     "park": m.Park(1),
+    "idle": m.Idle(),
     "continue": m.Continue(),
     "shutdown": m.Shutdown(),
     "ready": m.Ready(1),
@@ -44,6 +45,7 @@ EXAMPLES: dict[str, m.Message] = {
     "completed": m.Completed((), 0, 0),
     "inspected": m.Inspected(None),
     "parked": m.Parked(),
+    "idling": m.Idling(False),
 }
 
 

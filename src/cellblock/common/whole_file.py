@@ -118,13 +118,23 @@ class WholeFile:
         assert self._directory is not None
         self._file.flush()
         sync(self._file.fileno())  # before the rename: otherwise, an empty file can have the name after a power failure
-        if not self._name:
+        if self._name or not self._is_first():
+            os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            self._name = ""
+        sync(self._directory)
+
+    def _is_first(self) -> bool:
+        """Give the file its final name if that is free, or else a temporary one: a link replaces nothing."""
+        assert self._file is not None
+        assert self._directory is not None
+        try:
+            give_name(self._file.fileno(), self._final, self._directory)
+        except FileExistsError:
             name = _temporary()
             give_name(self._file.fileno(), name, self._directory)
             self._name = name
-        os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-        self._name = ""
-        sync(self._directory)
+            return False
+        return True
 
     def close(self) -> None:
         """Close it, if it is open. If it is not complete, it is removed."""

@@ -338,8 +338,8 @@ def test_a_reader_that_leaves_does_not_end_the_program(gateway: Gateway, api: ht
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ("{", "a text message must be a JSON object"),
-        ("[" * 50_000, "a text message must be a JSON object"),
+        ("{", "a text message is not valid JSON"),
+        ("[" * 50_000, "a text message has more than 40,000 values"),
         ("{}", "send bytes, "),
         ('{"input": 5}', "send bytes, "),
         ('{"input": "a", "signal": 9}', "send bytes, "),

@@ -123,7 +123,7 @@ async def test_a_client_of_another_version_can_only_have_it_end(server: Server, 
     _, connection = await asyncio.get_running_loop().create_unix_connection(AsyncConnection, sock=await connect(server))
     for request in (Hello(theirs, "7"), List()):
         with pytest.raises(
-            DaemonError, match=rf"protocol {PROTOCOL}\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
+            DaemonError, match=rf"protocol {PROTOCOL}\) and this client 7 \({theirs}\): 'cellblock daemon restart' replaces it"
         ):
             await connection.call(request)
     assert await connection.call(End())

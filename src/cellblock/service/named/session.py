@@ -384,6 +384,7 @@ class NamedSession:
             changed = await self.durable.load(session, save, workspace=whole)
         except CellblockError as error:
             self.durable.reported()
+            self._loss = "restarted"
             session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
             return False
         self._prepared = kernel_of(session.position)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import stat
 import time
@@ -35,7 +36,7 @@ OnProgress = Callable[[int, int], object]
 _FORMAT = 3  # what is generated from the same tools; raise it when that changes
 _DEEPEST = 250  # a schema is not read any deeper
 _LEFT_OVER = 3600.0  # seconds after which a build that was not finished never will be
-_BEGINNING = f'{{\n "generator": "{GENERATOR}",\n'.encode()
+_BEGINNING = re.compile(rf'\s{{0,9}}\{{\s{{0,9}}"generator"\s{{0,9}}:\s{{0,9}}"{GENERATOR}"'.encode())
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RENAME_EXCHANGE = 2
@@ -157,10 +158,10 @@ def _listed(root: int, name: str) -> list[str]:
 def _is_generated(root: int, name: str) -> bool:
     """Whether a package's record says so at its beginning. The rest is not parsed: a session may have written it."""
     try:
-        beginning = _read(root, f"{name}/{RECORD}", len(_BEGINNING))
+        beginning = _read(root, f"{name}/{RECORD}", 256)
     except OSError:
         return False
-    return beginning == _BEGINNING
+    return _BEGINNING.match(beginning) is not None
 
 
 def _read(root: int, path: str, most: int) -> bytes:
