@@ -416,6 +416,7 @@ class Worker:
 
     def _begin_anew(self, anew: StartedAnew) -> None:
         """In a kernel made from a copy: continue where the original was, with its own channel."""
+        self._outbox.parking = True  # until the host expects output: hooks may print, also while this repairs them
         self._channel.renew()
         renew(self.loop)
         self._standstill = None
@@ -427,7 +428,8 @@ class Worker:
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the directory was removed
             self._enter_own_directory()
-        self._outbox.send(Ready(VERSION))
+        self._channel.send(Ready(VERSION))
+        self._outbox.parking = False
         for sentence in lost:
             self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 

@@ -59,7 +59,8 @@ class Outbox:
         self._main = _thread.get_ident()
         self.forked = True
         self.parking = False
-        """Whether the next fork is a copy of the worker, and not a child of the code."""
+        """Whether the next fork is a copy of the worker, and not a child of the code. What its hooks print waits until it
+        has a channel."""
         os.register_at_fork(before=self._before_fork, after_in_child=self.leave_parent)
 
     def attach(self, channel: Channel) -> None:
@@ -112,7 +113,7 @@ class Outbox:
 
     def flush_soon(self) -> None:
         """Send the pending text: now, or within `TICK` seconds if something was sent just before."""
-        if not self._pending:
+        if not self._pending or self.parking:
             return
         if self.forked:
             self._flush_descriptors()
@@ -143,7 +144,7 @@ class Outbox:
         limit: a busy host would otherwise see the wrong order, and a host that holds back a printing cell means this write as
         well. Other threads send nothing meanwhile, or the wait might never end.
         """
-        if self._channel is None or self.forked:
+        if self._channel is None or self.forked or self.parking:
             return
         self._alone(self._wait_until_read)
 
@@ -164,7 +165,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Send the pending text now."""
-        if self._channel is None or self.forked:
+        if self._channel is None or self.forked or self.parking:
             return
         self._alone(self._send_pending)
 

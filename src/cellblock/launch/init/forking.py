@@ -30,7 +30,7 @@ from cellblock.launch.init.successor import (
 )
 from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
-from cellblock.worker.forks import hot_pages
+from cellblock.worker.forks import hooks, hot_pages
 from cellblock.worker.forks import safety as fork_safety
 
 _before_fork, _after_fork_in_parent, _after_fork_in_child = (
@@ -144,7 +144,7 @@ def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel:
     state = random.getstate() if start.same_random_state else None
     join_again()
     ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init hears of that
-    _after_fork_in_child()  # a handler of Python's draws a new state
+    fork_safety.note_interrupted(hooks.run(_after_fork_in_child, forking=True))  # a handler of Python's draws a new state
     unblock_signals()
     ours.close()
     for source, place in zip(descriptors, (channel, 1, 2), strict=True):

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
+
+from cellblock.worker.forks import hooks
 
 Reset = Callable[[], str | None]
 """Repairs something in a copy, any number of times; returns a sentence if something was lost."""
@@ -188,16 +190,43 @@ def leave_processes() -> None:
                 _give_up(process)
 
 
-def forget_workers() -> None:
-    """In a copy: tell multiprocessing that its processes are the original's, and that its queues have no threads."""
+def forget_workers(interrupted: list[str]) -> str | None:
+    """In a copy: tell multiprocessing that its processes are the original's, and that its queues have no threads.
+
+    Args:
+        interrupted: Collects the names of hooks that wait for another process.
+
+    Returns:
+        A sentence if there is a `Manager`: its process stays with the original, and must not be waited for.
+    """
     if (process := _module("multiprocessing.process")) is not None:
         process._children.clear()  # otherwise they would be killed at the end of this process
+    managed = False
+    waiting: list[tuple[Callable[[Any], object], Any]] = []
     if (util := _module("multiprocessing.util")) is not None:
-        util._run_after_forkers()
+        managers = _module("multiprocessing.managers")
+        for (_, _, hook), thing in sorted(util._afterfork_registry.items(), key=lambda item: item[0][0]):
+            if managers is not None and isinstance(thing, managers.BaseProxy):
+                thing._manager, managed = None, True  # its own hook would ask that process
+            else:
+                waiting.append((hook, thing))
+    if waiting:
+        hooks.run(lambda: _run_each(waiting, interrupted))
     if (server := _module("multiprocessing.forkserver")) is not None:
         # It would wait for the server, which is a child of the original.
         for name in ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):
             setattr(server._forkserver, name, None)
+    return "What multiprocessing.Manager has made stays with the original: make a new Manager." if managed else None
+
+
+def _run_each(waiting: Iterable[tuple[Callable[[Any], object], Any]], interrupted: list[str]) -> None:
+    for hook, thing in waiting:
+        try:
+            hook(thing)
+        except hooks.InterruptedHookError:
+            interrupted.append(hooks.name_of(hook))
+        except Exception:  # as multiprocessing does
+            continue
 
 
 def _give_up(process: Any) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from cellblock.worker.channel import NURSERY
+from cellblock.worker.forks import hooks
 from cellblock.worker.forks.descriptors import Descriptors, Moved, is_sqlite, locked_file, reopen_databases, separate, shown
 from cellblock.worker.forks.pools import Reset, forget_workers, leave_processes, reset_of
 from cellblock.worker.forks.threads import file_of, name_of, other_threads
@@ -97,6 +98,7 @@ class _Prepared:
     resets: list[Reset] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
     connections: list[str] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
     seen: Descriptors = field(default_factory=Descriptors)
     last: int = 2
     timers: bool = False
@@ -337,6 +339,11 @@ def part(last: int) -> None:
     _prepared.connections += separate(_prepared.seen, last)
 
 
+def note_interrupted(names: list[str]) -> None:
+    """In a kernel made from a copy: note the hooks that were interrupted, for `repair`."""
+    _prepared.interrupted = names
+
+
 def repair(moved: Moved | None = None) -> list[str]:
     """In a kernel made from a copy: make pools, connections, files and databases work again.
 
@@ -367,5 +374,7 @@ def repair(moved: Moved | None = None) -> list[str]:
     if names := _prepared.processes:
         attempt(leave_processes)
         told.append(f"Processes that were not copied: {', '.join(sorted(names))[:200]}.")
-    attempt(forget_workers)
+    names = list(_prepared.interrupted)
+    attempt(lambda: forget_workers(names))
+    told.extend(filter(None, [hooks.sentence(names)]))
     return list(dict.fromkeys(told))

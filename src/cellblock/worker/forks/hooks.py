@@ -1,0 +1,133 @@
+"""Runs hooks of the code in a copy of a worker, and interrupts those that wait for another process.
+
+The other processes of the session stay with the original: during an undo they are stopped, and then end. A hook of
+`os.register_at_fork` that asks one of them for something would wait until the copy counts as lost.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_signals: Any = importlib.import_module("_signal")
+"""What `signal` is made of. In a worker, `signal.signal` delays handlers until no code of cellblock runs (`gate`)."""
+
+_TICK = 0.01
+_BUSY = 0.003
+"""Seconds between two looks, and the processor time between them from which on a hook is at work."""
+
+_PATIENCE, _LITTLE_PATIENCE = 10, 2
+"""How many looks in a row a hook may wait; the second after one was interrupted."""
+
+_MOST = 100
+"""Maximum number of interruptions: a hook that catches all of them would never end."""
+
+
+class InterruptedHookError(BaseException):
+    """A hook waits for another process. It is no `Exception`, which hooks tend to catch."""
+
+
+class _Watch:
+    """Interrupts this process whenever it only waits."""
+
+    def __init__(self) -> None:
+        self.interrupted = 0
+        self._waited = 0
+        self._work, self._waits = _usage()
+
+    def look(self, _number: int, _frame: FrameType | None) -> None:
+        """Interrupt the hook if it has waited for too long. A busy machine makes no process wait of its own accord."""
+        work, waits = _usage()
+        idle = waits > self._waits and work - self._work < _BUSY
+        self._work, self._waits = work, waits
+        self._waited = self._waited + 1 if idle else 0
+        if self._waited >= (_LITTLE_PATIENCE if self.interrupted else _PATIENCE):
+            self._waited = 0
+            self.interrupted += 1
+            if self.interrupted > _MOST:
+                os._exit(1)
+            raise InterruptedHookError("it waits for another process, which this copy does not have")
+
+
+def _usage() -> tuple[float, int]:
+    """Return the processor time of this process, and how often it has waited for something."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return time.process_time(), usage.ru_nvcsw
+
+
+_forking = False
+"""Whether `run` is about to call the first of Python's hooks in a copy."""
+
+
+def _begin_watching() -> None:
+    """Start to interrupt this process now and then, as the first hook: no signal may come before Python is ready for it."""
+    if _forking:
+        signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+
+
+os.register_at_fork(after_in_child=_begin_watching)
+
+
+def run(hooks: Callable[[], object], *, forking: bool = False) -> list[str]:
+    """Run hooks, and interrupt those that wait for another process.
+
+    Args:
+        hooks: Runs them. Python reports the exceptions that they raise, and goes on with the next one.
+        forking: Whether it first makes the interpreter ready after a fork (`PyOS_AfterFork_Child`).
+
+    Returns:
+        The names of the interrupted ones.
+    """
+    global _forking
+    names: list[str] = []
+    before, watch = sys.unraisablehook, _Watch()
+
+    def report(failure: Any) -> None:
+        if isinstance(failure.exc_value, InterruptedHookError):
+            names.append(name_of(failure.object))
+        else:
+            before(failure)
+
+    sys.unraisablehook = report
+    handler = _signals.signal(signal.SIGALRM, watch.look)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    try:
+        try:
+            _forking = forking
+            if not forking:
+                signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+            hooks()
+        finally:
+            _forking = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            _signals.signal(signal.SIGALRM, _signals.SIG_IGN)  # drops a signal that is still pending
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _signals.signal(signal.SIGALRM, _signals.SIG_DFL if handler is None else handler)
+            sys.unraisablehook = before
+    except InterruptedHookError:  # after the last hook
+        pass
+    return names
+
+
+def name_of(hook: object) -> str:
+    """Return the name of a function, for messages."""
+    name = getattr(hook, "__qualname__", None) or type(hook).__qualname__
+    return str(name)[:100]
+
+
+def sentence(names: list[str]) -> str | None:
+    """Return, for the user, which hooks were interrupted; None if there are none."""
+    if not names:
+        return None
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"The hook {names[0]}{more} (os.register_at_fork, multiprocessing) was interrupted in the copy: it waited for a "
+        "process that stays with the original."
+    )
