@@ -55,7 +55,7 @@ async def test_a_flood_of_events_is_ended(
 async def test_an_event_without_an_end_is_ended(servers: Servers, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     limits = events.Events.__init__
     monkeypatch.setattr(events.Events, "__init__", lambda self, limit: limits(self, limit // 16))
-    with pytest.raises(McpServerError, match=f"(was interrupted|failed): .*it sent an event of more than {MAX_MESSAGE // 16} bytes"):
+    with pytest.raises(McpServerError, match=f"it sent an event of more than {MAX_MESSAGE // 16} bytes"):
         await servers.call(name, "long-event", {}, timeout=30)
     assert await still_works(servers, name)
 
