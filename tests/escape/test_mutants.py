@@ -949,9 +949,10 @@ MUTANTS: dict[str, Mutant] = {
         Edit(
             "fronts/mcp_server/asking.py",
             "take_answers",
-            "for question in clients.sessions.approvals.waiting():\n"
-            "        if question.id in answers:\n"
-            "            await _take_answer(clients, question, answers[question.id])",
+            "answers = ctx.input_responses or {}\n"
+            "for question in await clients.ask(Pending()):\n"
+            "    if question.id in answers:\n"
+            "        await _take_answer(clients, cell, question, answers[question.id])",
         ),
     ),
     "59 another client's servers": mutant(

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -97,7 +98,7 @@ def run(hooks: Callable[[], object], *, forking: bool = False) -> list[str]:
 
     sys.unraisablehook = report
     handler = _signals.signal(signal.SIGALRM, watch.look)
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    blocked = signal.SIGALRM in _set_mask(signal.SIG_UNBLOCK)
     try:
         try:
             _forking = forking
@@ -108,12 +109,21 @@ def run(hooks: Callable[[], object], *, forking: bool = False) -> list[str]:
             _forking = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             _signals.signal(signal.SIGALRM, _signals.SIG_IGN)  # drops a signal that is still pending
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if blocked:
+                _set_mask(signal.SIG_BLOCK)
             _signals.signal(signal.SIGALRM, _signals.SIG_DFL if handler is None else handler)
             sys.unraisablehook = before
     except InterruptedHookError:  # after the last hook
         pass
     return names
+
+
+def _set_mask(how: int) -> set[signal.Signals]:
+    """Block or unblock SIGALRM, and return what was blocked before."""
+    with warnings.catch_warnings():
+        # In a copy, signals of the C library itself are blocked, too. Python does not know them.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return {one for one in signal.pthread_sigmask(how, [signal.SIGALRM]) if isinstance(one, signal.Signals)}
 
 
 def name_of(hook: object) -> str:
