@@ -303,6 +303,7 @@ async def test_keys_that_are_old_enough_are_forgotten(tmp_path: Path, monkeypatc
             run(store.journal, "s", f"{number}")
         assert store.journal.find_key("s", "0")
         monkeypatch.setattr("cellblock.service.store.journal.MAX_AGE", -1.0)
+
         def left() -> object:
             store.journal.trim()
             return store.writer.read("SELECT count(*) FROM keys")
