@@ -40,5 +40,6 @@ async def test_children_of_code_go_before_workers_and_workers_before_all_else(na
         assert {*scores()} == {300}
         await session.execute(CHILDREN)
         await eventually(lambda: scores().count(600) >= 2, 20)
-        await session.spawn("sleep 1000")
-        await eventually(lambda: scores().count(600) >= 3, 20)
+        if os.geteuid() == 0:  # an ordinary user's program hides before it starts, and only root may write to its score then
+            await session.spawn("sleep 1000")
+            await eventually(lambda: scores().count(600) >= 3, 20)
