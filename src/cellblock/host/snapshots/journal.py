@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cellblock.common.whole_file import WholeFile
+from cellblock.common.whole_file import sync, sync_directory
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.plan import Step
 
@@ -33,7 +33,7 @@ class Journal:
         self._directory = directory
         self._workspace = str(workspace)
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
-        self._path, self._lock = (directory / f"{name}.{kind}" for kind in ("json", "lock"))
+        self._path, self._new, self._lock = (directory / f"{name}.{kind}" for kind in ("json", "new", "lock"))
 
     @property
     def exists(self) -> bool:
@@ -85,8 +85,17 @@ class Journal:
             kept: Whether what they remove or replace is kept in the end.
         """
         data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "kept": kept}
-        with WholeFile(self._path) as file:
-            file.write(json.dumps(data).encode())
+        # Not a `WholeFile`: if this process is killed, the next one writes to the same name.
+        try:
+            with open(self._new, "w", encoding="utf-8") as file:
+                file.write(json.dumps(data))
+                file.flush()
+                sync(file.fileno())
+            os.replace(self._new, self._path)
+            sync_directory(self._directory)
+        except BaseException:  # also an interrupt: leave no partial journal
+            self._new.unlink(missing_ok=True)
+            raise
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step], bool] | None:
         """Return what an earlier process has written: staging folder, steps, `kept`; None if nothing for this directory."""
@@ -105,7 +114,8 @@ class Journal:
     def forget(self) -> None:
         """Remove it and its lock: the workspace is gone, and nothing holds it."""
         self.clear()
-        self._lock.unlink(missing_ok=True)
+        for left in (self._new, self._lock):
+            left.unlink(missing_ok=True)
 
 
 def _tuples(values: list[object]) -> Iterator[object]:
