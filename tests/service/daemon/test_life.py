@@ -458,7 +458,7 @@ def test_another_version_is_told_in_one_line_and_can_be_stopped(
     daemon = control.start()["pid"]
     with monkeypatch.context() as patch:
         patch.setattr("cellblock.service.daemon.connection.PROTOCOL", ours)
-        with pytest.raises(DaemonError, match=r"the daemon is cellblock .*'cellblock daemon stop' ends it") as caught:
+        with pytest.raises(DaemonError, match=r"the daemon is cellblock .*'cellblock daemon restart' replaces it") as caught:
             control.status()
         assert "\n" not in str(caught.value)
         assert control.stop()
@@ -582,7 +582,7 @@ async def test_in_the_foreground_as_systemd_runs_it(home: Path) -> None:
 
 def test_kernels_of_another_version_are_ended_and_the_next_daemon_says_so(home: Path) -> None:
     older = (
-        "import sys; from cellblock.host.survival import keeping; keeping._FORMAT -= 1; "
+        "import sys; from cellblock.host.survival import keeping; keeping.FORMAT -= 1; "
         "from cellblock.service.daemon.main import main; main(sys.argv[1:])"
     )
     process = subprocess.Popen([sys.executable, "-c", older, str(home)])

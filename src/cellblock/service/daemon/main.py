@@ -177,9 +177,7 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
     server, host = await _open(place, cluster)
     gc.freeze()  # what is loaded stays: a collection need not look at it
     gc.set_threshold(_YOUNG, 20, 20)
-    sock = place.listen() if listener is None else socket.socket(fileno=listener)
-    sock.setblocking(False)
-    listening = await _listen(server, sock, cluster)
+    sock, listening = await _listen(server, place, listener, cluster)
     if server.custodian is not None and cluster is None:
         server.handover = handover
         asyncio.get_running_loop().add_signal_handler(RESTART, setattr, server, "asked_to_restart", True)
@@ -238,8 +236,17 @@ async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
     return server, host
 
 
-async def _listen(server: Server, sock: socket.socket, cluster: Remote | None) -> list[Listening | asyncio.Server]:
-    """Take connections, and signals."""
+async def _listen(
+    server: Server, place: Place, listener: int | None, cluster: Remote | None
+) -> tuple[socket.socket, list[Listening | asyncio.Server]]:
+    """Take connections, and signals.
+
+    Args:
+        server: What answers.
+        place: Where the socket has to be.
+        listener: The descriptor of that socket, if the daemon before has left it to this one.
+        cluster: How a node of a cluster serves it, if this is one.
+    """
     from cellblock.service.daemon.client import Client
     from cellblock.service.daemon.listening import Listening
 
@@ -247,6 +254,8 @@ async def _listen(server: Server, sock: socket.socket, cluster: Remote | None) -
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
     try:
+        sock = place.listen() if listener is None else socket.socket(fileno=listener)
+        sock.setblocking(False)
         listening: list[Listening | asyncio.Server] = [Listening(sock, lambda: Client(server))]
         if cluster is not None and server.lease is not None:
             listening.append(await cluster.serve(server, server.lease))
@@ -254,7 +263,7 @@ async def _listen(server: Server, sock: socket.socket, cluster: Remote | None) -
         if server.custodian is not None and not server.sessions.kernels:
             server.custodian.end()  # it holds nothing that a next daemon could continue
         raise
-    return listening
+    return sock, listening
 
 
 def _hand_over(server: Server, place: Place, lock: int, sock: socket.socket) -> None:
