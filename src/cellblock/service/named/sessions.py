@@ -205,7 +205,10 @@ class NamedSessions:
             return True
         session.succession.forgo_resuming()
         if left is not None:
-            left.fail(*outcome_left(left.record, begun=not at or at != journal.position(left.record.id)))
+            begun = not at or at != journal.position(left.record.id)
+            if not begun:
+                journal.free_key(left.record.id)
+            left.fail(*outcome_left(left.record, begun=begun))
             named.executions.pop(left.record.id, None)
         return False
 
