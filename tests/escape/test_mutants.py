@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 TESTS = Path(__file__).parents[1]
 PART = 40
 """How many tests are run at once on a copy that is not changed."""
-SAMPLE = 20
+SAMPLE = 12
 """How many mutants `make slow` runs."""
 SEED = "MUTANTS_SEED"
 """The environment variable with the seed of the sample; by default the date on which the run began."""

@@ -398,7 +398,7 @@ _CHAINS = ("undo", "undo all", "crash", "restore", "adopt", "values")
 
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize(
-    ("killed", "step"), [("none", 24), pytest.param("native", 7, marks=pytest.mark.slow)], indirect=["killed"]
+    ("killed", "step"), [("none", 24), pytest.param("native", 15, marks=pytest.mark.slow)], indirect=["killed"]
 )
 @pytest.mark.parametrize(
     "does",

@@ -158,7 +158,7 @@ async def test_sessions_go_on_whenever_cellblock_is_installed_again(project: Pro
         text=True,
     ) as running:
         await eventually(lambda: project.about()["running"] is True and project.about()["executions"] == 1)
-        for number, how in enumerate(("again", "editable", "again", "anew")):
+        for number, how in enumerate(("editable", "anew")):
             if how == "anew":
                 project.make_venv()
             project.install(*(["--editable"] if how == "editable" else []), ".")
