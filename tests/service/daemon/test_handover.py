@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+import cellblock
+from cellblock.host.survival import keeping
+from cellblock.operations.base import PROTOCOL
 from cellblock.service.daemon import handover
 from cellblock.service.daemon.handover import Handover
 from processes import eventually
@@ -109,18 +112,23 @@ class Project:
         pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--native-tls", "--python", f"{self.venv}/bin/python"]
         subprocess.run([*pip, "--reinstall-package", "cellblock", *how], check=True, cwd=self.clone)
 
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command."""
+        command = [f"{self.venv}/bin/cellblock", *arguments]
+        return subprocess.run(command, cwd=self.workspace, env=self.environment, capture_output=True, text=True, check=False)
+
     def cellblock(self, *arguments: str) -> str:
-        """Run the command; return what it prints."""
-        done = subprocess.run(
-            [f"{self.venv}/bin/cellblock", *arguments],
-            cwd=self.workspace,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        """Run the command, which must succeed; return what it prints."""
+        done = self.run(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def change(self, path: str, old: str, new: str) -> None:
+        """Change one place of the clone."""
+        file = self.clone / path
+        before = file.read_text()
+        assert before.count(old) == 1
+        file.write_text(before.replace(old, new))
 
     def about(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.cellblock("daemon", "status", "--json"))
@@ -211,3 +219,34 @@ async def test_what_would_be_lost_is_waited_for_and_named(project: Project) -> N
     await eventually(lambda: project.about()["pid"] != before)
     assert project.about()["problems"] == []
     assert project.cellblock("exec", "demo", "x + 2") == "43\n"
+
+
+def change_version(project: Project, *, back: bool = False) -> None:
+    """Install an older version, with another protocol and another form of what it keeps of kernels; or this one again."""
+    for path, ours, other in (
+        ("src/cellblock/common/version.py", f'"{cellblock.__version__}"', '"0.0.1"'),
+        ("src/cellblock/operations/base.py", f"PROTOCOL = {PROTOCOL}\n", f"PROTOCOL = {PROTOCOL - 1}\n"),
+        ("src/cellblock/host/survival/keeping.py", f"FORMAT = {keeping.FORMAT}\n", f"FORMAT = {keeping.FORMAT - 1}\n"),
+    ):
+        project.change(path, *((other, ours) if back else (ours, other)))
+    project.install(".")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_another_version_cannot_continue_is_named_before_it_is_lost(project: Project) -> None:
+    """An upgrade, and then a downgrade: durable sessions go on, and the loss of the others is told first and afterwards."""
+    change_version(project)
+    project.cellblock("exec", "kept", "-o", "durable=true", "y = 7")
+    for back in (True, False):
+        project.cellblock("exec", "plain", "x = 41")
+        change_version(project, back=back)
+        refused = project.run("exec", "plain", "x")
+        assert refused.returncode != 0
+        assert "'cellblock daemon restart' replaces it" in refused.stderr
+        assert "the variables of all others are lost, unless they are saved before" in refused.stderr
+        project.cellblock("daemon", "restart")
+        assert project.cellblock("exec", "kept", "y") == "7\n"
+        lost = project.run("exec", "plain", "x")
+        assert "NameError" in lost.stdout + lost.stderr
+        assert "its kernel had ended before; the session has a fresh one, without variables" in lost.stdout + lost.stderr
