@@ -1,6 +1,6 @@
 """Entry point of process 1 of a session: enters the namespaces and makes the worker. `serving` does the rest.
 
-When the host, the zygote or the worker is gone, it kills everything below it and exits.
+When the host or the worker is gone, it kills everything below it and exits. It outlives its zygote.
 """
 
 from __future__ import annotations

@@ -112,8 +112,6 @@ class _Zygote:
         self._ground = ground
         self._places = places
         """Prefix of the host's paths for its sessions."""
-        self._own = os.pidfd_open(os.getpid()) if sys.platform == "linux" else None
-        """A pidfd by which inits notice that this process has ended."""
         self._inits: dict[int, tuple[int, socket.socket]] = {}
         """pid → the host's number of the session, and the socket on which it was handed over."""
         self._can_make = True
@@ -206,7 +204,7 @@ class _Zygote:
                 ours.close()
                 raise
             if pid == 0:
-                run_init(theirs.detach(), self._host, self._warmed, (), self._ground, parent=self._own)
+                run_init(theirs.detach(), self._host, self._warmed, (), self._ground)
         return pid, ours
 
     def _reap(self) -> None:
