@@ -120,7 +120,7 @@ def kill(which: str, delay: float, client: int) -> set[int]:
     victims["kernel"] = min((pid for pid in below(about["custodian"]) if directory_of(pid) == os.getcwd()), default=None)
     if (pid := victims[which]) is None:
         return set()
-    with_it = {pid} | (below(pid) if which in ("zygote", "custodian") else set())
+    with_it = {pid} | (below(pid) if which == "custodian" else set())
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return with_it if which != "daemon" else set()
