@@ -622,9 +622,8 @@ class Session(AsyncOnly):
 
     @property
     def position(self) -> str:
-        """The position of the next cell, if it can begin at once; else empty. No two cells have the same position."""
-        ready = self._kernels.ready
-        return "" if ready is None else ready.position
+        """The position of the next cell, if it needs no other kernel; else empty. No two cells have the same position."""
+        return self._kernels.position
 
     def history(self, count: int | None = None) -> list[HistoryEntry]:
         """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.

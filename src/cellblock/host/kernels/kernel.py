@@ -164,8 +164,13 @@ class Kernel(ControlObserver):
     @property
     def fit(self) -> bool:
         """Whether it would take a cell now, as far as can be seen."""
-        awake = not self.family.idling.lifted and self.death is None and not self._dying
-        return awake and self.output.cell is None and not hung_up(self._ends.channel.fileno())
+        return not self.family.idling.lifted and self.usable
+
+    @property
+    def usable(self) -> bool:
+        """Whether it would take a cell, if need be after its session is woken, as far as can be seen."""
+        lives = self.death is None and not self._dying
+        return lives and self.output.cell is None and not hung_up(self._ends.channel.fileno())
 
     @property
     def at_rest(self) -> bool:

@@ -88,6 +88,12 @@ class KernelSlot:
         """The kernel, if it takes a cell at once, as far as can be seen; otherwise await `live`."""
         return self.current if self._starting is None and self.current is not None and self.current.fit else None
 
+    @property
+    def position(self) -> str:
+        """The position of the next cell, if the present kernel takes it, as far as can be seen; else empty."""
+        kernel = self.current
+        return kernel.position if self._starting is None and kernel is not None and kernel.usable else ""
+
     def go_on(self) -> None:
         """See `Kernel.go_on`."""
         if self.current is not None:
