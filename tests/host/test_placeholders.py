@@ -259,6 +259,7 @@ async def test_an_idle_session_has_none_and_what_the_user_makes_meanwhile_is_pro
     async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
         await session.execute("1")
         await idle(workspace)
+        assert session.position.endswith("/1")  # what a later host has to know does not depend on that
         (workspace / ".env").write_text("SECRET")
         (workspace / ".mcp.json").write_text("theirs")
         (workspace / ".vscode").mkdir()

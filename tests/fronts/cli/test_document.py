@@ -38,6 +38,7 @@ def pattern(text: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)  # 25 s on a free machine
 def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     wrong = []
