@@ -31,6 +31,43 @@ async def functions(system: System, *, n: int, sessions: int) -> Series:
             call(End())
 
 
+async def durability(_: System, *, n: int, undos: int) -> Series:
+    """What it costs that nothing is lost when the power fails: cells of a durable session and of another one, in turns.
+
+    Also undoing a cell that has written files, which are on the disk before the answer.
+
+    Args:
+        n: Cells in each session.
+        undos: How many cells to undo, for each number of files.
+    """
+    import cellblock
+    from cellblock.fronts.functions.connection import call
+    from cellblock.operations.sessions import End
+
+    state, workspace = tempfile.mkdtemp(), tempfile.mkdtemp()
+    os.environ["CELLBLOCK_HOME"] = state
+    os.chdir(workspace)
+    try:
+        cellblock.get_or_create("plain", recovery="exact")
+        cellblock.get_or_create("durable", recovery="exact", durable=True)
+        series: Series = {}
+        for kind in ("plain", "durable"):
+            series[kind] = _executions(cellblock, kind, n)
+        for files in (1, 50):
+            times = series[f"undo, {files} files"] = []
+            for number in range(undos):
+                for text in (f"before {number}", f"after {number}"):
+                    write = f"for i in range({files}): open(f'file-{{i}}', 'w').write('{text}' * 1000)"
+                    if not (result := cellblock.execute("plain", write)).ok or result.not_undoable:
+                        raise ValueError(f"the cell failed, or cannot be undone: {result}")
+                began = time.perf_counter()
+                cellblock.undo("plain")
+                times.append(ms(began))
+        return series
+    finally:
+        call(End())
+
+
 def _executions(api: Any, kernel: Any, n: int) -> list[float]:
     times: list[float] = []
     for number in range(n + 20):

@@ -148,6 +148,13 @@ STEPS = (
         {"cellblock": {"n": 200, "sessions": 5}, "kernelbox": {"n": 20, "sessions": 1}},
     ),
     Step(
+        "named: durability",
+        "named.durability",
+        {"cellblock": {"n": 1000, "undos": 30}},
+        {"cellblock": {"n": 20, "undos": 2}},
+        rounds=2,
+    ),
+    Step(
         "named: adoption",
         "adopting.adopt",
         {"cellblock": {"n": 100, "times": 3}},
