@@ -434,6 +434,7 @@ async def test_a_full_process_table_leaves_the_kernel_alive(native_host: Host, t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)  # half a minute on a free machine
 async def test_hundreds_of_branches_have_one_init(native_host: Host, tmp_path: Path) -> None:
     policy = Policy(resources=Resources(processes=4000))
     async with native_host.session(working_dir=tmp_path, policy=policy) as session:
