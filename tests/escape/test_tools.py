@@ -94,7 +94,7 @@ REFUSED = {
     "parameters under another name": ("run('bad', params={'command': 'touch'})", 400),
     "a key twice": (
         'ask(b\'{"server_name":"bad","server_name":"foreign","tool":"echo"}\')',
-        403,
+        400,
     ),
     "the reset endpoint": ("ask(b'', 'PUT', '/reset')", 404),
     "the approval endpoint": ("ask({'jsonrpc': '2.0', 'id': 1, 'result': True}, path='/approval')", 404),
