@@ -108,9 +108,9 @@ mutants: $(VENV)/slow.stamp
 	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --mutants=all
 
 # Without the tests that switch off a defence: those of root have done that.
+attacks: override TESTS := tests/escape --ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py
 attacks: $(VENV)/slow.stamp
-	@$(PYTEST) -m 'slow and not srt and not npm and not clients and not ray' -n $(WORKERS) tests/escape \
-		--ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py
+	$(call run,slow and not srt and not npm and not clients and not ray)
 
 # Each sandbox of srt is a Node of its own, which takes a core for a moment.
 srt: WORKERS := 2
