@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from cellblock import CheckpointError, Exact
-from cellblock.host.kernels.past import files_time
+from cellblock.host.kernels.pairs import files_time
 from processes import eventually
 from session_machines import SessionMachine
 

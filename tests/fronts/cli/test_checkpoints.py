@@ -40,6 +40,7 @@ def test_a_session_goes_back_by_name(session: str, capsys: pytest.CaptureFixture
     assert (made["name"], made["execution_count"], made["automatic"]) == ("before", 1, False)
     cellblock.execute(session, "x = 2; open('new', 'w').close()")
     gone_back = said(capsys, "restore", session, "before")
+    assert gone_back["changes"].pop("trash")
     assert gone_back == {**made, "changes": {"written": [], "removed": ["new"], "kept": [], "more": 0}}
     cellblock.execute(session, "open('new', 'w').close()")
     assert cellblock.restore(session, "before").removed == ("new",)
@@ -137,9 +138,12 @@ def test_a_branch_is_adopted_with_its_files(session: str, capsys: pytest.Capture
     assert drawn[0] == drawn[1]
     cellblock.execute("a", "open('new', 'w').write('1'); x = 9")
     capsys.readouterr()
-    assert said(capsys, "adopt", session, "a") == {"written": ["new"], "removed": [], "kept": [], "more": 0}
+    none = {"written": [], "removed": [], "kept": [], "more": 0, "trash": ""}
+    assert said(capsys, "adopt", session, "a") == {**none, "written": ["new"]}
     assert cellblock.execute(session, "x, open('new').read()").return_value == "(9, '1')"
-    assert said(capsys, "adopt", session, "b") == {"written": [], "removed": ["new"], "kept": [], "more": 0}
+    adopted = said(capsys, "adopt", session, "b")
+    assert adopted.pop("trash")
+    assert {**adopted, "trash": ""} == {**none, "removed": ["new"]}
     assert main(["adopt", session, "b"]) != 0
 
 

@@ -19,7 +19,7 @@ import processes
 from cellblock.common import config
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
-from cellblock.host.kernels.past import files_time
+from cellblock.host.kernels.pairs import files_time
 from cellblock.host.session import Session
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.launch.custody.client import Custodian
@@ -171,10 +171,10 @@ async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(ki
         assert session.succession.adopted
         assert len(session.checkpoints()) == 6
         undone = await session.undo()
-        assert (len(undone.cells), undone.files, undone.files_left) == (1, ["f6"], "")
+        assert (len(undone.cells), [one.path for one in undone.files], undone.files_left) == (1, ["f6"], "")
         assert killed.read() == files(6)
         undone = await session.undo(3)
-        assert undone.files == ["f3", "f4", "f5"]
+        assert [one.path for one in undone.files] == ["f3", "f4", "f5"]
         assert killed.read() == files(3)
         assert await names(session) == "['v0', 'v1', 'v2']"
         assert [cell.abandoned for cell in session.history()] == [False] * 3 + [True] * 4 + [False]
@@ -241,7 +241,7 @@ async def test_a_cell_that_runs_when_the_host_is_killed_can_be_undone(killed: Ki
         *_, result = [event async for event in session.succession.resume()]
         assert result.ok  # type: ignore[union-attr]
         undone = await session.undo()
-        assert undone.files == ["f"]
+        assert [one.path for one in undone.files] == ["f"]
         assert killed.read() == {"f": "old"}
         assert await names(session) == "['v1']"
         assert len(session.history()) == 3
