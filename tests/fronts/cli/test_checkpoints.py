@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,10 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cellblock.wipe()
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """Return what a command says, as data."""
     assert main([*arguments]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -45,7 +46,7 @@ def test_a_session_goes_back_by_name(session: str, capsys: pytest.CaptureFixture
     cellblock.execute(session, "open('new', 'w').close()")
     assert cellblock.restore(session, "before").removed == ("new",)
     assert cellblock.execute(session, "x").return_value == "1"
-    assert made in said(capsys, "checkpoints", session)["checkpoints"]  # type: ignore[operator]  # a list
+    assert made in said(capsys, "checkpoints", session)["checkpoints"]
     assert main(["restore", session, "after"]) == 1
     assert f"there is no checkpoint 'after'; session '{session}' has:" in capsys.readouterr().err
     assert said(capsys, "checkpoint", session, "before", "--drop") == {"dropped": "before"}

@@ -282,7 +282,7 @@ async def test_what_runs_beside_goes_on_if_files_cannot_come_back(
         await session.execute("open('a', 'w').write('cell')\nn = 0\ndef count():\n    global n\n    while True: n += 1")
         await session.execute(_THREAD.format(work="count"))
         before = int(await value(session, "n"))
-        monkeypatch.setattr(Snapshots, "restore", fail)
+        monkeypatch.setattr(Snapshots, "undo", fail)
         with pytest.raises(SnapshotError, match="no room"):
             await session.undo(3)
         assert int(await value(session, "(__import__('time').sleep(0.01), n)[1]")) > before

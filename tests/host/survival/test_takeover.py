@@ -508,7 +508,7 @@ async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Kil
 @pytest.mark.parametrize("turns", [1, 2, 5, 20, 100])
 @EACH
 async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed, turns: int) -> None:
-    killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.restore = die\n    await session.undo(2)")
+    killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.undo = die\n    await session.undo(2)")
     async with killed.host() as (host, remains):
         starting = asyncio.create_task(killed.remake(host, remains[0]).start())
         for _ in range(turns):

@@ -176,7 +176,7 @@ class AutomaticCheckpoints:
     def pairs_of_branch(self, history: Past, state: int) -> list[Pair]:
         """Return the pairs that led to a state of a branch of this session, from where it began; empty if it is none."""
         past = self._cells.past
-        if history is past or not past.knows(history.pairs.origin):
+        if history is past or not (history.pairs.origin < past.pairs.origin or past.pairs.knows(history.pairs.origin)):
             return []
         pairs = replace(history.pairs, pairs=[pair for pair in history.pairs.pairs if pair.state <= state], latest=None)
         return pairs.copied(self._every.files.hold).pairs
@@ -207,8 +207,9 @@ class AutomaticCheckpoints:
         if self._cells.current is not None:
             return  # the session continues a cell of an earlier host, whose end comes later
         self.request_begins()
-        if isinstance(self._kind, Exact):
+        if self._kind is not None:
             self._cells.past.rest(self._cells.past.state)
+        if isinstance(self._kind, Exact):
             self._keep_now()
         elif self._kind is not None:
             self._timer = asyncio.get_running_loop().call_later(self._kind.after, self._begin_rolling)
@@ -230,6 +231,9 @@ class AutomaticCheckpoints:
         if isinstance(self._kind, Exact) and ((self._moved_on and not self.skipped) or self._every.files.touched()):
             self._keep_now()
             await self._wait_awaited()
+        elif isinstance(self._kind, Rolling) and self._cells.past.pairs.latest is not None and self._every.files.touched():
+            # Only the files: what others have saved since they were kept is not the next cell's.
+            self._cells.past.look(await self.filing.now())
 
     def turn_left(self) -> None:
         """Resume the code's tasks, which wait since the turn began, if no request was sent and no state is being kept."""

@@ -77,6 +77,18 @@ class Filing:
         self.skipped = f"to keep the files would take more than {_PATIENCE:g} s"
         return None
 
+    async def now(self) -> Snapshot | None:
+        """Keep the files while a request waits, and return them, owned by the caller; None if it takes too long, or fails."""
+        task = self.keep()
+        self.awaited += 1
+        try:
+            return await self.result(task)
+        except BaseException:  # cancelled: nobody takes them any more
+            task.add_done_callback(self._drop_late)
+            raise
+        finally:
+            self.awaited -= 1
+
     def _drop_late(self, task: asyncio.Task[Snapshot | None]) -> None:
         if not task.cancelled() and (files := task.result()) is not None:
             self._files.drop(files)

@@ -57,7 +57,7 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
         raise CheckpointError(_cannot_undo(states, line, count))
     pairs = states.past.pairs.after(state)
     try:
-        intervals, left = await intervals_of(states, pairs)
+        intervals, left = await intervals_of(states, pairs, "" if checkpoint is None else checkpoint.without_files)
         if intervals:
             left = left or await states.files.why_not_undoable(intervals)
     except SnapshotError as error:
@@ -71,12 +71,15 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
     return Way(checkpoint, intervals, left, pairs[0].spans[0].began.steady / 1e9 if pairs else time.monotonic())
 
 
-async def intervals_of(states: Checkpoints, pairs: Sequence[Pair] | None) -> tuple[list[Interval] | None, str]:
+async def intervals_of(
+    states: Checkpoints, pairs: Sequence[Pair] | None, missed: str = ""
+) -> tuple[list[Interval] | None, str]:
     """Return what some changes of the state have done to files, or why that is not known, if they have done anything.
 
     Args:
         states: The session's checkpoints.
         pairs: The changes, oldest first; None if they are not known.
+        missed: Why the files before them were not kept, if that is known.
 
     Raises:
         SnapshotError: The files cannot be read.
@@ -98,12 +101,14 @@ async def intervals_of(states: Checkpoints, pairs: Sequence[Pair] | None) -> tup
     if joined[0].before is None or (gaps and states.automatic.exact):
         spans = [times for pair in pairs for span in pair.spans for times in span.times()]
         if changed := await states.files.changed_within(spans):
-            why = states.automatic.filing.skipped or "the next cell began before they were kept"
+            why = missed or states.automatic.filing.skipped or "the next cell began before they were kept"
             return None, f"{changed}, and {why}"
         return None, ""
     found = []
     for pair in joined:
-        after = (await states.files.now(pair.before)) if pair.after is None else pair.after.root
+        # What tasks have changed since the last look is theirs, too: an earlier host may have been killed in an undo of them.
+        unknown = pair.after is None or (pair is joined[-1] and states.past.changing)
+        after = (await states.files.now(pair.before)) if unknown else pair.after.root
         found.append(Interval(pair.before.root, after, [times for span in pair.spans for times in span.times()]))
     return found, ""
 

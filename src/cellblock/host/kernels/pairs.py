@@ -128,6 +128,14 @@ class Pairs:
         if self.pairs and (span := self.pairs[-1].spans[-1]).ended is None:
             self.pairs[-1] = self.pairs[-1]._replace(spans=(*self.pairs[-1].spans[:-1], span._replace(ended=at)))
 
+    def end_of_tasks(self, at: Instant) -> None:
+        """Record that tasks, which have gone on with the last change until now, wait. Files of the last look are their work."""
+        self.end(at)
+        if self.pairs and self.latest is not None:
+            old = self.pairs[-1].after
+            self.pairs[-1] = self.pairs[-1]._replace(after=self.latest)
+            self._release([old])
+
     def go_on(self) -> None:
         """Record that the last change goes on, by tasks."""
         if self.pairs:
@@ -149,7 +157,14 @@ class Pairs:
         self._release([old])
 
     def after(self, state: int) -> list[Pair] | None:
-        """Return the pairs since a state; None if they are not known."""
+        """Return the pairs since a state; None if they are not known.
+
+        States are found by their place, not by their number: a restored one can come after a fresh one that is newer.
+        """
+        for place in (place for place in range(len(self.pairs), 0, -1) if self.pairs[place - 1].state == state):
+            return self.pairs[place:]
+        if state == self.origin:
+            return [*self.pairs]
         if state < self.origin:
             return None
         return [*takewhile(lambda pair: pair.state > state, reversed(self.pairs))][::-1]
@@ -170,15 +185,20 @@ class Pairs:
             branch: The pairs from there to the state, if they are another session's; this owns their snapshots.
             tasks: Whether tasks go on there, and change files before these are looked at.
         """
-        old = [*self.held]
+        old, known = [*self.held], self.knows(state)
         left = [*takewhile(lambda pair: pair.state > cut, reversed(self.pairs))][::-1]
         self.pairs = self.pairs[: len(self.pairs) - len(left)]
         if branch := [*branch]:
             self.pairs += branch
-        elif state != cut or tasks:
+            self.origin = min(self.origin, cut)
+        elif state != cut or tasks or not known:
             self.pairs.append(Pair(state, left[0].before if left else self.latest, None, (Span(at),)))
-        self.origin, self.latest = min(self.origin, cut), None
+        self.latest = None
         self._release(old)
+
+    def knows(self, state: int) -> bool:
+        """Whether the pairs lead from or to a state."""
+        return state == self.origin or any(pair.state == state for pair in self.pairs)
 
     def become(self, other: Pairs) -> None:
         """Continue with other pairs, whose snapshots this owns from now on. The present files are to be looked at."""

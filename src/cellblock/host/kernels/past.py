@@ -112,7 +112,7 @@ class Past:
     def _begin(self, state: int, at: Instant) -> None:
         self._earlier = self.before, self.after
         if self.changing:
-            self.pairs.end(at)
+            self.pairs.end_of_tasks(at)
         self.before, self.state = self.state, state
         self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
         self.pairs.begin(state, at)
@@ -209,14 +209,10 @@ class Past:
         self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
         self._line = [cell.number for cell in line]
         self._forget()
-        if not branch and cut == state and not self.knows(state):
+        if not branch and cut == state and not self.pairs.knows(state):
             cut = self._last_before(state)
         self.state = state
         self.pairs.go_to(state, cut, at, branch, tasks=tasks)
-
-    def knows(self, state: int) -> bool:
-        """Whether the present pairs lead from or to a state, or begin after it."""
-        return state <= self.pairs.origin or any(pair.state == state for pair in self.pairs.pairs)
 
     def _last_before(self, state: int) -> int:
         """Return the last state that the pairs have before another one."""

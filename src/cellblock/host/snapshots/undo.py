@@ -228,8 +228,10 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
                         later.append(path)
             elif isinstance(after, LeftOut) and not after.lasting and not after.closed:
                 continue
-            elif _is_later(after, interval.spans):
-                later.append(path)
+            elif interval.spans and _changed_at(before, after) > max(ended for _, ended in interval.spans):
+                # Somebody has saved it after the cells had ended, and before the next look.
+                if before is not None:
+                    later.append(path)
             elif present.is_as(path, after) or (present.get(path) is None and before is not None):
                 want[path] = before
             elif not present.is_as(path, before):
@@ -243,12 +245,14 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
     return UndoPlan(Plan(now, wanted), list(dict.fromkeys(later)), impossible, Interval(now, wanted, ()))
 
 
-def _is_later(after: Entry | None, spans: Spans) -> bool:
-    """Whether somebody has saved something after the cells had ended, and before it was looked at."""
-    changed_at_time = (
-        changed_by(after) if isinstance(after, File) else changed_at(after.status) if isinstance(after, Link) else 0
-    )
-    return bool(spans) and changed_at_time > max(ended for _, ended in spans)
+def _changed_at(before: Entry | None, after: Entry | None) -> int:
+    """Return when a path was last changed, by the clock of its file system; 0 if that is not known.
+
+    A folder that was there before says nothing: its time is that of the last change in it.
+    """
+    if isinstance(after, File):
+        return changed_by(after)
+    return changed_at(after.status) if isinstance(after, Link) or (isinstance(after, Folder) and before is None) else 0
 
 
 def _apply(present: _Present, want: dict[str, Entry | None], later: list[str]) -> None:

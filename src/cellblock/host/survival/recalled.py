@@ -152,7 +152,7 @@ class Recalled:
         for state in self.states.values():
             if state.files is not None:
                 state.snapshot = next(found)
-        known = dict(zip(dict.fromkeys(self.past.pairs.held), found, strict=True))
+        known = {described: next(found) for described in dict.fromkeys(self.past.pairs.held)}
         self.past.pairs = self.past.pairs.copied(known.get)
 
     def drop(self, store: Store | None) -> None:
