@@ -278,7 +278,7 @@ class AutomaticCheckpoints:
         while self._outdated and self._cells.state == "running":
             self._outdated = False
             # The kernel forks while the files are examined; not if tasks change files meanwhile.
-            again, before, state = self._moved_on, self.present(), self._cells.past.state
+            again, before, state, rested = self._moved_on, self.present(), self._cells.past.state, False
             files = None if again else self.filing.keep()
             if again and before is None:
                 again = False
@@ -289,14 +289,14 @@ class AutomaticCheckpoints:
                 if checkpoint is None and again and self.skipped and self._cells.past.state == state:
                     self._cells.past.begin()  # no cell may count as begun in the state of the last one
                 elif checkpoint is None and again and not self.skipped:
-                    checkpoint = before  # nothing has run
+                    checkpoint, rested = before, True  # nothing has run
                 if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
                     if (snapshot := await self.filing.result(files)) is not None:
                         self._every.files.drop(snapshot)
                     files = None
-            await self._keep_files(files or self.filing.keep(), checkpoint)
+            await self._keep_files(files or self.filing.keep(), checkpoint, rested)
 
-    async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None) -> None:
+    async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None, rested: bool) -> None:
         """Give the files to the checkpoint of the present state, or keep them as those of the fresh kernel."""
         snapshot = await self.filing.result(files)
         if self._outdated or snapshot is None:
@@ -305,9 +305,9 @@ class AutomaticCheckpoints:
             if checkpoint is not None:
                 checkpoint.miss(self.filing.skipped)
         elif checkpoint is not None:
-            self._hold(checkpoint, snapshot)
+            self._hold(checkpoint, snapshot, rested)
         else:
-            self._cells.past.look(snapshot)
+            self._cells.past.look(snapshot, rested=rested)
 
     # -- while the session is idle -------------------------------------------------------------------------------------
 
@@ -395,10 +395,10 @@ class AutomaticCheckpoints:
             self._budget.spend(before[-1])
         self.drop_surplus()
 
-    def _hold(self, checkpoint: Checkpoint, files: Snapshot) -> None:
+    def _hold(self, checkpoint: Checkpoint, files: Snapshot, rested: bool = False) -> None:
         if checkpoint.moment.state == self._cells.past.state:
             self._cells.past.rest(checkpoint.moment.state)
-            self._cells.past.look(self._every.files.hold(files))
+            self._cells.past.look(self._every.files.hold(files), rested=rested)
         if checkpoint.alive:
             checkpoint.let_go()
             checkpoint.hold(files, self._every.files.drop)

@@ -112,7 +112,7 @@ class Pairs:
     def begin(self, state: int, at: Instant) -> None:
         """Begin a change that leads to another state."""
         self.pairs.append(Pair(state, self.latest, None, (Span(at),)))
-        self._latest(None)
+        self.latest = None
         if len(self.pairs) > _MOST:
             oldest = self.pairs.pop(0)
             self.origin = oldest.state
@@ -128,33 +128,25 @@ class Pairs:
         if self.pairs and (span := self.pairs[-1].spans[-1]).ended is None:
             self.pairs[-1] = self.pairs[-1]._replace(spans=(*self.pairs[-1].spans[:-1], span._replace(ended=at)))
 
-    def end_of_tasks(self, at: Instant) -> None:
-        """Record that tasks, which have gone on with the last change until now, wait. Files of the last look are their work."""
-        self.end(at)
-        if self.pairs and self.latest is not None:
-            old = self.pairs[-1].after
-            self.pairs[-1] = self.pairs[-1]._replace(after=self.latest)
-            self._release([old])
-
     def go_on(self) -> None:
         """Record that the last change goes on, by tasks."""
         if self.pairs:
             *spans, last = self.pairs[-1].spans
             self.pairs[-1] = self.pairs[-1]._replace(spans=(*spans, last._replace(ended=None)))
 
-    def look(self, files: Any) -> None:
+    def look(self, files: Any, *, tasks: bool = False) -> None:
         """Record the files of the present state, which this owns from now on.
 
         Args:
             files: The snapshot; None if the last one is no longer that of the present state.
+            tasks: Whether tasks may have changed them since the last look: then that is the last change's work.
         """
-        if files is not None and self.pairs and self.pairs[-1].after is None:
+        old = [self.latest]
+        if files is not None and self.pairs and (tasks or self.pairs[-1].after is None):
+            old.append(self.pairs[-1].after)
             self.pairs[-1] = self.pairs[-1]._replace(after=files)
-        self._latest(files)
-
-    def _latest(self, files: Any) -> None:
-        old, self.latest = self.latest, files
-        self._release([old])
+        self.latest = files
+        self._release(old)
 
     def after(self, state: int) -> list[Pair] | None:
         """Return the pairs since a state; None if they are not known.
@@ -163,11 +155,7 @@ class Pairs:
         """
         for place in (place for place in range(len(self.pairs), 0, -1) if self.pairs[place - 1].state == state):
             return self.pairs[place:]
-        if state == self.origin:
-            return [*self.pairs]
-        if state < self.origin:
-            return None
-        return [*takewhile(lambda pair: pair.state > state, reversed(self.pairs))][::-1]
+        return [*self.pairs] if state == self.origin else None
 
     def clear(self, state: int) -> None:
         """Start anew in a state."""
@@ -191,6 +179,10 @@ class Pairs:
         if branch := [*branch]:
             self.pairs += branch
             self.origin = min(self.origin, cut)
+        elif not (known or self.pairs or self.latest):
+            self.origin = state  # nothing is known of the state before
+            if tasks:
+                self.pairs.append(Pair(state, None, None, (Span(at),)))
         elif state != cut or tasks or not known:
             self.pairs.append(Pair(state, left[0].before if left else self.latest, None, (Span(at),)))
         self.latest = None

@@ -112,7 +112,7 @@ class Past:
     def _begin(self, state: int, at: Instant) -> None:
         self._earlier = self.before, self.after
         if self.changing:
-            self.pairs.end_of_tasks(at)
+            self.pairs.end(at)
         self.before, self.state = self.state, state
         self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
         self.pairs.begin(state, at)
@@ -136,11 +136,19 @@ class Past:
         self.pairs.end(at)
         self.record.write("rest", at)
 
-    def look(self, files: Any) -> None:
-        """Record the present files; see `Pairs.look`."""
+    def look(self, files: Any, *, rested: bool = False) -> None:
+        """Record the present files; see `Pairs.look`.
+
+        Args:
+            files: The snapshot; None if there is none of the present state.
+            rested: Whether it is known that no task of the code has run since the last look.
+        """
         if files is not None or self.pairs.latest is not None:
-            self.pairs.look(files)
-            self.record.write("looked", files)
+            self._look(files, self.changing and not rested)
+
+    def _look(self, files: Any, tasks: bool) -> None:
+        self.pairs.look(files, tasks=tasks)
+        self.record.write("looked", files, tasks)
 
     def merge(self, needed: Container[int]) -> None:
         """Join pairs where no state is needed; see `Pairs.idle`."""
@@ -280,8 +288,8 @@ class Past:
                 self.unbegin()
             case "rest", (at,):
                 self._rest(at)
-            case "looked", (files,):
-                self.look(files)
+            case "looked", (files, tasks):
+                self._look(files, tasks)
             case "merged", (states,):
                 self._merge(states)
             case "changing", ():

@@ -60,7 +60,7 @@ class StateKeeping(CheckpointRecorder):
             case "stayed" | "go to" | "anew" | "cell":
                 self._going = None
         if word == "looked":
-            rest = (self._described(rest[0]),)
+            rest = (self._described(rest[0]), rest[1])
         elif word == "go to":
             rest = (
                 *rest[:3],
