@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,11 @@ import processes
 from cellblock.common import config
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
+from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.kernels.pairs import files_time
 from cellblock.host.session import Session
+from cellblock.host.snapshots import Snapshot
+from cellblock.host.snapshots.tree import Folder
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult
@@ -414,6 +417,48 @@ def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, 
     assert int(ran.stdout) * step > 45  # were killed
     places = [killed.workspace / ".", *(config.state_directory() / kind for kind in ("snapshots", "restores", "branches"))]
     assert not [path for place in places for path in place.glob(".*" if place == killed.workspace else "*")]
+
+
+_TICK = """
+import asyncio, os
+ticks = 0
+async def tick():
+    global ticks
+    while True:
+        if os.path.exists("go"):
+            ticks += 1
+            with open("log", "a") as log:
+                print(ticks, file=log)
+        await asyncio.sleep(0.001)
+open("log", "w").close()
+ticking = asyncio.get_running_loop().create_task(tick())
+"""
+
+
+async def test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed.run(f"""
+        await session.execute({_TICK!r})
+        await session.execute("v1 = open('f1', 'w').close()")
+        restore._finish = die  # the files are back
+        await session.undo()
+    """)
+    look = CheckpointFiles.now
+
+    async def now(files: CheckpointFiles, wanted: Snapshot) -> Folder:
+        found = await look(files, wanted)
+        killed.write("go", "")
+        with suppress(AssertionError):
+            await processes.eventually(lambda: killed.read()["log"] != "", timeout=0.3)
+        return found
+
+    monkeypatch.setattr(CheckpointFiles, "now", now)
+    async with killed.session() as session:
+        assert "f1" not in killed.read()
+        assert await names(session) == "[]"
+        looked = await session.execute("[*map(int, open('log'))] == [*range(1, ticks + 1)]")
+        assert looked.return_value == "True"
 
 
 async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(killed: Killed) -> None:

@@ -537,8 +537,10 @@ class Checkpoints:
     async def finish_undo(self, checkpoint: Checkpoint | None) -> None:
         """Finish an undo that an earlier host has begun: some files may be back already."""
         state = self.fresh_state if checkpoint is None else checkpoint.moment.state
-        intervals, left = await intervals_of(self, self.past.pairs.after(state))
-        await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
+        # Tasks of the code go on since this host has continued its kernel: what they change until they are stopped is theirs.
+        async with stopped(self._kernels.current):
+            intervals, left = await intervals_of(self, self.past.pairs.after(state))
+            await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
 
     # -- taking an undo back -------------------------------------------------------------------------------------------
 
