@@ -104,8 +104,9 @@ class Entry:
     def _opened(self, *, make: bool = False) -> Iterator[int]:
         files = self._directory / self.id / _FILES
         if make and not files.is_dir():
-            files.mkdir(0o700, parents=True, exist_ok=True)
+            files.parent.mkdir(0o700, parents=True, exist_ok=True)
             (self._directory / self.id / _ABOUT).write_text(json.dumps(self.about))
+            files.mkdir(0o700, exist_ok=True)  # last: if it exists, all of the above does
         top = os.open(files, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             yield top
@@ -161,6 +162,8 @@ class Entry:
             OSError: It is not there.
         """
         *above, name = path.split("/")
+        if {"", ".", ".."} & {*above, name}:
+            raise FileNotFoundError(errno.ENOENT, "no path in the trash")
         with self._opened() as top, contextlib.ExitStack() as stack:
             here = top
             for part in above:
@@ -317,9 +320,18 @@ def _entries(directory: Path) -> Iterator[Entry]:
         try:
             about = json.loads((directory / name / _ABOUT).read_text())
         except (OSError, ValueError):
-            # killed before it was written
-            about = {"at": 0.0, "operation": "", "cell": 0, "expires": time.time() + _DAY}
+            about = _unknown(directory / name)
         yield Entry(directory, name, about)
+
+
+def _unknown(place: Path) -> dict[str, Any]:
+    """Return what stands for a description that cannot be read: its process was killed, or the disk was full."""
+    try:
+        at = place.stat().st_mtime
+    except OSError:
+        at = time.time()  # it is being removed
+    days, _ = config.trash_limits()
+    return {"at": at, "operation": "", "cell": 0, "expires": at + days * _DAY}
 
 
 def _holds(entry: Entry, path: str) -> bool:
@@ -403,6 +415,7 @@ def _copy(folder: int, name: str, parent: int, to: str) -> None:
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                 os.unlink(name, dir_fd=folder)
                 return
+        os.unlink(to, dir_fd=parent)
         raise OSError(errno.EBUSY, "something keeps writing to it")
     finally:
         os.close(source)
