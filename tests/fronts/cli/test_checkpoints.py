@@ -119,7 +119,7 @@ def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest
     assert main(["fork", session, "0"]) == 2
     assert "a session has 1 to 100 branches at once, not 0" in capsys.readouterr().err
     made = said(capsys, "fork", session, "left", "right")["kernels"]
-    assert [kernel["name"] for kernel in made] == ["left", "right"]  # type: ignore[attr-defined]  # a list
+    assert [kernel["name"] for kernel in made] == ["left", "right"]
     assert cellblock.execute("left", "x += 1; x").return_value == "2"
     assert cellblock.destroy("left")
     assert cellblock.execute("right", "x += 2; x").return_value == "3"
