@@ -1183,6 +1183,18 @@ MUTANTS: dict[str, Mutant] = {
         f"{KILLED}[undo-none-24]",
         Edit("host/survival/takeover.py", "Takeover.finish_going", "return ''"),
     ),
+    "26 what tasks write while an undo is finished": mutant(
+        f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it[none]",
+        Edit(
+            "host/checkpoints/checkpoints.py",
+            "Checkpoints.finish_undo",
+            """
+            state = self.fresh_state if checkpoint is None else checkpoint.moment.state
+            intervals, left = await intervals_of(self, self.past.pairs.after(state))
+            await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
+            """,
+        ),
+    ),
     "26 a state that is not the kernel's": mutant(
         f"{KILLED}[undo all-none-24]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.begin_going", "pass"),
@@ -1337,6 +1349,34 @@ MUTANTS: dict[str, Mutant] = {
         f"{SNAPSHOTS}test_restore.py::"
         "test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays[3-append]",
         Edit("host/snapshots/restore.py", "Rescued.add", "pass"),
+    ),
+    "62 what an undo removes": mutant(
+        f"{SNAPSHOTS}test_undo.py::test_an_undo_equals_a_history_without_the_undone_cells_and_loses_nothing[6-False]",
+        Edit("host/snapshots/trash.py", "Entry.take", "return True"),
+    ),
+    "62 who has a file open that is in the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_who_has_a_file_open_cannot_change_the_copy",
+        Edit("host/snapshots/trash.py", "_LARGE", "-1"),
+    ),
+    "62 what is written while it is moved to the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_a_file_that_is_written_to_meanwhile_is_copied_again[1]",
+        Edit(
+            "host/snapshots/trash.py",
+            "_copy",
+            """
+            source, target = open_file(name, folder), create_file(to, parent)
+            content.copy(source, target, _MOST_COPIED)
+            os.unlink(name, dir_fd=folder)
+            """,
+        ),
+    ),
+    "62 paths out of the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_no_path_leads_out_of_an_entry[../about.json]",
+        Edit("host/snapshots/trash.py", "_is_inside", "return True"),
+    ),
+    "62 the newest entry of the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_the_session_with_most_loses_its_oldest_but_never_its_newest",
+        Edit("host/snapshots/trash.py", "_FEWEST", "0"),
     ),
     "62 restores at once": mutant(
         f"{COPIES}files.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",

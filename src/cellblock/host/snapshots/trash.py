@@ -36,6 +36,8 @@ _MOST_LISTED = 1000
 _MOST_COPIED = 2**40
 _DAY = 86_400.0
 _LARGE = 16 * 2**20
+_FEWEST = 1
+"""Entries that each session keeps until they expire: somebody may be about to ask for the newest."""
 
 
 class Reason(NamedTuple):
@@ -162,7 +164,7 @@ class Entry:
             OSError: It is not there.
         """
         *above, name = path.split("/")
-        if {"", ".", ".."} & {*above, name}:
+        if not _is_inside(path):
             raise FileNotFoundError(errno.ENOENT, "no path in the trash")
         with self._opened() as top, contextlib.ExitStack() as stack:
             here = top
@@ -298,9 +300,10 @@ def purge() -> None:
     for kept in sizes.values():
         kept.sort(key=lambda one: one[0], reverse=True)
     while sum(size for kept in sizes.values() for _, size, _ in kept) > most:
-        # The newest entry of each session stays: somebody may be about to ask for it.
         largest = max(
-            (kept for kept in sizes.values() if len(kept) > 1), key=lambda kept: sum(size for _, size, _ in kept), default=None
+            (kept for kept in sizes.values() if len(kept) > _FEWEST),
+            key=lambda kept: sum(size for _, size, _ in kept),
+            default=None,
         )
         if largest is None:
             return
@@ -332,6 +335,11 @@ def _unknown(place: Path) -> dict[str, Any]:
         at = time.time()  # it is being removed
     days, _ = config.trash_limits()
     return {"at": at, "operation": "", "cell": 0, "expires": at + days * _DAY}
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path, which anybody may have given, is one of a tree, and leads to nothing above it."""
+    return not {"", ".", ".."} & {*path.split("/")}
 
 
 def _holds(entry: Entry, path: str) -> bool:
