@@ -1348,11 +1348,15 @@ MUTANTS: dict[str, Mutant] = {
     "62 what others write while a restore is taken back": mutant(
         f"{SNAPSHOTS}test_restore.py::"
         "test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays[3-append]",
-        Edit("host/snapshots/restore.py", "Rescued.add", "pass"),
+        Edit("host/snapshots/trash.py", "Entry.take", "return True"),
     ),
     "62 what an undo removes": mutant(
         f"{SNAPSHOTS}test_undo.py::test_an_undo_equals_a_history_without_the_undone_cells_and_loses_nothing[6-False]",
         Edit("host/snapshots/trash.py", "Entry.take", "return True"),
+    ),
+    "62 what the trash does not take": mutant(
+        f"{SNAPSHOTS}test_undo.py::test_a_trash_that_takes_nothing_loses_nothing",
+        Edit("host/snapshots/restore.py", "Rescued.add", "pass"),
     ),
     "62 who has a file open that is in the trash": mutant(
         f"{SNAPSHOTS}test_trash.py::test_who_has_a_file_open_cannot_change_the_copy",
@@ -1412,7 +1416,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "62 what is left out": mutant(
         f"{SNAPSHOTS}test_plan.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
-        Edit("host/snapshots/plan.py", "Plan._goes", "return True"),
+        Edit("host/snapshots/plan.py", "_goes", "return True"),
     ),
     "62 a restore that is killed": mutant(
         f"{SNAPSHOTS}test_restore.py::test_a_restore_that_is_killed_is_finished_or_has_not_begun[7]",
