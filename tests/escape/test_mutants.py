@@ -1370,7 +1370,6 @@ MUTANTS: dict[str, Mutant] = {
             """
             source, target = open_file(name, folder), create_file(to, parent)
             content.copy(source, target, _MOST_COPIED)
-            os.unlink(name, dir_fd=folder)
             """,
         ),
     ),

@@ -913,7 +913,7 @@ class Session(AsyncOnly):
 
         Args:
             path: The file.
-            workspace: Whether to unpack the saved files. They replace files of the same names.
+            workspace: Whether to unpack the saved files. Files of the same names are moved to the trash.
             timeout: Time limit for loading, in seconds.
 
         Raises:

@@ -23,7 +23,7 @@ from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLim
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.snapshots import Reverted
 from cellblock.host.snapshots.times import Spans
-from cellblock.host.snapshots.trash import Reason, Trash, purge
+from cellblock.host.snapshots.trash import Entry, Reason, Trash, purge
 from cellblock.host.snapshots.tree import MIB, Folder
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.versions import version_in
@@ -174,6 +174,11 @@ class CheckpointFiles:
     async def take_trash(self, other: CheckpointFiles) -> None:
         """Take what the trash of another session holds, which ends."""
         await _owned(lambda: self.trash.take_over(other.trash), _forget)
+
+    def keeping(self, operation: str) -> Entry:
+        """Return a new entry of the trash, for what an operation is about to replace."""
+        run_aside(purge, "cellblock-trash")
+        return self.trash.new(Reason(operation))
 
     @property
     def trash(self) -> Trash:

@@ -102,6 +102,19 @@ class Entry:
         self.taken.append(path)
         return whole
 
+    def keep(self, folder: int, name: str, path: str) -> None:
+        """Copy a file here that is about to be replaced; see `take`.
+
+        Raises:
+            OSError: From the system.
+        """
+        *above, last = path.split("/")
+        with self._opened(make=True) as top, _made(top, above) as parent:
+            info = os.lstat(name, dir_fd=folder)
+            if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
+                _copy(folder, name, parent, last)
+        self.taken.append(path)
+
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
         files = self._directory / self.id / _FILES
@@ -121,10 +134,10 @@ class Entry:
             return self._take_folder(folder, name, top, path, depth)
         *above, last = path
         with _made(top, above) as parent:
-            if stat.S_ISREG(info.st_mode) and not (
-                info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)
-            ):
-                _copy(folder, name, parent, last)  # the code of a session may have it open, or know it by another name
+            if stat.S_ISREG(info.st_mode):
+                if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
+                    _copy(folder, name, parent, last)  # the code of a session may have it open, or know it by another name
+                os.unlink(name, dir_fd=folder)
             elif stat.S_ISLNK(info.st_mode):
                 _move_link(folder, name, parent, last)
         return True  # anything else, such as a FIFO, holds nothing
@@ -380,9 +393,9 @@ def _made(top: int, path: list[str]) -> Iterator[int]:
 
 
 def _link(folder: int, name: str, parent: int, to: str) -> bool:
-    """Move a large file, which takes too long to copy; return whether that is possible.
+    """Give a large file, which takes too long to copy, a name in an entry; return whether that is possible.
 
-    Not by renaming it: open descriptors would show its new place, and not that it was removed.
+    It is not renamed: open descriptors would show its new place, and not that it was removed.
     """
     try:
         os.link(name, to, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
@@ -390,7 +403,6 @@ def _link(folder: int, name: str, parent: int, to: str) -> bool:
         pass
     except OSError:
         return False  # another file system, for example
-    os.unlink(name, dir_fd=folder)
     return True
 
 
@@ -401,7 +413,7 @@ def _move_link(folder: int, name: str, parent: int, to: str) -> None:
 
 
 def _copy(folder: int, name: str, parent: int, to: str) -> None:
-    """Copy a file to an entry, and remove it. If something still writes to it, it is copied again."""
+    """Copy a file to an entry. If something still writes to it, it is copied again."""
     source = open_file(name, folder)
     try:
         for _ in range(_TRIES):
@@ -421,7 +433,6 @@ def _copy(folder: int, name: str, parent: int, to: str) -> None:
                 os.close(target)
             after = os.fstat(source)
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
-                os.unlink(name, dir_fd=folder)
                 return
         os.unlink(to, dir_fd=parent)
         raise OSError(errno.EBUSY, "something keeps writing to it")
