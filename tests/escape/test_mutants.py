@@ -1354,6 +1354,14 @@ MUTANTS: dict[str, Mutant] = {
         f"{SNAPSHOTS}test_undo.py::test_an_undo_equals_a_history_without_the_undone_cells_and_loses_nothing[6-False]",
         Edit("host/snapshots/trash.py", "Entry.take", "return True"),
     ),
+    "62 what others save between two cells": mutant(
+        f"{SNAPSHOTS}test_undo.py::test_what_others_save_between_two_cells_stays_if_nobody_looked_between_them",
+        Edit(
+            "host/snapshots/undo.py",
+            "_is_by_others",
+            "return _changed_at(before, after) > max(ended for _, ended in spans)",
+        ),
+    ),
     "62 what the trash does not take": mutant(
         f"{SNAPSHOTS}test_undo.py::test_a_trash_that_takes_nothing_loses_nothing",
         Edit("host/snapshots/restore.py", "Rescued.add", "pass"),

@@ -169,6 +169,33 @@ def test_a_name_that_is_no_text_is_undone_and_redone(
     assert path.read_text() == "odd"
 
 
+def test_what_others_save_between_two_cells_stays_if_nobody_looked_between_them(snapshots: Snapshots, workspace: Path) -> None:
+    """By the time of its last change; what is older than both may have come with a folder that a cell has moved."""
+
+    def at(name: str) -> int:
+        return (workspace / name).stat().st_ctime_ns
+
+    def wait() -> int:
+        (workspace / "clock").touch()
+        begun = at("clock")
+        while at("clock") <= begun:
+            (workspace / "clock").write_text("")
+        return at("clock")
+
+    _make(workspace / "d" / "old", "old")
+    before, began = snapshots.take(), wait()
+    (workspace / "one").write_text("cell")
+    ended = wait() - 1
+    (workspace / "theirs").write_text("somebody else")
+    begins = wait()
+    (workspace / "d").rename(workspace / "moved")
+    (workspace / "two").write_text("cell")
+    spans = [(began, ended), (begins, wait())]
+    after = snapshots.take()
+    _undo(snapshots, [Interval(before.root, after.root, spans)])
+    assert sorted(look(workspace)) == ["d", "d/old", "theirs"]
+
+
 def test_a_trash_that_takes_nothing_loses_nothing(
     snapshots: Snapshots, workspace: Path, ran: Callable[[Callable[[], object]], Interval]
 ) -> None:

@@ -228,8 +228,8 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
                         later.append(path)
             elif isinstance(after, LeftOut) and not after.lasting and not after.closed:
                 continue
-            elif interval.spans and _changed_at(before, after) > max(ended for _, ended in interval.spans):
-                # Somebody has saved it after the cells had ended, and before the next look.
+            elif interval.spans and _is_by_others(before, after, interval.spans):
+                # Somebody has saved it after a cell had ended, and before the next look.
                 if before is not None:
                     later.append(path)
             elif present.is_as(path, after) or (present.get(path) is None and before is not None):
@@ -243,6 +243,15 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
             present.wanted[path] = present.now[path]
     now, wanted = present.trees()
     return UndoPlan(Plan(now, wanted), list(dict.fromkeys(later)), impossible, Interval(now, wanted, ()))
+
+
+def _is_by_others(before: Entry | None, after: Entry | None, spans: Spans) -> bool:
+    """Whether something was last changed between the cells, or after them.
+
+    What was last changed before them may have been moved by them, with its folder.
+    """
+    at = _changed_at(before, after)
+    return at >= min(began for began, _ in spans) and not any(began <= at <= ended for began, ended in spans)
 
 
 def _changed_at(before: Entry | None, after: Entry | None) -> int:
