@@ -9,6 +9,7 @@ import pytest
 
 from cellblock import CheckpointError, Host, Rolling, Session
 from cellblock.host.checkpoints import files as checkpoint_files
+from cellblock.host.checkpoints import filing
 from cellblock.host.snapshots import SnapshotLimits
 from processes import eventually
 
@@ -52,6 +53,20 @@ async def test_no_task_waits_for_its_time(zygote_host: Host, tmp_path: Path) -> 
         session._checkpoints.automatic.filing.begin(lambda files: None)
         assert asyncio.all_tasks() == before
         session._checkpoints.automatic.filing.stop()
+
+
+async def test_a_session_that_is_saved_meanwhile_is_saved_with_its_files(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are kept later than the memory: a save between the two does not go without them."""
+    monkeypatch.setattr(filing, "_AFTER", 1000.0)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    async with made(zygote_host, workspace) as session:
+        await session.execute("open('a', 'w').write('1')")
+        await eventually(lambda: session._checkpoints.automatic.present())
+        report = await session.saving.save_aside(session.saving.last_state.number, tmp_path / "saved")
+        assert (report.files, report.left_out) == (True, [])
 
 
 async def test_a_large_workspace_is_not_kept_and_it_is_said_why(

@@ -257,9 +257,14 @@ class AutomaticCheckpoints:
                 self.filing.awaited -= 1
 
     async def made(self) -> None:
-        """Wait for the checkpoint in progress, if there is one; nothing waits for the session meanwhile."""
+        """Wait for the checkpoint in progress, if there is one, and its files; nothing waits for the session meanwhile."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
+        made = self.present() if isinstance(self._kind, Rolling) and not self._cells.busy else None
+        if made is not None and made.snapshot is None:
+            self.filing.stop()
+            self.keep_files(made)
+        await self.filing.hasten()
 
     # -- at once -------------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ class Filing:
         """Counts beginnings and ends of actions that may change files."""
         self._task: asyncio.Task[Snapshot | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._begin: Callable[[], None] = lambda: None
+        """What the timer calls."""
         self.awaited = 0
 
     def stop(self) -> None:
@@ -129,7 +131,16 @@ class Filing:
                 self._files.drop(files)
 
         # Not a task that sleeps: Python complains about pending tasks when a program drops its event loop.
+        self._begin = begin
         self._timer = asyncio.get_running_loop().call_later(_AFTER, begin)
+
+    async def hasten(self) -> None:
+        """Keep at once what was to be kept after a moment of idleness, and wait for that."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._begin()
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
 
     # -- before the first cell -----------------------------------------------------------------------------------------
 
