@@ -32,7 +32,7 @@ async def functions(system: System, *, n: int, sessions: int) -> Series:
 
 
 async def durability(_: System, *, n: int, undos: int) -> Series:
-    """What it costs that nothing is lost when the power fails: cells of a durable session and of another one, in turns.
+    """What it costs that nothing is lost when the power fails: cells of a session, and then of a durable one.
 
     Also undoing a cell that has written files, which are on the disk before the answer.
 

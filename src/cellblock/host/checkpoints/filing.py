@@ -54,8 +54,8 @@ class Filing:
         """Counts beginnings and ends of actions that may change files."""
         self._task: asyncio.Task[Snapshot | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._begin: Callable[[], None] = lambda: None
-        """What the timer calls."""
+        self._begin: Callable[[], None]
+        """What the timer calls; set with it."""
         self.awaited = 0
 
     def stop(self) -> None:
