@@ -13,6 +13,7 @@ from typing import Literal
 
 import pytest
 
+from cellblock.host.packages import remove_places_of_the_dead
 from conftest import Launch
 from processes import alive, below, eventually, parents
 
@@ -52,10 +53,10 @@ def is_sleep(pid: int) -> bool:
 @pytest.mark.parametrize("isolate", ["native", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("launch", "ends"),
-    [("zygote", "host"), SLOW("spawn", "host"), SLOW("zygote", "fork server"), ("spawn", "guard")],
+    [("zygote", "host"), SLOW("spawn", "host"), SLOW("zygote", "zygote, then host"), ("spawn", "guard")],
 )
 async def test_a_stopped_init_ends_with_whom_it_belongs_to(
-    tmp_path: Path, isolate: str, launch: Launch, ends: Literal["host", "fork server", "guard"]
+    tmp_path: Path, isolate: str, launch: Launch, ends: Literal["host", "zygote, then host", "guard"]
 ) -> None:
     if (isolate, ends) == ("none", "guard"):
         pytest.skip("there is none")
@@ -78,13 +79,18 @@ async def test_a_stopped_init_ends_with_whom_it_belongs_to(
         assert init in everything
         os.kill(init, signal.SIGSTOP)
         await eventually(stopped(init))
-        if ends == "host":
-            os.kill(process.pid, signal.SIGKILL)
-            await eventually(lambda: not any(alive(pid) for pid in everything))
-        else:
+        if ends == "guard":
             os.kill(table[init], signal.SIGKILL)
             await eventually(lambda: not alive(init) and not alive(program))
             process.send_signal(signal.SIGINT)  # it removes what it has made itself
+        else:
+            if ends == "zygote, then host":  # which ends no kernel, and leaves none behind
+                os.kill(table[init], signal.SIGKILL)
+                await eventually(lambda: not alive(table[init]))
+                assert alive(init)
+            os.kill(process.pid, signal.SIGKILL)
+            await eventually(lambda: not any(alive(pid) for pid in everything))
+            remove_places_of_the_dead()  # as the next host does; the zygote would have done so at once
         await process.wait()
     finally:
         if process.returncode is None:
