@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from cellblock import Host, Rolling, Session
-from cellblock.host.kernels.past import files_time
+from cellblock.host.kernels.pairs import files_time
 from processes import eventually
 
 QUICK = Rolling(after=0.001)

@@ -47,6 +47,7 @@ PARSERS: dict[str, str] = {
     "host/saved_file.py": "the directory of the archive is limited, and members are not compressed",
     "host/snapshots/archive.py": "it reads what `tar` of this package has written, member by member",
     "host/snapshots/journal.py": OWN,
+    "host/snapshots/trash.py": OWN,
     "host/snapshots/written.py": OWN,
     "host/survival/keeping.py": OWN,
     "host/survival/recording.py": OWN,

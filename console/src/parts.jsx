@@ -123,15 +123,16 @@ export function Failure({ error, retry }) {
 const messages = [];
 let numbers = 0;
 
-export function say(text, kind = "") {
-  const message = { text, kind, number: ++numbers };
+/** Show a message for some seconds; `action` is {label, run} of a button in it. */
+export function say(text, kind = "", action = null) {
+  const message = { text, kind, action, number: ++numbers };
   messages.push(message);
   messages.splice(0, messages.length - 3);
   setTimeout(() => {
     const place = messages.indexOf(message);
     if (place >= 0) messages.splice(place, 1);
     changed();
-  }, kind === "bad" ? 10000 : 4000);
+  }, kind === "bad" || action ? 10000 : 4000);
   changed();
 }
 
@@ -150,7 +151,7 @@ export async function attempt(work, done = "") {
 export function Messages() {
   return (
     <div class="messages" role="status" aria-live="polite">
-      {messages.map((message) => <div key={message.number} class={`message ${message.kind}`}>{message.text}</div>)}
+      {messages.map((message) => <div key={message.number} class={`message ${message.kind}`}>{message.text}{message.action && <button type="button" class="link" onClick={message.action.run}>{message.action.label}</button>}</div>)}
     </div>
   );
 }

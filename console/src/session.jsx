@@ -75,11 +75,14 @@ function Shown({ session }) {
     await post(`${path}/executions`, { code, stdin: true });
     again();
   });
+  const redo = () => attempt(() => post(`${path}/redo`, {}), "The undo was taken back").then(again);
   const undo = async (partial = false) => {
     try {
       const undone = await post(`${path}/undo`, { count: 1, partial });
       const outside = undone.outside.length ? `. Not undone, as it was outside: ${undone.outside.join("; ").slice(0, 200)}` : "";
-      say(`Undone: ${undone.cells.length ? plural(undone.cells.length, "cell") : "nothing"}${undone.files.length ? `, ${plural(undone.files.length, "file")} brought back` : ""}${outside}`);
+      const files = undone.files.length ? `: ${undone.files.slice(0, 5).map((file) => `${file.path} ${file.action}`).join(", ")}${undone.files.length > 5 ? ` and ${undone.files.length - 5} more` : ""}` : "";
+      const left = undone.files_left ? `. ${undone.files_left}` : "";
+      say(`Undone: ${undone.cells.length ? plural(undone.cells.length, "cell") : "nothing"}${files}${left}${outside}`, "", undone.redoable ? { label: "Redo", run: redo } : null);
       again();
     } catch (failed) {
       if (failed.code === "checkpoint" && !partial) setAsking({ partial: failed.message });

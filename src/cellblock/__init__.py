@@ -86,8 +86,11 @@ if TYPE_CHECKING:
         export,
         fork,
         load,
+        redo,
         restore,
+        restore_trash,
         save,
+        trash,
         undo,
     )
     from cellblock.fronts.kernel_mgr.client import ExecutionError, KernelClient
@@ -108,7 +111,15 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FileVersions, StateChanges, Undone
+    from cellblock.model.checkpoints import (
+        Changes,
+        CheckpointRecord,
+        FileAction,
+        FileVersions,
+        StateChanges,
+        TrashEntry,
+        Undone,
+    )
     from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.files import FileChange, FileInfo
     from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput, ProgramOutput
@@ -190,6 +201,8 @@ _HOME = {
     "write_process": "fronts.functions.programs",
     "ProcessOutput": "model.programs",
     "Rolling": "host.options",
+    "FileAction": "model.checkpoints",
+    "TrashEntry": "model.checkpoints",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
     "FileChange": "model.files",
@@ -257,6 +270,9 @@ _HOME = {
     "diff": "fronts.functions.states",
     "file_versions": "fronts.functions.states",
     "drop_checkpoint": "fronts.functions.states",
+    "redo": "fronts.functions.states",
+    "restore_trash": "fronts.functions.states",
+    "trash": "fronts.functions.states",
     "undo": "fronts.functions.states",
     "adopt": "fronts.functions.states",
     "fork": "fronts.functions.states",
@@ -304,6 +320,7 @@ __all__ = [
     "ExecutionRecord",
     "ExecutionResult",
     "ExecutionTimeoutError",
+    "FileAction",
     "FileChange",
     "FileInfo",
     "FileVersions",
@@ -361,6 +378,7 @@ __all__ = [
     "ToolRunner",
     "ToolRunnerError",
     "ToolServer",
+    "TrashEntry",
     "Undone",
     "UnknownCheckpointError",
     "UnsupportedError",
@@ -389,16 +407,19 @@ __all__ = [
     "processes",
     "read_file",
     "read_process",
+    "redo",
     "remove_file",
     "rename_file",
     "resize_process",
     "restart",
     "restore",
+    "restore_trash",
     "save",
     "signal_process",
     "spawn_process",
     "status",
     "stop_process",
+    "trash",
     "undo",
     "variables",
     "wipe",

@@ -1183,6 +1183,18 @@ MUTANTS: dict[str, Mutant] = {
         f"{KILLED}[undo-none-24]",
         Edit("host/survival/takeover.py", "Takeover.finish_going", "return ''"),
     ),
+    "26 what tasks write while an undo is finished": mutant(
+        f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it[none]",
+        Edit(
+            "host/checkpoints/checkpoints.py",
+            "Checkpoints.finish_undo",
+            """
+            state = self.fresh_state if checkpoint is None else checkpoint.moment.state
+            intervals, left = await intervals_of(self, self.past.pairs.after(state))
+            await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
+            """,
+        ),
+    ),
     "26 a state that is not the kernel's": mutant(
         f"{KILLED}[undo all-none-24]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.begin_going", "pass"),
@@ -1336,7 +1348,46 @@ MUTANTS: dict[str, Mutant] = {
     "62 what others write while a restore is taken back": mutant(
         f"{SNAPSHOTS}test_restore.py::"
         "test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays[3-append]",
+        Edit("host/snapshots/trash.py", "Entry.take", "return True"),
+    ),
+    "62 what an undo removes": mutant(
+        f"{SNAPSHOTS}test_undo.py::test_an_undo_equals_a_history_without_the_undone_cells_and_loses_nothing[6-False]",
+        Edit("host/snapshots/trash.py", "Entry.take", "return True"),
+    ),
+    "62 what others save between two cells": mutant(
+        f"{SNAPSHOTS}test_undo.py::test_what_others_save_between_two_cells_stays_if_nobody_looked_between_them",
+        Edit(
+            "host/snapshots/undo.py",
+            "_is_by_others",
+            "return _changed_at(before, after) > max(ended for _, ended in spans)",
+        ),
+    ),
+    "62 what the trash does not take": mutant(
+        f"{SNAPSHOTS}test_undo.py::test_a_trash_that_takes_nothing_loses_nothing",
         Edit("host/snapshots/restore.py", "Rescued.add", "pass"),
+    ),
+    "62 who has a file open that is in the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_who_has_a_file_open_cannot_change_the_copy",
+        Edit("host/snapshots/trash.py", "_LARGE", "-1"),
+    ),
+    "62 what is written while it is moved to the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_a_file_that_is_written_to_meanwhile_is_copied_again[1]",
+        Edit(
+            "host/snapshots/trash.py",
+            "_copy",
+            """
+            source, target = open_file(name, folder), create_file(to, parent)
+            content.copy(source, target, _MOST_COPIED)
+            """,
+        ),
+    ),
+    "62 paths out of the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_no_path_leads_out_of_an_entry[../about.json]",
+        Edit("host/snapshots/trash.py", "_is_inside", "return True"),
+    ),
+    "62 the newest entry of the trash": mutant(
+        f"{SNAPSHOTS}test_trash.py::test_the_session_with_most_loses_its_oldest_but_never_its_newest",
+        Edit("host/snapshots/trash.py", "_FEWEST", "0"),
     ),
     "62 restores at once": mutant(
         f"{COPIES}files.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",
@@ -1372,7 +1423,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "62 what is left out": mutant(
         f"{SNAPSHOTS}test_plan.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
-        Edit("host/snapshots/plan.py", "Plan._goes", "return True"),
+        Edit("host/snapshots/plan.py", "_goes", "return True"),
     ),
     "62 a restore that is killed": mutant(
         f"{SNAPSHOTS}test_restore.py::test_a_restore_that_is_killed_is_finished_or_has_not_begun[7]",

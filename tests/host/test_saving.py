@@ -193,6 +193,24 @@ async def test_the_workspace_goes_along_if_asked(native_host: Host, tmp_path: Pa
         await native_host.load(tmp_path / "no-files", workspace=True, working_dir=tmp_path / "third")
 
 
+async def test_what_loading_replaces_is_in_the_trash(host: Host, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "d").mkdir(parents=True)
+    (workspace / "d" / "a").write_text("saved")
+    async with host.session(working_dir=workspace) as session:
+        await session.save(tmp_path / "s", workspace=True)
+        (workspace / "d" / "a").write_text("mine")
+        (workspace / "d" / "b").write_text("stays")
+        await session.load(tmp_path / "s")
+        assert await session.trash() == []
+        await session.load(tmp_path / "s", workspace=True)
+        assert {path.name: path.read_text() for path in (workspace / "d").iterdir()} == {"a": "saved", "b": "stays"}
+        (entry,) = await session.trash()
+        assert (entry.operation, [(file.path, file.size) for file in entry.files]) == ("load", [("d/a", 4)])
+        await session.restore_trash("d/a")
+        assert (workspace / "d" / "a").read_text() == "mine"
+
+
 async def test_much_goes_in_pieces_whatever_a_value_may_have(host: Host, tmp_path: Path) -> None:
     async with host.session(limits=Limits(media=100_000, values=100_000)) as session:
         await session.execute("x = bytes(range(256)) * 10_000; y = bytearray(x)")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cellblock.model import Completions, HistoryEntry, KeptResult, plain
-from cellblock.model.checkpoints import Changes, CheckpointRecord, FileChange, FileChanges, StateChanges, Undone
+from cellblock.model.checkpoints import Changes, CheckpointRecord, FileAction, FileChange, FileChanges, StateChanges, Undone
 from cellblock.model.decisions import CommandRequest
 from cellblock.model.files import FileInfo
 from cellblock.model.saving import LeftOut, LoadReport, SaveReport
@@ -30,7 +30,7 @@ def nothing_left_behind() -> None:
     "value",
     [
         CheckpointRecord("a", "b", "2026-01-01T00:00:00+00:00", 3, False, "copy", ""),
-        Undone([HistoryEntry("1", "success", None, abandoned=True)], 2, ["a"], "why", ["call"]),
+        Undone([HistoryEntry("1", "success", None, abandoned=True)], 2, [FileAction("a", "reverted", 3)], "why", ["call"]),
         Changes(("a",), ("b",), (), 4),
         StateChanges(VariableChanges([_VARIABLE], [ChangedVariable(_VARIABLE, _VARIABLE)])),
         StateChanges(VariableChanges(), FileChanges(new=(FileChange("a", None, 1),), more=2)),

@@ -33,7 +33,10 @@ from cellblock.operations.checkpoints import (
     Diff,
     DropCheckpoint,
     MakeCheckpoint,
+    Redo,
     Restore,
+    RestoreTrash,
+    Trash,
     Undo,
     VersionsOfFile,
 )
@@ -54,7 +57,15 @@ from cellblock.operations.tools import RegisterServer
 if TYPE_CHECKING:
     from cellblock.cluster.connection import ClusterConnection
     from cellblock.model import HistoryEntry
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, FileVersions, StateChanges, Undone
+    from cellblock.model.checkpoints import (
+        Changes,
+        CheckpointRecord,
+        FilesMode,
+        FileVersions,
+        StateChanges,
+        TrashEntry,
+        Undone,
+    )
     from cellblock.model.files import FileInfo
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
@@ -280,6 +291,18 @@ class SyncClusterSession:
     def undo(self, count: int = 1, *, partial: bool = False, processes: ProcessesMode = "keep") -> Undone:
         """Go back over the last cells, as `Session.undo` does."""
         return self._ask(Undo(self.id, count, partial, processes))
+
+    def redo(self) -> Undone:
+        """Take back the last undo, until the next cell begins, as `Session.redo` does."""
+        return self._ask(Redo(self.id))
+
+    def trash(self) -> list[TrashEntry]:
+        """Return what undo, redo, restore and adopt have replaced or removed, as `Session.trash` does."""
+        return self._ask(Trash(self.id))
+
+    def restore_trash(self, path: str = "", entry: str = "") -> Changes:
+        """Copy files back from the trash, as `Session.restore_trash` does."""
+        return self._ask(RestoreTrash(self.id, path, entry))
 
     def diff(self, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> StateChanges:
         """Return what has changed since a checkpoint, as `Session.diff` does."""

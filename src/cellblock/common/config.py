@@ -200,6 +200,16 @@ def state_directory() -> Path:
     return _path(_base("XDG_STATE_HOME", ".local/state"), "cellblock")
 
 
+def trash_limits() -> tuple[float, int]:
+    """Return for how many days, and up to how many bytes in total, files stay in the trash of sessions.
+
+    ``CELLBLOCK_TRASH_DAYS`` and ``CELLBLOCK_TRASH_BYTES``; what is not a positive number has no effect.
+    """
+    given = (os.environ.get(name, "") for name in ("CELLBLOCK_TRASH_DAYS", "CELLBLOCK_TRASH_BYTES"))
+    days, size = (float(text) if re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text) else 0.0 for text in given)
+    return min(days, 3650.0) or 7.0, int(size) or 8 * 2**30
+
+
 def settings_file() -> Path:
     """Return the path of the settings file, whether or not it exists. No session may write to its directory.
 

@@ -30,15 +30,17 @@ _LONG_SURVEY = 64 * 1024
 class Values:
     """The variables of a session."""
 
-    def __init__(self, name: str, run: Run, limit: int) -> None:
+    def __init__(self, name: str, run: Run, look: Run, limit: int) -> None:
         """Prepare to move values.
 
         Args:
             name: The session's name in messages.
             run: Runs a cell that leaves no trace.
+            look: Runs one that only looks at variables.
             limit: Maximum bytes of a value.
         """
         self._name = name
+        self._look = look
         self._run = run
         self._limit = limit
 
@@ -99,7 +101,7 @@ class Values:
         Raises:
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
-        return [*(await survey(self._run)).variables.values()]
+        return [*(await survey(self._look)).variables.values()]
 
 
 async def survey(run: Run, seconds: float | None = None) -> Survey:

@@ -33,6 +33,7 @@ from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.files import Files
+    from cellblock.host.files.staging import Keep
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
@@ -208,8 +209,9 @@ class Saving:
             if (remote := RemoteFile.at(path)) is not None:
                 path, name = await stack.enter_async_context(remote.read()), remote.url
             file = LoadedFile(path, name)
+            keep = self._checkpoints.files.keeping("load").keep if workspace and changed is None else None
             self.loaded, cells = await _load(
-                self._ends, file, self._renew, workspace=workspace, timeout=timeout, changed=changed
+                self._ends, file, self._renew, workspace=workspace, timeout=timeout, changed=changed, keep=keep
             )
         self._cells.past.replace(cells)
         self._checkpoints.begin_with_line()
@@ -323,6 +325,7 @@ async def _load(
     workspace: bool,
     timeout: float | None,
     changed: list[str] | None = None,
+    keep: Keep | None = None,
 ) -> tuple[LoadReport, list[HistoryEntry]]:
     """Load a saved session.
 
@@ -333,6 +336,7 @@ async def _load(
         workspace: Whether the files of the workspace are unpacked.
         timeout: Time limit for reading the pickles, in seconds.
         changed: If given, existing files stay as they are, and those that differ from the saved ones are added to it.
+        keep: Keeps the files that are replaced; see `Files.untar`.
 
     Returns:
         The report, and the cells of the saved session.
@@ -350,7 +354,7 @@ async def _load(
             if changed is not None:
                 missing = Missing(pieces, ends.workspace)
                 pieces = missing.pieces()
-            unpacked = await ends.files.untar(_in_pieces(pieces))
+            unpacked = await ends.files.untar(_in_pieces(pieces), keep=keep)
             if changed is not None:
                 changed += missing.changed
             skipped = [LeftOut(one.path, one.reason) for one in unpacked.skipped]

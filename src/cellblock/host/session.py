@@ -199,14 +199,14 @@ class Session(AsyncOnly):
             KeptResults(self.wanted.limits.history),
             around.withdraw_questions,
         )
-        self._values = Values(self._name, self._cells.run_silently, self._room)
+        self._values = Values(self._name, self._cells.run_silently, self._cells.run_to_look, self._room)
         self._explanations = Explanations(self._cwd, resolved.tier, resolved.policy, lambda: self.files)
         self._questions = Questions(self._cells)
         self._exact = isinstance(kind_of(options.recovery), Exact)
         self._programs = Programs(self._name, self._kernels.live, self._cells.check_running, self.trace)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
-        self._checkpoints = self._make_checkpoints(options, resolved, hooks)
+        self._checkpoints = self._make_checkpoints(options, resolved, hooks, label)
         parts = SessionParts(
             number,
             around.place,
@@ -223,7 +223,9 @@ class Session(AsyncOnly):
         self.succession = Succession(self._keeper, self._cells, self._kernels, self._checkpoints)
         self._closing = Closing()
 
-    def _make_checkpoints(self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks) -> Checkpoints:
+    def _make_checkpoints(
+        self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks, label: str
+    ) -> Checkpoints:
         network = self._around.network
         return Checkpoints(
             self._name,
@@ -241,6 +243,7 @@ class Session(AsyncOnly):
                 self._host.store,
                 self._walls,
                 own=resolved.stay_in is not None,
+                label=label,
             ),
             self._branch,
         )
@@ -770,6 +773,10 @@ class Session(AsyncOnly):
         going_on = [f"process {one.id} goes on: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running]
         return replace(undone, outside=[*undone.outside, *going_on]) if going_on else undone
 
+    redo = _traced("redo")(_of("_checkpoints", Checkpoints.redo))
+    trash = _of("_checkpoints", Checkpoints.trash)
+    restore_trash = _of("_checkpoints", Checkpoints.restore_trash)
+
     def _ending(self, processes: Processes) -> Before | None:
         """Return what ends the programs before the session goes back, if they are to end."""
         if processes not in ("keep", "stop"):
@@ -905,7 +912,7 @@ class Session(AsyncOnly):
 
         Args:
             path: The file.
-            workspace: Whether to unpack the saved files. They replace files of the same names.
+            workspace: Whether to unpack the saved files. Files of the same names are moved to the trash.
             timeout: Time limit for loading, in seconds.
 
         Raises:

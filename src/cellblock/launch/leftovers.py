@@ -156,13 +156,13 @@ def empty(top: int) -> None:
     pending = _remove_files(top)
     while pending:
         name = pending.pop()
-        directory = _open(name, top)
+        directory = open_ours(name, top)
         if directory is None:
             continue
         try:
             for inner in _remove_files(directory):
                 # Where it leads upwards is written in the directory itself, so that its own mode matters as well.
-                if (opened := _open(inner, directory)) is None:
+                if (opened := open_ours(inner, directory)) is None:
                     continue
                 os.close(opened)
                 moved = f"{token}-{next(numbers)}"
@@ -190,7 +190,7 @@ def _remove_files(directory: int) -> list[str]:
     return found
 
 
-def _open(name: str, parent: int) -> int | None:
+def open_ours(name: str, parent: int) -> int | None:
     """Open a directory and make it ours to write, whatever its mode; None if it is not a directory any more."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -83,23 +84,105 @@ class CheckpointRecord(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class FileAction(Plain):
+    """What an undo or a redo has done to one file, link or folder.
+
+    Attributes:
+        path: Its path relative to the workspace.
+        action: ``reverted``: it has an earlier content again. ``removed``: it was removed. ``created``: it is there again.
+        size: The size in bytes of what was replaced or removed; None if there was none, or if it is not a file.
+        restorable: Whether what was replaced or removed is in the trash.
+    """
+
+    path: str
+    action: Literal["reverted", "removed", "created"]
+    size: int | None = None
+    restorable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Undone(Plain):
-    """The result of `Session.undo`.
+    """The result of `Session.undo` and `Session.redo`.
 
     Attributes:
         cells: The cells, oldest first.
         execution_count: The number of the last cell that still counts.
-        files: The files of the workspace that were changed back, removed or made again; if they are very many, the first ones.
-        files_left: Why not all files were brought back: `partial` allowed that, or somebody else has changed something in
-            a new `.git`. Empty if they were.
+        files: What was done to files of the workspace: at most the first 1,000.
+        files_left: Files that stay as they are, and why: somebody else has changed them since, or `partial` allowed it. Empty
+            if all were brought back.
         outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
+        trash: The id of the entry of the trash that holds what was replaced or removed; empty if nothing was.
+        redoable: How many undos `redo` can take back, until the next cell begins.
     """
 
     cells: list[HistoryEntry]
     execution_count: int
-    files: list[str] = field(default_factory=list)
+    files: list[FileAction] = field(default_factory=list)
     files_left: str = ""
     outside: list[str] = field(default_factory=list)
+    trash: str = ""
+    redoable: int = 0
+
+    def summary(self, session: str = "", verb: str = "undid") -> str:
+        """Return what has happened in one line, and how to get back what was replaced or removed.
+
+        Args:
+            session: The session's name, for a command.
+            verb: What was done to the cells.
+        """
+        return undone_summary(self.to_dict(), session, verb)
+
+
+def undone_summary(undone: Mapping[str, Any], session: str = "", verb: str = "undid") -> str:
+    """Return `Undone.summary` of an answer as data."""
+    counts = [str(cell["execution_count"]) for cell in undone["cells"] if cell["execution_count"]]
+    cells = f"cell {counts[0]}" if len(counts) == 1 else f"cells {counts[0]} to {counts[-1]}" if counts else "no cell"
+    kinds = {"reverted": "reverted", "removed": "removed", "created": "restored"}
+    told: list[str] = []
+    for action, word in kinds.items():
+        if number := sum(file["action"] == action for file in undone["files"]):
+            told.append(f"{number} {'file' if number == 1 else 'files'} {word}" if not told else f"{number} {word}")
+    text = f"{verb} {cells}" + (f": {', '.join(told)}" if told else "")
+    kept = [file["path"] for file in undone["files"] if file["restorable"]]
+    if kept:
+        text += f" (restore: cellblock trash restore {session or 'SESSION'} {shlex.quote(kept[0])})"
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class TrashedFile(Plain):
+    """A file or link in the trash.
+
+    Attributes:
+        path: Where it was, relative to the workspace.
+        size: Its size in bytes.
+    """
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrashEntry(Plain):
+    """What one operation has moved to the trash of a session.
+
+    Attributes:
+        id: Its id, which sorts by time.
+        at: When (seconds since 1970).
+        operation: What it was: ``undo``, ``redo``, ``restore``, ``adopt``, ``load`` or ``trash``.
+        cell: The number of the last undone cell; 0 if it undid none.
+        files: The files: at most the first 1,000.
+        more: How many further files there are.
+        expires: When it is removed (seconds since 1970), or earlier if the trash of all sessions is full.
+    """
+
+    id: str
+    at: float
+    operation: str
+    cell: int
+    files: tuple[TrashedFile, ...] = ()
+    more: int = 0
+    expires: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +194,14 @@ class Changes(Plain):
         removed: Files, links and folders that were removed; what was in such a folder is not named.
         kept: Paths that are not as in the snapshot, and stay so, because no snapshot would hold them.
         more: How many further paths there are: at most 1,000 of each kind are listed.
+        trash: The id of the entry of the trash that holds what was replaced or removed; empty if nothing was.
     """
 
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     more: int = 0
+    trash: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,45 @@ class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f
     processes: Annotated[str, Limits("keep", "stop")] = "keep"
 
 
+class Redo(Request["Data[checkpoints.Undone]"], op="redo", route=Route("POST", f"{_SESSION}/redo", "Take an undo back")):
+    """Take back the last undo of a session. It works until the next cell begins.
+
+    Attributes:
+        session: The session.
+    """
+
+    session: str
+
+
+class Trash(
+    Request["list[Data[checkpoints.TrashEntry]]"],
+    op="trash",
+    repeatable=True,
+    route=Route("GET", f"{_SESSION}/trash", "List the trash", scope="read", within="entries"),
+):
+    """List what undo, redo, restore and adopt have replaced or removed in the workspace of a session, newest first."""
+
+    session: str
+
+
+class RestoreTrash(
+    Request["Data[checkpoints.Changes]"],
+    op="restore trash",
+    route=Route("POST", f"{_SESSION}/trash", "Copy files back from the trash"),
+):
+    """Copy files of a session back from the trash to where they were. What is in their places is moved to the trash.
+
+    Attributes:
+        session: The session.
+        path: A file or folder, relative to the workspace; empty for everything in the entry.
+        entry: The id of the entry; empty for the newest one that holds the path.
+    """
+
+    session: str
+    path: Annotated[str, Limits(max_length=4096)] = ""
+    entry: Annotated[str, Limits(max_length=100)] = ""
+
+
 class Diff(
     Request["Data[checkpoints.StateChanges]"],
     op="diff",

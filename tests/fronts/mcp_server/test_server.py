@@ -21,7 +21,7 @@ from cellblock.fronts.mcp_server.options import ServerOptions
 from cellblock.fronts.mcp_server.server import INSTRUCTIONS, build
 from cellblock.host import Host
 from cellblock.model import HistoryEntry
-from cellblock.model.checkpoints import Undone
+from cellblock.model.checkpoints import FileAction, Undone
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create
 from mcp_clients import Era, connect, data, run, text
@@ -352,7 +352,7 @@ async def test_cells_are_undone_and_what_stays_is_said(client: Connect, tmp_path
 
 def test_of_what_was_undone_only_some_is_shown() -> None:
     cell = HistoryEntry("print('\x1b[2J')" + "a" * 1000 + "\nsecond", "success", 3)
-    what = Undone([cell] * 50, 2, ["new\nline"] * 3, "", ["tool github.delete"] * 21)
+    what = Undone([cell] * 50, 2, [FileAction("new\nline", "removed")] * 3, "", ["tool github.delete"] * 21)
     shown = text(answers.undone(what, "s-1"))
     assert shown.startswith("[session s-1]\nThe session is as it was after cell 2. Undone:\n[3] print(")
     assert "\x1b" not in shown
@@ -371,6 +371,7 @@ async def test_what_the_definitions_cost_a_model(client: Connect, tmp_path: Path
         "install_package",
         "reset",
         "undo",
+        "redo",
     ]
     assert sum(len(tool.description or "") for tool in tools) + len(INSTRUCTIONS) < 2048
     assert all("session" not in tool.input_schema["properties"] for tool in tools)

@@ -11,7 +11,7 @@ import pytest
 
 from cellblock import CheckpointError, Exact, Host, InvalidInputError, Rolling, Session
 from cellblock.host.checkpoints import files as checkpoint_files
-from cellblock.host.kernels import past
+from cellblock.host.kernels import pairs, past
 from cellblock.host.snapshots import SnapshotLimits
 from clocks import WallClock
 from processes import eventually
@@ -90,7 +90,7 @@ async def test_a_large_file_that_is_new_goes_and_one_that_nobody_changes_keeps_n
     async with made(zygote_host, tmp_path) as session:
         await session.execute("x = 1")
         await session.execute("open('new', 'w').write('more than ten bytes')")
-        assert (await session.undo()).files == ["new"]
+        assert [one.path for one in (await session.undo()).files] == ["new"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["large"]
 
 
@@ -181,7 +181,7 @@ async def test_an_undo_brings_files_back_although_the_clock_was_set_back_while_t
 async def later() -> None:
     """Wait until what changes now has another time than what has changed before: the clock of files goes in steps."""
     now = time.time_ns()
-    await eventually(lambda: past.files_time() > now)
+    await eventually(lambda: pairs.files_time() > now)
 
 
 async def test_as_many_cells_can_be_undone_after_a_branch_is_adopted(zygote_host: Host, tmp_path: Path) -> None:

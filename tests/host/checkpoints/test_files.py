@@ -20,7 +20,7 @@ from cellblock import CheckpointError, Host, LaunchError, Rolling, Session, Snap
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import filing
 from cellblock.host.kernels.kernel import Kernel
-from cellblock.host.kernels.past import files_time
+from cellblock.host.kernels.pairs import files_time
 from cellblock.host.snapshots import SnapshotLimits, Snapshots
 from checkpoint_sessions import value
 from processes import eventually
@@ -79,7 +79,7 @@ async def test_undo_brings_files_back(any_host: Host, tmp_path: Path) -> None:
         await kept(session)
         await session.execute("!rm a")
         undone = await session.undo(2)
-        assert (len(undone.cells), undone.files, undone.files_left) == (2, ["a", "b"], "")
+        assert (len(undone.cells), [one.path for one in undone.files], undone.files_left) == (2, ["a", "b"], "")
         assert (tmp_path / "a").read_text() == "1"
         assert not (tmp_path / "b").exists()
 
@@ -115,7 +115,7 @@ async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
             await session.restore(checkpoint)
         await kept(session)
         await session.execute("open('a', 'w').write('3')")
-        assert (await session.undo()).files == ["a"]
+        assert [one.path for one in (await session.undo()).files] == ["a"]
         assert (tmp_path / "a").read_text() == "2"
 
 
@@ -126,16 +126,16 @@ async def test_undo_of_a_restored_cell_after_an_undo_of_all_leaves_what_somebody
     monkeypatch.setattr(filing, "_AFTER", 0.001)
     (tmp_path / "a").write_text("1")
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session._checkpoints.automatic.filing.first is not None)
+        await eventually(lambda: session._cells.past.pairs.latest is not None)
         await session.execute("open('b', 'w').write('1')")
         checkpoint = await session.checkpoint(files="copy")
         await session.undo()
-        await eventually(lambda: session._checkpoints.automatic.filing.first is not None)
+        await eventually(lambda: session._cells.past.pairs.latest is not None)
         await session.restore(checkpoint)
         rested = time.time_ns()
         await eventually(lambda: files_time() > rested)
         (tmp_path / "a").write_text("2")
-        assert (await session.undo(partial=True)).files == ["b"]
+        assert [one.path for one in (await session.undo(partial=True)).files] == ["b"]
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "2"}
 
 
@@ -152,14 +152,14 @@ async def test_what_somebody_else_saves_between_cells_stays(
             saved = time.time_ns()
             await eventually(lambda: files_time() > saved)
 
-        await eventually(lambda: session._checkpoints.automatic.filing.first)
+        await eventually(lambda: session._cells.past.pairs.latest)
         await save("n0")
         for count in (1, 2, 3):
             await session.execute(f"open('a{count}', 'w').write('1'); open('b', 'w').write('{count}')")
             await kept(session)
             await save(f"n{count}")
-        assert (await session.undo()).files == ["a3", "b"]
-        assert (await session.undo(2)).files == ["a1", "a2", "b"]
+        assert [one.path for one in (await session.undo()).files] == ["a3", "b"]
+        assert [one.path for one in (await session.undo(2)).files] == ["a1", "a2", "b"]
         assert sorted(path.name for path in tmp_path.glob("[abn]*")) == ["n0", "n1", "n2", "n3"]
 
 
@@ -168,11 +168,11 @@ async def test_a_file_that_comes_before_the_first_cell_stays(
 ) -> None:
     monkeypatch.setattr(filing, "_AFTER", 0.001)
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session._checkpoints.automatic.filing.first)
+        await eventually(lambda: session._cells.past.pairs.latest)
         await session.files.write("data.csv", "1")
-        await eventually(lambda: session._checkpoints.automatic.filing.first)
+        await eventually(lambda: session._cells.past.pairs.latest)
         await session.execute("open('data.csv', 'w').write('2')")
-        assert (await session.undo()).files == ["data.csv"]
+        assert [one.path for one in (await session.undo()).files] == ["data.csv"]
         assert (tmp_path / "data.csv").read_text() == "1"
 
 
@@ -248,7 +248,7 @@ async def test_what_ran_beside_the_cell_cannot_write_to_what_comes_back(any_host
         assert (await session.execute("open('a', 'w').write('before')")).ok
         assert (await session.execute(_OVERWRITE + beside.format(work="overwrite"))).ok
         undone = await session.undo()
-        assert (undone.files, undone.files_left) == (["a"], "")
+        assert ([one.path for one in undone.files], undone.files_left) == (["a"], "")
         assert await value(session, "open('a').read()") == "'before'"
         assert await value(session, "open('a').read()") == "'before'"
 
@@ -282,7 +282,7 @@ async def test_what_runs_beside_goes_on_if_files_cannot_come_back(
         await session.execute("open('a', 'w').write('cell')\nn = 0\ndef count():\n    global n\n    while True: n += 1")
         await session.execute(_THREAD.format(work="count"))
         before = int(await value(session, "n"))
-        monkeypatch.setattr(Snapshots, "restore", fail)
+        monkeypatch.setattr(Snapshots, "undo", fail)
         with pytest.raises(SnapshotError, match="no room"):
             await session.undo(3)
         assert int(await value(session, "(__import__('time').sleep(0.01), n)[1]")) > before
@@ -303,7 +303,7 @@ async def test_programs_that_are_started_all_the_time_can_be_stopped(any_host: H
         await session.execute("open('a', 'w').write('before')")
         for _ in range(4):
             assert (await session.execute(_PROGRAMS + 3 * _THREAD.format(work="run"))).ok
-            assert (await session.undo()).files == ["a"]
+            assert [one.path for one in (await session.undo()).files] == ["a"]
             assert (tmp_path / "a").read_text() == "before"
 
 
@@ -322,7 +322,7 @@ async def test_a_process_that_cannot_be_stopped_keeps_files_from_being_brought_b
                 await session.undo(cells)
         assert (tmp_path / "a").read_text() == "cell"
         monkeypatch.undo()
-        assert (await session.undo(2)).files == ["a"]  # what was kept still is
+        assert [one.path for one in (await session.undo(2)).files] == ["a"]  # what was kept still is
         assert not (tmp_path / "a").exists()
 
 

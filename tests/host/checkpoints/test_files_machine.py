@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from cellblock import CheckpointError, Rolling
 from cellblock.host.checkpoints import filing
-from cellblock.host.kernels.past import files_time
+from cellblock.host.kernels.pairs import files_time
 from processes import eventually
 from session_machines import SessionMachine, check, hosted
 
@@ -185,7 +185,11 @@ class FilesMachine(SessionMachine):
             if automatic.filing.skipped:  # they are kept again after an undo
                 return False
             made = automatic.present()
-            return made is not None and made.snapshot is not None if self.line else automatic.filing.first is not None
+            return (
+                made is not None and made.snapshot is not None
+                if self.line
+                else self.session._cells.past.pairs.latest is not None
+            )
 
         self.run(eventually(kept))
         done = time.time_ns()

@@ -28,10 +28,10 @@ async def test_files_from_before_the_first_cell_come_back(any_host: Host, tmp_pa
     (tmp_path / "a").write_text("0")
     async with made(any_host, tmp_path) as session:
         for _ in range(2):
-            await eventually(lambda: session._checkpoints.automatic.filing.first)
+            await eventually(lambda: session._cells.past.pairs.latest)
             await session.execute("open('a', 'w').write('1'); open('b', 'w').write('1')")
             undone = await session.undo()
-            assert (undone.execution_count, undone.files, undone.files_left) == (0, ["a", "b"], "")
+            assert (undone.execution_count, [one.path for one in undone.files], undone.files_left) == (0, ["a", "b"], "")
             assert (tmp_path / "a").read_text() == "0"
             assert not (tmp_path / "b").exists()
     await eventually(lambda: any_host.store().bytes == 0)
@@ -48,7 +48,7 @@ async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, 
 
 async def test_no_task_waits_for_its_time(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path) as session:
-        await eventually(lambda: session._checkpoints.automatic.filing.first)
+        await eventually(lambda: session._cells.past.pairs.latest)
         before = asyncio.all_tasks()
         session._checkpoints.automatic.filing.begin(lambda files: None)
         assert asyncio.all_tasks() == before
@@ -77,7 +77,7 @@ async def test_a_large_workspace_is_not_kept_and_it_is_said_why(
     (tmp_path / "two").touch()
     async with made(zygote_host, tmp_path) as session:
         await eventually(lambda: "more than 1 files" in session._checkpoints.automatic.filing.skipped)
-        assert session._checkpoints.automatic.filing.first is None
+        assert session._cells.past.pairs.latest is None
 
 
 MAPPED = """
@@ -98,5 +98,5 @@ async def test_what_cells_write_through_memory_is_undone(any_host: Host, tmp_pat
         for number in range(2, 6):
             assert not (await session.execute(f"m[0:1] = b'{number}'")).not_undoable
         assert (tmp_path / "a").read_text() == "5"
-        assert (await session.undo()).files == ["a"]
+        assert [one.path for one in (await session.undo()).files] == ["a"]
         assert (tmp_path / "a").read_text() == "4"

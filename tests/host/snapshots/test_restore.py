@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import Snapshot, Snapshots, restore
+from cellblock.launch.leftovers import remove_place
 from full_disk import file_size_limit
 
 from .conftest import Spoiled, before_call, look, spoil
@@ -90,7 +92,12 @@ def test_a_failure_at_any_step_changes_nothing(snapshots: Snapshots, workspace: 
             break
         found.append(code)
         snapshots.recover()
-        assert look(workspace) == (before if code is None else after)
+        present = look(workspace)
+        rescued = {path for path in present if path.startswith(RESCUED)}
+        assert not rescued or code is None  # what the trash could not take
+        assert {path: present[path] for path in present.keys() - rescued} == (before if code is None else after)
+        for path in workspace.glob(f"{RESCUED}*"):
+            shutil.rmtree(path)
     assert found.count(errno.ENOMEM) > 20
     assert look(workspace) == before
 
@@ -139,6 +146,17 @@ def move(workspace: Path) -> None:
         (workspace / "changes").rename(workspace / "mine")
 
 
+def trashed(snapshots: Snapshots) -> dict[str, str]:
+    """Return the text of each file in the trash."""
+    texts = {}
+    for entry in snapshots.trash.entries():
+        for path, info in entry.files():
+            if stat.S_ISREG(info.st_mode):
+                with entry.open(path) as (folder, name), os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder)) as file:
+                    texts[path] = file.read()
+    return texts
+
+
 @pytest.mark.parametrize("interfere", [replace, append, move])
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays(
@@ -154,6 +172,7 @@ def test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_
     for number in range(1, MOST_CALLS, stride):
         for then in (lambda: None, fail):
             spoil(workspace)
+            remove_place(str(snapshots.trash.directory))
             expected = before
             with before_call(number, lambda: interfere(workspace)) as happened:
                 try:
@@ -166,10 +185,11 @@ def test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_
                 path: expected[path] for path in expected.keys() - theirs
             }
             kept = {path: str(entry[-1]) for path, entry in found.items() if path in theirs or path.startswith(RESCUED)}
+            kept |= {f"{path} of the trash": text for path, text in trashed(snapshots).items()}
             if expected is after and happened():
                 assert "mine" in kept["changes"] if interfere is replace else "after" in " ".join(kept.values())
             elif expected is before:
-                assert kept.keys() <= theirs
+                assert any("after" in text or "mine" in text for text in kept.values())
             assert not snapshots.recover()
             for path in workspace.glob(f"{RESCUED}*"):
                 shutil.rmtree(path)

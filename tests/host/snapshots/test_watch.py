@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.errors import SnapshotError
-from cellblock.host.kernels.past import files_time
+from cellblock.host.kernels.pairs import files_time
 from cellblock.host.snapshots import SnapshotLimits, Store, inotify, watch
 from cellblock.host.snapshots.walk import Walk
 
@@ -264,9 +264,9 @@ def test_on_a_disk_a_file_with_a_writer_is_read_only_when_it_has_changed(
         for number in range(50, 60):
             began = files_time()
             other.do(f"ctypes.memset(one, {number}, 1); ctypes.memset(two, {number}, 1)")
-            assert on_disk.snapshots.first_unkept_changed([(before, [(began, time.time_ns())])]) == "large"
+            assert on_disk.snapshots.first_unkept_changed(before, [(began, time.time_ns())]) == "large"
             before = on_disk.take()
-            assert on_disk.snapshots.first_unkept_changed([(before, [])]) is None
+            assert on_disk.snapshots.first_unkept_changed(before, []) is None
             on_disk.take()
         assert len(read) == 10
         on_disk.check()
@@ -280,13 +280,13 @@ def test_without_a_disk_a_large_file_with_a_writer_counts_as_changed(
     monkeypatch.setattr(watch, "write_out", lambda _: False)
     (workspace / "large").write_bytes(bytes(LIMITS.max_file_bytes + 1))
     snapshot = files.take()
-    assert files.snapshots.first_unkept_changed([(snapshot, [])]) is None
+    assert files.snapshots.first_unkept_changed(snapshot, []) is None
     other.do("fd = os.open('large', os.O_RDWR)")
     snapshot = files.take()
-    assert files.snapshots.first_unkept_changed([(snapshot, [])]) == "large"
+    assert files.snapshots.first_unkept_changed(snapshot, []) == "large"
     other.do("os.close(fd)")
     snapshot = files.take()
-    assert files.snapshots.first_unkept_changed([(snapshot, [])]) is None
+    assert files.snapshots.first_unkept_changed(snapshot, []) is None
 
 
 def test_what_has_a_writer_is_looked_at_until_it_has_none(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cellblock.host.snapshots import Snapshot, SnapshotLimits, Snapshots, Store
 from cellblock.host.snapshots.content import DIGEST_BYTES
-from cellblock.host.snapshots.file import File, facts, is_kept
+from cellblock.host.snapshots.file import File, Link, facts, is_kept
 from cellblock.host.snapshots.tree import Folder, LeftOut, Totals, total
 
 LIMITS = SnapshotLimits(max_file_bytes=2**16)
@@ -83,7 +83,7 @@ def held(folder: Folder, path: str = "") -> dict[str, object]:
             found[where] = (known.mode, known.mtime_ns, known.size, *([known.digest] if is_kept(entry) else []))
         elif isinstance(entry, LeftOut):
             found[where] = "left out"
-        else:
+        elif isinstance(entry, Link):
             found[where] = entry.target
     return found
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from cellblock.host.kernels.past import Instant, Past
+from cellblock.host.kernels.past import Past
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.survival.recalled import Kept, LastCell, Recalled
 from cellblock.model import HistoryEntry
 
 
 def base(past: Past, states: list[Any] | None = None) -> tuple[Any, ...]:
-    return "base", past.saved(), states or [], 0, [], None, 0, ("", "", False), None, [], {}
+    return "base", past.saved(past.pairs), states or [], 0, [], 0, ("", "", False), None, []
 
 
 def shown(past: Past) -> tuple[Any, ...]:
-    return past.saved(), past.present, past.entries, past.spans_after(0)
+    return past.saved(past.pairs), past.present, past.entries
 
 
 class ListRecord(StateRecord):
@@ -45,7 +45,7 @@ def test_a_past_is_read_as_it_was_from_any_point_on(seed: int) -> None:
         match chance.randrange(8):
             case 0 if lines:
                 past.go_to(*chance.choice(lines))
-                past.brought_back(Instant(number, number))
+                past.look(f"files {number}")
             case 1:
                 past.begin_anew()
                 lines.clear()
@@ -98,8 +98,8 @@ def test_checkpoints_have_the_past_of_their_moment_and_those_that_were_dropped_a
     records += [
         ("gone", "c"),
         ("gone", "unknown"),
-        ("files", "a", None, "too large", 0.0),
-        ("files", "unknown", None, "", 0.0),
+        ("files", "a", None, "too large"),
+        ("files", "unknown", None, ""),
     ]
     recalled = Recalled.read(records)
     assert recalled is not None
@@ -128,7 +128,7 @@ def test_long_code_of_old_cells_is_cut_when_all_is_written_anew() -> None:
         past.begin()
         past.add(HistoryEntry("x" * 100_000, "success", number))
     other = Past()
-    other.restore(past.saved())
+    other.restore(past.saved(past.pairs))
     lengths = [len(entry.code) for entry in other.entries]
     assert lengths[-1] == 100_000
     assert lengths[0] == 1000

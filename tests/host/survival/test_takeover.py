@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,11 @@ import processes
 from cellblock.common import config
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
-from cellblock.host.kernels.past import files_time
+from cellblock.host.checkpoints.files import CheckpointFiles
+from cellblock.host.kernels.pairs import files_time
 from cellblock.host.session import Session
+from cellblock.host.snapshots import Snapshot
+from cellblock.host.snapshots.tree import Folder
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult
@@ -171,10 +174,10 @@ async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(ki
         assert session.succession.adopted
         assert len(session.checkpoints()) == 6
         undone = await session.undo()
-        assert (len(undone.cells), undone.files, undone.files_left) == (1, ["f6"], "")
+        assert (len(undone.cells), [one.path for one in undone.files], undone.files_left) == (1, ["f6"], "")
         assert killed.read() == files(6)
         undone = await session.undo(3)
-        assert undone.files == ["f3", "f4", "f5"]
+        assert [one.path for one in undone.files] == ["f3", "f4", "f5"]
         assert killed.read() == files(3)
         assert await names(session) == "['v0', 'v1', 'v2']"
         assert [cell.abandoned for cell in session.history()] == [False] * 3 + [True] * 4 + [False]
@@ -241,7 +244,7 @@ async def test_a_cell_that_runs_when_the_host_is_killed_can_be_undone(killed: Ki
         *_, result = [event async for event in session.succession.resume()]
         assert result.ok  # type: ignore[union-attr]
         undone = await session.undo()
-        assert undone.files == ["f"]
+        assert [one.path for one in undone.files] == ["f"]
         assert killed.read() == {"f": "old"}
         assert await names(session) == "['v1']"
         assert len(session.history()) == 3
@@ -416,6 +419,48 @@ def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, 
     assert not [path for place in places for path in place.glob(".*" if place == killed.workspace else "*")]
 
 
+_TICK = """
+import asyncio, os
+ticks = 0
+async def tick():
+    global ticks
+    while True:
+        if os.path.exists("go"):
+            ticks += 1
+            with open("log", "a") as log:
+                print(ticks, file=log)
+        await asyncio.sleep(0.001)
+open("log", "w").close()
+ticking = asyncio.get_running_loop().create_task(tick())
+"""
+
+
+async def test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed.run(f"""
+        await session.execute({_TICK!r})
+        await session.execute("v1 = open('f1', 'w').close()")
+        restore._finish = die  # the files are back
+        await session.undo()
+    """)
+    look = CheckpointFiles.now
+
+    async def now(files: CheckpointFiles, wanted: Snapshot) -> Folder:
+        found = await look(files, wanted)
+        killed.write("go", "")
+        with suppress(AssertionError):
+            await processes.eventually(lambda: killed.read()["log"] != "", timeout=0.3)
+        return found
+
+    monkeypatch.setattr(CheckpointFiles, "now", now)
+    async with killed.session() as session:
+        assert "f1" not in killed.read()
+        assert await names(session) == "[]"
+        looked = await session.execute("[*map(int, open('log'))] == [*range(1, ticks + 1)]")
+        assert looked.return_value == "True"
+
+
 async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(killed: Killed) -> None:
     killed.run("""
         await session.execute("v0 = 1")
@@ -508,7 +553,7 @@ async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Kil
 @pytest.mark.parametrize("turns", [1, 2, 5, 20, 100])
 @EACH
 async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed, turns: int) -> None:
-    killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.restore = die\n    await session.undo(2)")
+    killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.undo = die\n    await session.undo(2)")
     async with killed.host() as (host, remains):
         starting = asyncio.create_task(killed.remake(host, remains[0]).start())
         for _ in range(turns):

@@ -1,9 +1,10 @@
-"""The commands checkpoint, restore, undo, diff, fork and adopt."""
+"""The commands checkpoint, restore, undo, redo, trash, diff, fork and adopt."""
 
 from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -22,7 +23,10 @@ from cellblock.operations.checkpoints import (
     DropCheckpoint,
     Fork,
     MakeCheckpoint,
+    Redo,
     Restore,
+    RestoreTrash,
+    Trash,
     Undo,
     VersionsOfFile,
 )
@@ -44,7 +48,7 @@ _SHOWN = 60
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
-    for command in (checkpoint, checkpoints, restore, undo, diff, fork, adopt):
+    for command in (checkpoint, checkpoints, restore, undo, redo, trash, diff, fork, adopt):
         app.command(rich_help_panel=STATES)(command)
 
 
@@ -129,13 +133,84 @@ def undo(
     for cell in undone["cells"]:
         first = (cell["code"].strip().splitlines() or [""])[0]
         print(f"undone: [{cell['execution_count'] or ' '}] {printable(first, lines=False)[:100]}")
-    for path in undone["files"]:
-        print(f"changed back: {printable(path, lines=False)}")
+    _print_undone(undone, session, "undid")
+    return OK
+
+
+def _print_undone(undone: dict[str, Any], session: str, verb: str) -> None:
+    """Print what an undo or a redo has done to files, and how to get back what it has replaced or removed."""
+    from cellblock.model.checkpoints import undone_summary
+
+    for file in undone["files"]:
+        print(f"{file['action']}: {printable(file['path'], lines=False)}")
+    print(printable(undone_summary(undone, session, verb), lines=False))
     if undone["files_left"]:
         say(f"cellblock: not all files were brought back: {printable(undone['files_left'], lines=False)}")
     for call in undone["outside"]:
         say(f"cellblock: not undone: what {printable(call, lines=False)} did")
+
+
+def redo(session: Session, as_json: Json = False) -> int:
+    """Take back the last undo of a session, until its next cell begins."""
+    redone = ask(Redo(session))
+    if wants_json(as_json):
+        print_json(redone)
+        return OK
+    _print_undone(redone, session, "redid")
     return OK
+
+
+def trash(
+    action: Annotated[str, typer.Argument(metavar="list|show|restore", help="What to do.")],
+    session: Session,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder of the workspace.")] = "",
+    entry: Annotated[str, typer.Option("--entry", metavar="ID", help="An operation; by default the newest one.")] = "",
+    as_json: Json = False,
+) -> int:
+    """List, show or bring back files that undo, redo, restore and adopt have replaced or removed."""
+    if action not in ("list", "show", "restore"):
+        raise InvalidInputError(f"trash can list, show or restore, not {action!r:.100}")
+    if action == "restore":
+        changes = ask(RestoreTrash(session, path, entry))
+        if wants_json(as_json):
+            print_json(changes)
+        else:
+            _print_changes(changes)
+        return OK
+    entries = [one for one in ask(Trash(session)) if not entry or one["id"] == entry]
+    if path:
+        entries = [one for one in entries if any(_is_in(file["path"], path) for file in one["files"])]
+    if action == "show":
+        entries = entries[:1]
+    if wants_json(as_json):
+        print_json({"entries": entries})
+        return OK
+    if action == "list":
+        rows = [(one["id"], _time(one["at"]), one["operation"], _cell(one), _files_of(one)) for one in entries]
+        print_table(("id", "at", "operation", "cell", "files"), rows, empty="The trash of the session is empty.")
+    else:
+        shown = [file for one in entries for file in one["files"] if not path or _is_in(file["path"], path)]
+        sizes = [(file["path"], f"{file['size']:,} bytes") for file in shown]
+        print_table(("path", "size"), sizes, empty="The trash of the session does not hold that.")
+    return OK
+
+
+def _is_in(file: str, path: str) -> bool:
+    return file == path or file.startswith(f"{path.rstrip('/')}/")
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _cell(entry: Mapping[str, Any]) -> str:
+    return str(entry["cell"] or "")
+
+
+def _files_of(entry: Mapping[str, Any]) -> str:
+    names = [file["path"] for file in entry["files"][:3]]
+    more = len(entry["files"]) + entry["more"] - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more else "")
 
 
 def diff(

@@ -51,7 +51,10 @@ from cellblock.operations.checkpoints import (
     Diff,
     DropCheckpoint,
     MakeCheckpoint,
+    Redo,
     Restore,
+    RestoreTrash,
+    Trash,
     Undo,
     VersionsOfFile,
 )
@@ -69,7 +72,15 @@ from cellblock.operations.saving import Load, Save, Variables
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, FileVersions, StateChanges, Undone
+    from cellblock.model.checkpoints import (
+        Changes,
+        CheckpointRecord,
+        FilesMode,
+        FileVersions,
+        StateChanges,
+        TrashEntry,
+        Undone,
+    )
     from cellblock.model.overview import CellRecord, Change, DecisionRecord
     from cellblock.model.saving import SaveReport
     from cellblock.model.variables import Variable
@@ -532,6 +543,18 @@ class AsyncClient:
     ) -> Undone:
         """Go back over the last cells of a session."""
         return await self._ask(Undo(session_of(kernel), count, partial, processes))
+
+    async def redo(self, kernel: SessionRecord | str) -> Undone:
+        """Take back the last undo of a session, until its next cell begins."""
+        return await self._ask(Redo(session_of(kernel)))
+
+    async def trash(self, kernel: SessionRecord | str) -> list[TrashEntry]:
+        """Return what undo, redo, restore and adopt have replaced or removed in the workspace, newest first."""
+        return await self._ask(Trash(session_of(kernel)))
+
+    async def restore_trash(self, kernel: SessionRecord | str, path: str = "", entry: str = "") -> Changes:
+        """Copy files back from the trash; by default everything in the newest entry."""
+        return await self._ask(RestoreTrash(session_of(kernel), path, entry))
 
     async def diff(
         self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = ""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cellblock.host.programs.files import SessionFiles
     from cellblock.host.programs.process import Process
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges, TrashEntry, Undone
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
@@ -315,6 +315,18 @@ class CodeExecutor(AsyncOnly):
     async def undo(self, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
         """Go back over the last cells, as `Session.undo` does."""
         return await self.session.undo(count, partial=partial, processes=processes)
+
+    async def redo(self) -> Undone:
+        """Take back the last undo, until the next cell begins, as `Session.redo` does."""
+        return await self.session.redo()
+
+    async def trash(self) -> list[TrashEntry]:
+        """Return what undo, redo, restore and adopt have replaced or removed, as `Session.trash` does."""
+        return await self.session.trash()
+
+    async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
+        """Copy files back from the trash, as `Session.restore_trash` does."""
+        return await self.session.restore_trash(path, entry)
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""

@@ -15,7 +15,10 @@ from cellblock.operations.checkpoints import (
     Diff,
     DropCheckpoint,
     MakeCheckpoint,
+    Redo,
     Restore,
+    RestoreTrash,
+    Trash,
     Undo,
     VersionsOfFile,
 )
@@ -23,7 +26,15 @@ from cellblock.operations.data import checkpoint_of, milliseconds, session_of
 from cellblock.operations.saving import Export, Load, Save
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, FileVersions, StateChanges, Undone
+    from cellblock.model.checkpoints import (
+        Changes,
+        CheckpointRecord,
+        FilesMode,
+        FileVersions,
+        StateChanges,
+        TrashEntry,
+        Undone,
+    )
     from cellblock.model.programs import Processes
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.sessions import SessionRecord
@@ -88,6 +99,41 @@ def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, 
         CellblockError: As for `Session.undo`.
     """
     return ask(Undo(session_of(kernel), count, partial, processes))
+
+
+def redo(kernel: SessionRecord | str) -> Undone:
+    """Take back the last undo of a session, as `Session.redo` does.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.redo`.
+    """
+    return ask(Redo(session_of(kernel)))
+
+
+def trash(kernel: SessionRecord | str) -> list[TrashEntry]:
+    """Return what undo, redo, restore and adopt have replaced or removed, as `Session.trash` does.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.trash`.
+    """
+    return ask(Trash(session_of(kernel)))
+
+
+def restore_trash(kernel: SessionRecord | str, path: str = "", entry: str = "") -> Changes:
+    """Copy files back from the trash, as `Session.restore_trash` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        path: A file or folder, relative to the workspace; empty for everything in the entry.
+        entry: The id of the entry; empty for the newest one that holds the path.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.restore_trash`.
+    """
+    return ask(RestoreTrash(session_of(kernel), path, entry))
 
 
 def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> StateChanges:

@@ -13,12 +13,17 @@ from cellblock.operations.checkpoints import (
     DropCheckpoint,
     Fork,
     MakeCheckpoint,
+    Redo,
     Restore,
+    RestoreTrash,
+    Trash,
     Undo,
     VersionsOfFile,
 )
 
 router = APIRouter(tags=["Checkpoints"], route_class=CheckedRoute)
 
-for operation in (MakeCheckpoint, Checkpoints, Restore, DropCheckpoint, Diff, VersionsOfFile, Undo, Fork, Adopt):
-    add(router, operation)
+for _of_checkpoints in (MakeCheckpoint, Checkpoints, Restore, DropCheckpoint, Diff, VersionsOfFile):
+    add(router, _of_checkpoints)
+for _of_states in (Undo, Redo, Trash, RestoreTrash, Fork, Adopt):
+    add(router, _of_states)

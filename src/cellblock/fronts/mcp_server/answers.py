@@ -69,30 +69,37 @@ def with_notes(answer: CallToolResult, notes: Sequence[str]) -> CallToolResult:
     return answer
 
 
-def undone(what: Undone, handle: str) -> CallToolResult:
+def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
     """Return the answer about undone cells: which ones, which files came back, and which calls stay done.
 
     Args:
         what: The result of the undo.
         handle: The session's handle, if the client has to know it.
+        verb: What was done to the cells.
     """
     # Cells, paths and calls come from the session: each is shown in one line, and their number is limited.
     cells = [f"[{cell.execution_count or ' '}] {(cell.code.strip().splitlines() or [''])[0]}" for cell in what.cells]
-    lines = [f"The session is as it was after cell {what.execution_count}. Undone:", *_some(cells)]
-    files, outside = _some(what.files), _some(what.outside)
+    lines = [f"The session is as it was after cell {what.execution_count}. {verb}:", *_some(cells)]
+    files = _some([f"{file.action}: {file.path}" for file in what.files])
+    outside = _some(what.outside)
     if files:
-        lines += ["Files that were brought back or removed:", *files]
+        lines += ["Files:", *files]
+    if what.trash:
+        lines.append(f"What was replaced or removed is in the trash for seven days: cellblock trash list {handle}".rstrip())
+    if what.redoable:
+        lines.append("redo takes this back until the next cell begins.")
     if what.files_left:
         lines.append(f"Not all files were brought back: {_line(what.files_left)}.")
     if outside:
         lines += ["Allowed meanwhile, and not undone:", *outside]
     return text(
         with_handle("\n".join(lines), handle),
-        status="undone",
+        status=verb.lower(),
         execution_count=what.execution_count,
         cells=len(what.cells),
         files=files,
         files_left=what.files_left,
+        trash=what.trash,
         outside=outside,
         session=handle,
     )

@@ -17,7 +17,7 @@ from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, sh
 from cellblock.fronts.mcp_server import answers, asking, cells, programs
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
-from cellblock.operations.checkpoints import Undo
+from cellblock.operations.checkpoints import Redo, Undo
 from cellblock.operations.data import milliseconds
 from cellblock.operations.files import Install
 from cellblock.operations.sessions import Restart
@@ -159,6 +159,12 @@ class Tools:
         undone = await self._clients.ask(Undo(record.kernel_id, count, partial))
         return answers.undone(undone, self._handle(record.name))
 
+    async def redo(self, session: _SESSION = "") -> _Answer:
+        """Take back the last undo. It works until the next cell begins."""
+        record = await self._clients.session(session)
+        redone = await self._clients.ask(Redo(record.kernel_id))
+        return answers.undone(redone, self._handle(record.name), "Redone")
+
     async def run_program(
         self,
         ctx: _Ctx,
@@ -203,6 +209,7 @@ _ANNOTATIONS = {
     "install_package": ToolAnnotations(title="Install a package", destructive_hint=False, idempotent_hint=True),
     "reset": ToolAnnotations(title="Start afresh", destructive_hint=True, idempotent_hint=True),
     "undo": ToolAnnotations(title="Undo cells", destructive_hint=True, open_world_hint=False),
+    "redo": ToolAnnotations(title="Take an undo back", destructive_hint=False, open_world_hint=False),
     "run_program": ToolAnnotations(title="Run a program", destructive_hint=True, open_world_hint=True),
 }
 

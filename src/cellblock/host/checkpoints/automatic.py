@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.common import telemetry
 from cellblock.errors import BusyError, CheckpointError, KernelDiedError, SnapshotError
-from cellblock.host.checkpoints.between import FilesBetween
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.options import Exact, Rolling
 from cellblock.wire.protocol import State
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.kernels.pairs import Pair
+    from cellblock.host.kernels.past import Past
     from cellblock.host.snapshots import Snapshot
 
 _ENDED = "the process that held the checkpoint has ended, or memory was short"
@@ -59,8 +60,8 @@ class CheckpointList(Protocol):
     def write(self, word: str, *rest: object) -> None:
         """Record an event for a later host."""
 
-    def first_changed(self) -> None:
-        """Record which files are those before the first cell of a fresh kernel now."""
+    def relieve(self) -> bool:
+        """Drop the states that only a redo needs; return whether there was one."""
 
 
 class AutomaticCheckpoints:
@@ -108,10 +109,14 @@ class AutomaticCheckpoints:
         """The last states without a checkpoint, each with the reason."""
         self._last = 0
         """The state of the last one made."""
-        self._between = FilesBetween(every.files, cells)
-        self.filing = Filing(every.files, every.first_changed)
+        self.filing = Filing(every.files)
+        self.take_past()
         cells.observe(self)
         kernels.observe(self)
+
+    def take_past(self) -> None:
+        """Own the snapshots of the session's history, which may be that of an earlier host."""
+        self._cells.past.pairs.release = self._every.files.drop
 
     @property
     def wanted(self) -> bool:
@@ -139,7 +144,7 @@ class AutomaticCheckpoints:
         made = self._base = self.present()
         if made is None and not self._every.fresh:
             return self.why_none(self._cells.past.state) or self.skipped or "it came before a checkpoint was made"
-        self._before = self.filing.first if made is None else made.snapshot
+        self._before = self._cells.past.pairs.latest
         self._writable = self._every.files.writable
         if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they have changed
             return ""
@@ -159,40 +164,29 @@ class AutomaticCheckpoints:
             return "the process that held the checkpoint from before it was killed while it ran, or memory was short"
         if self._before is None:
             return ""
-        files, spans = self._every.files, self._cells.past.spans_after(state)
+        files, pairs = self._every.files, self._cells.past.pairs.after(state) or ()
         if self._writable and not files.writable:
             return "it has made the workspace read-only"
         try:
-            kept = [(self._before, spans)]
-            return await files.unkept_changed(kept) or await files.lasting_changed(kept, quickly=True)
+            spans = [times for pair in pairs for span in pair.spans for times in span.times()]
+            return await files.looks_undoable(self._before, spans)
         except SnapshotError as error:
             return str(error)
 
-    def files_since(self, state: int) -> dict[int, Snapshot]:
-        """Return the files of later states that led to the present one, as far as they were kept, oldest first."""
-        line = {cell.number for cell in self._cells.past.line}
-        later = [one for one in self.all() if one.moment.is_of(line) and not one.elsewhere]
-        found = {**self._between.kept} | {one.moment.state: one.snapshot for one in later if one.snapshot is not None}
-        return {one: found[one] for one in sorted(found) if one > state}
-
-    def why_not_known(self, states: Iterable[int]) -> str:
-        """Return why it is not known what others have saved before cells that began in some states; empty if it is.
-
-        Only an exact session promises to know that, and not of a branch.
-        """
-        known = self.files_since(0).keys() | {one.moment.state for one in self.all() if one.elsewhere}
-        unknown = (state for state in states if state not in known and not self._between.is_known(state))
-        missing = next(unknown, None) if self.exact else None
-        if missing is None:
-            return ""
-        why = self.why_none(missing) or self.filing.skipped or self.skipped or "the files between them were not kept"
-        return f"what others have saved between these cells is not known: {why}"
+    def pairs_of_branch(self, history: Past, state: int) -> list[Pair]:
+        """Return the pairs that led to a state of a branch of this session, from where it began; empty if it is none."""
+        past = self._cells.past
+        if history is past or not (history.pairs.origin < past.pairs.origin or past.pairs.knows(history.pairs.origin)):
+            return []
+        pairs = replace(history.pairs, pairs=[pair for pair in history.pairs.pairs if pair.state <= state], latest=None)
+        return pairs.copied(self._every.files.hold).pairs
 
     def go_on(self) -> None:
         """Continue with a cell of an earlier host: it began in the state before the present one."""
         before = self._cells.past.before
-        made = self._base = next((one for one in self.all() if one.moment.state == before), None)
-        self._before = self.filing.first if made is None else made.snapshot
+        self._base = next((one for one in self.all() if one.moment.state == before), None)
+        pairs = self._cells.past.pairs.pairs
+        self._before = pairs[-1].before if pairs else None
 
     def can_recover(self, dead: Kernel) -> bool:
         """Return whether a dead kernel may have left a state to continue from."""
@@ -213,8 +207,9 @@ class AutomaticCheckpoints:
         if self._cells.current is not None:
             return  # the session continues a cell of an earlier host, whose end comes later
         self.request_begins()
-        if isinstance(self._kind, Exact):
+        if self._kind is not None:
             self._cells.past.rest(self._cells.past.state)
+        if isinstance(self._kind, Exact):
             self._keep_now()
         elif self._kind is not None:
             self._timer = asyncio.get_running_loop().call_later(self._kind.after, self._begin_rolling)
@@ -236,6 +231,9 @@ class AutomaticCheckpoints:
         if isinstance(self._kind, Exact) and ((self._moved_on and not self.skipped) or self._every.files.touched()):
             self._keep_now()
             await self._wait_awaited()
+        elif isinstance(self._kind, Rolling) and self._cells.past.pairs.latest is not None and self._every.files.touched():
+            # Only the files: what others have saved since they were kept is not the next cell's.
+            self._cells.past.look(await self.filing.now())
 
     def turn_left(self) -> None:
         """Resume the code's tasks, which wait since the turn began, if no request was sent and no state is being kept."""
@@ -285,7 +283,7 @@ class AutomaticCheckpoints:
         while self._outdated and self._cells.state == "running":
             self._outdated = False
             # The kernel forks while the files are examined; not if tasks change files meanwhile.
-            again, before, state = self._moved_on, self.present(), self._cells.past.state
+            again, before, state, rested = self._moved_on, self.present(), self._cells.past.state, False
             files = None if again else self.filing.keep()
             if again and before is None:
                 again = False
@@ -296,14 +294,14 @@ class AutomaticCheckpoints:
                 if checkpoint is None and again and self.skipped and self._cells.past.state == state:
                     self._cells.past.begin()  # no cell may count as begun in the state of the last one
                 elif checkpoint is None and again and not self.skipped:
-                    checkpoint = before  # nothing has run
+                    checkpoint, rested = before, True  # nothing has run
                 if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
                     if (snapshot := await self.filing.result(files)) is not None:
                         self._every.files.drop(snapshot)
                     files = None
-            await self._keep_files(files or self.filing.keep(), checkpoint)
+            await self._keep_files(files or self.filing.keep(), checkpoint, rested)
 
-    async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None) -> None:
+    async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None, rested: bool) -> None:
         """Give the files to the checkpoint of the present state, or keep them as those of the fresh kernel."""
         snapshot = await self.filing.result(files)
         if self._outdated or snapshot is None:
@@ -312,11 +310,9 @@ class AutomaticCheckpoints:
             if checkpoint is not None:
                 checkpoint.miss(self.filing.skipped)
         elif checkpoint is not None:
-            self._hold(checkpoint, snapshot)
-        elif self._every.fresh:
-            self.filing.hold_first(snapshot)
+            self._hold(checkpoint, snapshot, rested)
         else:
-            self._between.hold(snapshot)
+            self._cells.past.look(snapshot, rested=rested)
 
     # -- while the session is idle -------------------------------------------------------------------------------------
 
@@ -334,8 +330,8 @@ class AutomaticCheckpoints:
         if self._cells.busy or self._cells.state != "running":
             return
         if self._every.fresh:
-            if self.filing.first is None:
-                self.filing.begin_first()
+            if self._cells.past.pairs.latest is None:
+                self.filing.begin(self._cells.past.look)
             return
         if (made := self.present()) is not None:
             self.skipped = ""
@@ -384,6 +380,12 @@ class AutomaticCheckpoints:
             self._make_room(checkpoint, before)
         return checkpoint
 
+    async def copy_present(self) -> Checkpoint | None:
+        """Return the checkpoint of the present state; a rolling session makes one if there is none."""
+        if (made := self.present()) is None and isinstance(self._kind, Rolling) and not self._every.fresh:
+            made = await self._copy()
+        return made
+
     def _miss(self, reason: str) -> None:
         self.skipped = self._reasons[self._cells.past.state] = reason
         for state in [*self._reasons][:-_MOST_REASONS]:
@@ -398,9 +400,10 @@ class AutomaticCheckpoints:
             self._budget.spend(before[-1])
         self.drop_surplus()
 
-    def _hold(self, checkpoint: Checkpoint, files: Snapshot) -> None:
-        self._cells.past.rest(checkpoint.moment.state)
-        self._between.drop(checkpoint.moment.state)
+    def _hold(self, checkpoint: Checkpoint, files: Snapshot, rested: bool = False) -> None:
+        if checkpoint.moment.state == self._cells.past.state:
+            self._cells.past.rest(checkpoint.moment.state)
+            self._cells.past.look(self._every.files.hold(files), rested=rested)
         if checkpoint.alive:
             checkpoint.let_go()
             checkpoint.hold(files, self._every.files.drop)
@@ -411,7 +414,7 @@ class AutomaticCheckpoints:
         """Drop the kept files of the present state, because the workspace has changed. They are kept again later."""
         if (made := self.present()) is not None:
             made.let_go()
-        self._between.drop(self._cells.past.state)
+        self._cells.past.look(None)
 
     def files_changed(self) -> None:
         """Handle a change of the session's files from outside. No undo takes such a change back."""
@@ -422,7 +425,7 @@ class AutomaticCheckpoints:
             self.turn_ended()
         else:
             self.filing.stop()
-            self.filing.begin_first()
+            self.filing.begin(self._cells.past.look)
 
     # -- dropping ------------------------------------------------------------------------------------------------------
 
@@ -434,40 +437,35 @@ class AutomaticCheckpoints:
         for other in self.all():
             if not other.moment.is_of(line):
                 other.discard()
-        self._between.keep_only({cell.begun_in for cell in checkpoint.moment.past})
 
     def begin_anew(self) -> None:
         """Handle a fresh kernel."""
         self._drop_all()
         self.skipped = ""
         if isinstance(self._kind, Exact):
-            self.filing.drop_first()
             self._keep_now()
         elif self._kind is not None:
-            self.filing.begin_first()
+            self.filing.begin(self._cells.past.look)
 
     def drop_surplus(self) -> None:
         """Drop the oldest, if there are more than the limit."""
         if self._kind is not None:  # in an exact session, the one of the present state is for a crash, not to undo
             self._drop_oldest(self._kind.keep + isinstance(self._kind, Exact))
+            self._cells.past.merge({one.moment.state for one in self._every.all()})
 
     def relieve(self) -> bool:
         """Free memory: drop all but the newest, or else the newest; return whether there was one."""
+        if self._every.relieve():
+            return True
         automatic = self.all()
         for checkpoint in automatic[:-1] or automatic:
-            self._drop(checkpoint)
+            checkpoint.discard()
         return bool(automatic)
 
     def _drop_oldest(self, keep: int) -> None:
         automatic = self.all()
         for checkpoint in automatic[: max(len(automatic) - keep, 0)]:
-            self._drop(checkpoint)
-
-    def _drop(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.snapshot is not None and self.exact and not checkpoint.elsewhere:
-            fresh = self._every.fresh_state, self.filing.first
-            self._between.pass_by(checkpoint.moment.state, checkpoint.snapshot, *fresh)
-        checkpoint.discard()
+            checkpoint.discard()
 
     async def close(self) -> None:
         """Drop them and their files, before the session ends. It can be repeated."""
@@ -476,8 +474,8 @@ class AutomaticCheckpoints:
             await asyncio.wait([self._task])
         await self.filing.close()
         self._drop_all()
+        self._cells.past.pairs.clear(self._cells.past.state)
 
     def _drop_all(self) -> None:
         for checkpoint in self.all():
             checkpoint.discard()
-        self._between.keep_only(())

@@ -121,9 +121,7 @@ class Checkpoint:
         moment: Its content, for the host.
         snapshot: The files that it holds; None if it holds none.
         without_files: Why they could not be kept; empty if they were, or if that was not requested.
-        held_at: When it got them (`time.monotonic`, on Linux the same for all processes); 0 if it has held none.
         passing: Whether it is only there until the session has gone to it.
-        elsewhere: Whether its files were those of another directory: of a branch that was adopted.
     """
 
     def __init__(
@@ -137,8 +135,7 @@ class Checkpoint:
         self.moment = moment
         self.snapshot: Snapshot | None = None
         self.without_files = ""
-        self.held_at = 0.0
-        self.passing = self.elsewhere = False
+        self.passing = False
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
         weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all of them
@@ -176,7 +173,7 @@ class Checkpoint:
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
         """Attach files; `drop` is called with them when they are no longer needed."""
-        self.snapshot, self.without_files, self.held_at = snapshot, "", time.monotonic()
+        self.snapshot, self.without_files = snapshot, ""
         finalizer = weakref.finalize(self, drop, snapshot)
         finalizer.atexit = False  # the host removes all of them
         self._drop_files = finalizer

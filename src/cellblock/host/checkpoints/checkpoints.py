@@ -13,20 +13,20 @@ from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.crashes import Crashes
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
+from cellblock.host.checkpoints.redo import Redo, Redos
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
-from cellblock.host.checkpoints.undoing import find_way, what_is_aside, what_stays
+from cellblock.host.checkpoints.undoing import Way, find_way, intervals_of, what_stays
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.family import Refusal
-from cellblock.host.kernels.past import Instant
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
-from cellblock.host.snapshots import Aside
-from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, Undone
+from cellblock.host.snapshots.trash import Reason
+from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry, Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.checkpoints.budget import Budget
-    from cellblock.host.checkpoints.files import CheckpointFiles
+    from cellblock.host.checkpoints.files import CheckpointFiles, Then
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.family import Copy
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.past import Numbered, Past
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
-    from cellblock.host.snapshots import Snapshot
-    from cellblock.host.snapshots.times import Spans
+    from cellblock.host.snapshots.snapshots import Reverted
+    from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 
 Before: TypeAlias = Callable[[], Awaitable[None]]
@@ -74,9 +74,6 @@ class CheckpointRecorder(StateRecord):
 
     def files(self, checkpoint: Checkpoint) -> None:
         """Record a change of a checkpoint's files."""
-
-    def first(self, files: Snapshot | None) -> None:
-        """Record the files before the first cell of a fresh kernel."""
 
 
 NOT_RECORDED = CheckpointRecorder()
@@ -144,6 +141,7 @@ class Checkpoints:
         self.ended = ""
         self.record = NOT_RECORDED
         self._starting_again: StartingAgain | None = None
+        self._redos = Redos()
         self.resuming = Resuming(host.kernels, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.crashes = Crashes(name, self)
@@ -184,7 +182,8 @@ class Checkpoints:
                 assert checkpoint is not None
                 if files == "copy":
                     try:
-                        checkpoint.hold(await self.files.take(), self.files.drop)
+                        checkpoint.hold(kept := await self.files.take(), self.files.drop)
+                        self.past.look(self.files.hold(kept))
                     except BaseException:  # also a cancellation: nothing else owns the checkpoint
                         checkpoint.discard()
                         raise
@@ -215,7 +214,6 @@ class Checkpoints:
         moved_on = again or (past.changing and not automatic)
         copy = await kernel.family.copy(kernel.control, functools.partial(answer_to, kernel), again=again)
         if copy is None:
-            past.stayed()
             return None
         if moved_on:
             past.begin()
@@ -258,7 +256,7 @@ class Checkpoints:
         checkpoint = self.find(checkpoint)
         last = None if until is None else self.find(until)
         try:
-            after = await (survey(self._cells.run_silently, _COMPARING) if last is None else self._survey(last))
+            after = await (survey(self._cells.run_to_look, _COMPARING) if last is None else self._survey(last))
             before = await self._survey(checkpoint)
             files = await self._files_between(checkpoint, last)
         except CellblockError:
@@ -338,11 +336,6 @@ class Checkpoints:
         """The numbers of the cells from before the beginning of the session."""
         return sorted(self._begun_with)
 
-    @property
-    def first(self) -> Snapshot | None:
-        """The files before the first cell of that kernel, if they were kept."""
-        return self.automatic.filing.first
-
     def keep(self, record: CheckpointRecorder) -> None:
         """Record everything from now on for a later host."""
         self.record = self._cells.past.record = record
@@ -359,10 +352,6 @@ class Checkpoints:
         """Record an event for a later host; see `StateRecord.write`."""
         self.record.write(word, *rest)
 
-    def first_changed(self) -> None:
-        """Record which files `first` has now."""
-        self.record.first(self.first)
-
     # -- of an earlier host --------------------------------------------------------------------------------------------
 
     def recall(
@@ -370,9 +359,7 @@ class Checkpoints:
         past: Past,
         fresh: int,
         begun_with: Iterable[int],
-        first: Snapshot | None,
         outside: Sequence[tuple[float, str]],
-        origins: Mapping[bytes, int],
     ) -> None:
         """Continue with the states of an earlier host; `add_earlier` follows for each checkpoint, and `recalled` at last.
 
@@ -380,14 +367,11 @@ class Checkpoints:
             past: The session's history.
             fresh: The state that its last fresh kernel began with; 0 if it has had none.
             begun_with: The numbers of the cells from before the beginning of the session.
-            first: The files before the first cell of that kernel, if they were kept.
             outside: Outside calls that were allowed, with their times (`time.monotonic`).
-            origins: What is known of files that were restored.
         """
         self._cells.past = past
-        self.files.origins.add(origins)
         self._fresh, self._begun_with = fresh, set(begun_with)
-        self.automatic.filing.first = first
+        self.automatic.take_past()
         self._adopted.extend(outside)
 
     def add_earlier(
@@ -412,7 +396,7 @@ class Checkpoints:
         for checkpoint in self.automatic.all()[:-1]:
             self._host.checkpoint_budget.spend(checkpoint)
         newest = max((one for one in self._kept if one.snapshot is not None), key=lambda one: one.moment.state, default=None)
-        known = self.first if newest is None else newest.snapshot
+        known = self.past.pairs.latest if newest is None else newest.snapshot
         if known is not None:
             self.files.begin_with(known)
 
@@ -428,14 +412,28 @@ class Checkpoints:
         self.check(found)
         return found
 
-    async def restore(self, checkpoint: Checkpoint | str, before: Before | None = None) -> Changes:
+    async def restore(self, checkpoint: Checkpoint | str, before: Before | None = None, operation: str = "restore") -> Changes:
         """See `Session.restore`; `before` is called when it is decided."""
         checkpoint = self.find(checkpoint)
         async with self._cells.turn(stop=_GOES_BACK):
             self.check(checkpoint)
             if before is not None:
                 await before()
-            return await self.go_to(checkpoint)
+            return await self.restore_to(checkpoint, operation)
+
+    async def restore_to(self, checkpoint: Checkpoint, operation: str) -> Changes:
+        """Go to a checkpoint's state, with its files if it holds some, in the session's turn."""
+        changes = Changes()
+        snapshot = checkpoint.snapshot
+
+        async def files(then: Then) -> None:
+            nonlocal changes
+            assert snapshot is not None
+            changes = await self.files.restore(snapshot, then, Reason(operation))
+
+        await self._go_to(checkpoint, "restore", None if snapshot is None else files)
+        self.past.begun += 1
+        return changes
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Check that this session can use a checkpoint.
@@ -452,26 +450,23 @@ class Checkpoints:
             )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
-    async def go_to(
+    async def _go_to(
         self,
         checkpoint: Checkpoint,
-        within: Spans | None = None,
-        began: Instant | None = None,
-        *,
-        files: bool = True,
-        aside: Aside | None = None,
-    ) -> Changes:
+        way: str,
+        files: Callable[[Then], Awaitable[object]] | None,
+        arrive: Callable[[], None] | None = None,
+    ) -> None:
         """Go to a checkpoint's state, in the session's turn.
 
         Args:
             checkpoint: The checkpoint.
-            within: Restore only files that were changed in these spans.
-            began: When an earlier host has begun this.
-            files: Whether to bring back the files that the checkpoint holds.
-            aside: See `Snapshots.restore`.
+            way: What a later host has to finish (`recalled.Way`).
+            files: As for `GoingBack`.
+            arrive: As for `GoingBack`.
         """
-        move = self._move_to(checkpoint, within=within, began=began, files=files, aside=aside)
-        self.begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
+        move = GoingBack(checkpoint, self.resuming, self.automatic, self._cells.past, files, arrive=arrive)
+        self.begin_going(checkpoint.id, way)
         try:
             async with stopped(self._kernels.current):
                 await self._kernels.swap(move)
@@ -480,21 +475,6 @@ class Checkpoints:
             raise
         finally:
             self.automatic.turn_ended()  # this one may be dropped before the next cell, or hold no files
-        return move.changes
-
-    def _move_to(
-        self,
-        checkpoint: Checkpoint,
-        *,
-        within: Spans | None = None,
-        beginning: Beginning | None = None,
-        began: Instant | None = None,
-        files: bool = True,
-        aside: Aside | None = None,
-    ) -> GoingBack:
-        parts = self.files if files else None, self.resuming, self.automatic, self._cells.past
-        between = () if within is None else [*self.automatic.files_since(checkpoint.moment.state).values()]
-        return GoingBack(checkpoint, *parts, within=within, between=between, aside=aside, beginning=beginning, began=began)
 
     async def undo(self, count: int = 1, *, partial: bool = False, before: Before | None = None) -> Undone:
         """See `Session.undo`; `before` is called when it is decided."""
@@ -508,61 +488,182 @@ class Checkpoints:
 
     async def _undo(self, line: Sequence[Numbered], count: int, partial: bool, before: Before | None) -> Undone:
         way = await find_way(self, line, count, partial=partial)
-        checkpoint = way.checkpoint
         if before is not None:
             await before()
-        left = way.left
-        # What cannot be brought back may have been moved to where the undo removes or replaces it.
-        aside = Aside(all=bool(left))
+        redo = self._prepare_redo(way.checkpoint, await self.automatic.copy_present())
         try:
-            if checkpoint is None:
-                changes = await self.begin_again(way.files, way.spans, aside)
-            else:
-                changes = await self.go_to(checkpoint, way.spans, aside=aside)
-        except SnapshotError as error:  # the disk is full, for example
-            if not partial:
-                raise
-            left = str(error)
-            if checkpoint is None:
-                self.automatic.filing.drop_first()
-                changes = await self.begin_again(None, way.spans)
-            else:
-                changes = await self.go_to(checkpoint, way.spans, files=False)
+            reverted, left = await self._go_back(way, line, partial=partial)
+        except BaseException:  # also a cancellation: the session has stayed as it was, unless its kernel is fresh
+            self._forget_redo(redo)
+            raise
         self.automatic.forget_files()  # they are kept again, including those that stayed as they are
         kept = {cell.number for cell in self._cells.past.line}
-        return Undone(
-            [cell.entry for cell in line if cell.number not in kept],
-            0 if checkpoint is None else checkpoint.execution_count,
-            sorted({*changes.written, *changes.removed}),
-            ". ".join(filter(None, (left or what_stays(changes.kept), what_is_aside(aside.files)))),
-            self.outside(way.since),
-        )
+        cells = [cell.entry for cell in line if cell.number not in kept]
+        if redo is not None:
+            redo.cells, redo.reverted = cells, reverted
+            self._redos.add(redo)
+        return self._undone(cells, reverted, left, self.outside(way.since))
 
-    async def begin_again(self, files: Snapshot | None, spans: Spans, aside: Aside | None = None) -> Changes:
+    async def _go_back(self, way: Way, line: Sequence[Numbered], *, partial: bool) -> tuple[Reverted | None, str]:
+        """Go back; return what was done to files, and why some of them stay."""
+        reverted: Reverted | None = None
+        intervals, checkpoint, left = way.intervals, way.checkpoint, way.left
+        why = Reason("undo", line[-1].entry.execution_count or 0)
+
+        async def files(then: Then) -> None:
+            nonlocal reverted
+            reverted = await self.files.undo(intervals or (), then, why, partial=partial)
+
+        bring = files if intervals else None
+        try:
+            await (self._begin_again(bring) if checkpoint is None else self._go_to(checkpoint, "undo", bring))
+        except SnapshotError as error:  # the disk is full, for example
+            if not partial or bring is None:
+                raise
+            left = str(error)
+            await (self._begin_again(None) if checkpoint is None else self._go_to(checkpoint, "undo", None))
+        return reverted, left
+
+    def _undone(self, cells: list[HistoryEntry], reverted: Reverted | None, left: str, outside: list[str]) -> Undone:
+        stays = [left or ("" if reverted is None else reverted.left)]
+        stays.append("" if reverted is None else what_stays(reverted.later))
+        actions, trash = [], ""
+        if reverted is not None:
+            actions, trash = reverted.actions, reverted.entry.id if reverted.entry.taken else ""
+        count = self._kernels.count
+        redoable = self._redos.count(self.past.begun)
+        return Undone(cells, count, actions, ". ".join(filter(None, stays)), outside, trash, redoable)
+
+    async def finish_undo(self, checkpoint: Checkpoint | None) -> None:
+        """Finish an undo that an earlier host has begun: some files may be back already."""
+        state = self.fresh_state if checkpoint is None else checkpoint.moment.state
+        # Tasks of the code go on since this host has continued its kernel: what they change until they are stopped is theirs.
+        async with stopped(self._kernels.current):
+            intervals, left = await intervals_of(self, self.past.pairs.after(state))
+            await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
+
+    # -- taking an undo back -------------------------------------------------------------------------------------------
+
+    def _prepare_redo(self, target: Checkpoint | None, present: Checkpoint | None) -> Redo | None:
+        """Set aside what takes an undo back, before it begins; None if the present state has no checkpoint."""
+        if present is None or self._wanted.tier.wrapped:
+            return None
+        state = self.fresh_state if target is None else target.moment.state
+        later = [one for one in self.automatic.all() if one.moment.state > state and one not in (target, present)]
+        for checkpoint in (present, *later):
+            if checkpoint in self._kept:
+                self._kept.remove(checkpoint)
+        self.rewrite()
+        pairs = self.past.pairs.copied(self.files.hold)
+        pairs.release = self.files.drop
+        return Redo(present, later, pairs, (self._fresh, self.ended), [], self.past.begun)
+
+    def _forget_redo(self, redo: Redo | None) -> None:
+        """Take back what was set aside: the undo has failed."""
+        if redo is None:
+            return
+        line = {cell.number for cell in self.past.line}
+        for checkpoint in (redo.checkpoint, *redo.others):
+            if checkpoint.moment.is_of(line) and checkpoint.alive:
+                self._kept.append(checkpoint)
+            else:
+                checkpoint.discard()
+        redo.pairs.clear(0)
+        self.rewrite()
+
+    async def redo(self) -> Undone:
+        """Take back the last undo: variables, files, directory, environment and random state are as before it.
+
+        It works until the next cell begins. What others have changed in files since the undo stays.
+
+        Returns:
+            The cells that count again, and what was done to files.
+
+        Raises:
+            CheckpointError: There is no undo to take back.
+            SnapshotError: The files cannot be brought back; nothing was changed.
+            StateError, LaunchError: As for `undo`.
+        """
+        async with self._cells.turn():
+            redo = self._redos.last(self.past.begun)
+            reverted: Reverted | None = None
+
+            async def files(then: Then) -> None:
+                nonlocal reverted
+                assert redo.reverted is not None
+                reverted = await self.files.redo(redo.reverted, then, Reason("redo"))
+
+            def arrive() -> None:
+                moment = redo.checkpoint.moment
+                self._redos.remove_last()
+                led = {redo.pairs.origin, *(pair.state for pair in redo.pairs.pairs)}
+                for one in self.automatic.all():
+                    if one.moment.state not in led:
+                        one.discard()  # of a state that only looks at variables have made since
+                self._kept += [*redo.others, redo.checkpoint]
+                self._fresh, self.ended = redo.fresh
+                self.past.come_back(moment.past, moment.state, redo.pairs)
+                self.rewrite()
+
+            bring = files if redo.reverted is not None and redo.reverted.actions else None
+            await self._go_to(redo.checkpoint, "restore", bring, arrive)
+            self.automatic.forget_files()
+            return self._undone(redo.cells, reverted, "", [])
+
+    def relieve(self) -> bool:
+        """Free memory: drop the states that only a redo needs; return whether there was one."""
+        return self._redos.drop()
+
+    async def _begin_again(self, files: Callable[[Then], Awaitable[object]] | None) -> None:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
         move = self._starting_again = StartingAgain(self._kernels, self._cells.past)
         self.begin_going("", "undo")
-        self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
             if files is None:
                 await move.renew()
-                return Changes()
-            async with stopped(self._kernels.current):
-                between = [*self.automatic.files_since(self._fresh).values()]
-                changes = await self.files.restore(files, move.renew, within=spans, between=between, aside=aside)
-                self.write("origins", self.files.origins.last)
-                return changes
+            else:
+                async with stopped(self._kernels.current):
+                    await files(move.renew)
         except BaseException:  # also a cancellation: a later host must not finish what has not happened
             if not move.begun:
                 self.write("stayed")
             raise
         finally:
             self._starting_again = None
-            if not move.begun:  # the session has stayed as it was, and can go back later
-                self.automatic.filing.first = files
-            elif files is not None:
-                self.files.drop(files)
-            self.first_changed()
+
+    # -- the trash -----------------------------------------------------------------------------------------------------
+
+    async def trash(self) -> list[TrashEntry]:
+        """Return what undo, redo, restore and adopt have replaced or removed in the workspace, newest first.
+
+        It can be brought back for seven days (``CELLBLOCK_TRASH_DAYS``).
+
+        Raises:
+            FilesError: It cannot be read.
+        """
+        return await self.files.trashed()
+
+    async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
+        """Copy files back from the trash to where they were. What is in their places is moved to the trash.
+
+        Args:
+            path: A file or folder, relative to the workspace; empty for everything in the entry.
+            entry: The id of the entry; empty for the newest one that holds the path.
+
+        Returns:
+            Which files were written.
+
+        Raises:
+            FilesError: The trash does not hold that.
+            SnapshotError: It cannot be restored; nothing was changed.
+            StateError: As for `execute`.
+        """
+        if not isinstance(path, str) or not isinstance(entry, str):
+            raise InvalidInputError(f"path and entry must be texts, not {path!r:.100} and {entry!r:.100}")
+        async with self._cells.turn():
+            changes = await self.files.put_back(entry, "/".join(part for part in path.split("/") if part not in ("", ".")))
+        self.automatic.files_changed()
+        return changes
 
     def outside(self, since: float) -> list[str]:
         """Return the outside calls that were allowed since a time (`time.monotonic`), including those of adopted branches."""
@@ -590,14 +691,13 @@ class Checkpoints:
         # The branch also has one of the state that it began with. That of a fresh kernel needs none. If both have the same
         # files, the branch's cells count as somebody else to this session, whose own checkpoint has files of after them.
         own = {one.moment.state: one for one in self.automatic.all()}
-        known = {*own, self._fresh} if branch.branch is not None else set()
+        known = {*own, self._fresh} if branch.branch is not None else set[int]()
         earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
         for checkpoint in earlier:
             if (same := own.get(checkpoint.moment.state)) is not None:
                 same.discard()
             branch.forget(checkpoint)
             checkpoint.belongs_to(self)
-            checkpoint.elsewhere = branch.branch is not None
         self._kept += earlier
         self.automatic.drop_surplus()
         self.rewrite()  # the states of the branch are not in this session's past
@@ -606,7 +706,14 @@ class Checkpoints:
         """Make the session's first kernel from a checkpoint."""
         checkpoint = beginning.checkpoint
         self.check(checkpoint)
-        kernel = await self._move_to(checkpoint, beginning=beginning).prepare()
+        files = checkpoint.snapshot
+
+        async def bring(then: Then) -> None:
+            assert files is not None
+            await self.files.restore(files, then, Reason("restore"))
+
+        move = (self.resuming, self.automatic, self._cells.past, None if files is None else bring)
+        kernel = await GoingBack(checkpoint, *move, beginning=beginning).prepare()
         self.go_to_memory_of(checkpoint)
         self.begin_with_line()
         return kernel
@@ -614,9 +721,10 @@ class Checkpoints:
     def go_to_memory_of(self, checkpoint: Checkpoint) -> None:
         """Handle that the kernel continues from a checkpoint, while files stay as they are."""
         past = self._cells.past
+        past.begun += 1
         past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         if checkpoint.moment.copy.pending:
-            past.goes_on_changing(Instant.before_changes())
+            past.goes_on_changing()
 
     def begin_with_line(self) -> None:
         """Handle that the session begins with cells that another one has run: it has no checkpoints from before them."""
@@ -629,9 +737,9 @@ class Checkpoints:
         """Continue with the kernel of a killed process whose states are unknown."""
         self.ended = _ENDED
 
-    def begin_going(self, checkpoint: str, way: str, began: Instant | None = None) -> None:
+    def begin_going(self, checkpoint: str, way: str) -> None:
         """Record, before doing anything, that the session goes to another state; empty: to a fresh kernel."""
-        self.write("going", checkpoint, way, began)
+        self.write("going", checkpoint, way)
         self.record.settle()
 
     async def about_to_begin_anew(self) -> None:
@@ -655,6 +763,8 @@ class Checkpoints:
         """Handle a fresh kernel."""
         if self._starting_again is not None:
             self._starting_again.leave()  # recorded in one piece with the fresh kernel: a host may be killed in between
+        else:
+            self.past.begun += 1
         self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh, self.ended = self._cells.past.state, ""
@@ -666,5 +776,6 @@ class Checkpoints:
     async def close(self) -> None:
         """Drop the automatic checkpoints and all files, before the session ends. It can be repeated."""
         await self.automatic.close()
+        self._redos.drop()
         self._kept.clear()
         await self.files.close()

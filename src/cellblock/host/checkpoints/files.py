@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from cellblock.common import config
 from cellblock.common.threads import run_aside
@@ -19,17 +19,20 @@ from cellblock.host.closing import in_thread
 from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.host.snapshots import Aside, Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
+from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.host.snapshots.journal import HeldError
-from cellblock.host.snapshots.others import has_others
-from cellblock.host.snapshots.times import Origins, Spans
-from cellblock.host.snapshots.tree import MIB
+from cellblock.host.snapshots.snapshots import Reverted
+from cellblock.host.snapshots.times import Spans
+from cellblock.host.snapshots.trash import Entry, Reason, Trash, purge
+from cellblock.host.snapshots.tree import MIB, Folder
+from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.versions import version_in
 from cellblock.host.snapshots.written import Description
-from cellblock.model.checkpoints import FileVersion
+from cellblock.model.checkpoints import FileVersion, TrashEntry
 
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
+Then: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 
 # Keeping files automatically after each cell must be cheap.
 _SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
@@ -46,10 +49,10 @@ class CheckpointFiles:
     Attributes:
         own: Whether the program has given the session a directory of its own.
         too_many: Why files are no longer kept automatically: a directory that is not the session's own has too many.
-        origins: What is known of files that were restored.
+        label: The session's name, for its trash.
     """
 
-    def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool) -> None:
+    def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool, label: str = "") -> None:
         """Prepare; nothing is read yet.
 
         Args:
@@ -57,10 +60,11 @@ class CheckpointFiles:
             store: Returns the host's store of files.
             walls: Paths that the session cannot read or write. They are not part of its files. None without a sandbox.
             own: Whether the program has given the session this directory.
+            label: The session's name; empty if it has none.
         """
+        self.label = label
         self.own = own
         self.too_many = ""
-        self.origins = Origins()
         self._workspace = Path(os.path.realpath(workspace))
         self._make_store = store
         self._walls = walls
@@ -128,30 +132,60 @@ class CheckpointFiles:
             return self._known is not None
         return self._made.touched()
 
-    async def restore(
-        self,
-        snapshot: Snapshot,
-        then: Callable[[], Coroutine[Any, Any, object]],
-        *,
-        within: Spans | None = None,
-        between: Sequence[Snapshot] = (),
-        own: bool = True,
-        aside: Aside | None = None,
-    ) -> Changes:
+    async def restore(self, snapshot: Snapshot, then: Then, why: Reason) -> Changes:
         """Restore the files. If another session is restoring files of the same directory, wait until it has finished.
 
         Args:
             snapshot: The files.
             then: Runs when they are restored: starts the process that opens them. If it fails, the restore is rolled back.
-            within: Replace and remove only files that were last changed in these spans of time; see `Snapshots.restore`.
-            between: See `Snapshots.restore`.
-            own: See `Snapshots.restore`.
-            aside: See `Snapshots.restore`.
+            why: What the trash says of what is replaced or removed.
 
         Raises:
             SnapshotError: They are unchanged, unless the message says more.
             CellblockError: Raised by `then`.
         """
+        return await self._change(lambda snapshots, finish: snapshots.restore(snapshot, finish, why), then)
+
+    async def undo(self, intervals: Sequence[Interval], then: Then, why: Reason, *, partial: bool) -> Reverted:
+        """Give back what cells have changed; see `Snapshots.undo`, and `restore`."""
+        return await self._change(lambda snapshots, finish: snapshots.undo(intervals, finish, why, partial=partial), then)
+
+    async def redo(self, undone: Reverted, then: Then, why: Reason) -> Reverted:
+        """Take back an undo; see `Snapshots.redo`, and `restore`."""
+        return await self._change(lambda snapshots, finish: snapshots.redo(undone, finish, why), then)
+
+    async def put_back(self, entry: str, path: str) -> Changes:
+        """Copy something from the trash to where it was; see `Snapshots.put_back`.
+
+        Args:
+            entry: The id of the entry; empty for the newest one that holds the path.
+            path: The path; empty for everything in the entry.
+
+        Raises:
+            FilesError, SnapshotError: The trash does not hold that; it cannot be restored, and nothing was changed.
+        """
+        found = await _owned(lambda: self.trash.find(entry, path), _forget)
+        return await self._change(lambda snapshots, _: snapshots.put_back(found, path, Reason("trash")), _nothing)
+
+    async def trashed(self) -> list[TrashEntry]:
+        """Return what the trash holds, newest first."""
+        return await _owned(lambda: [entry.listed() for entry in self.trash.entries()], _forget)
+
+    async def take_trash(self, other: CheckpointFiles) -> None:
+        """Take what the trash of another session holds, which ends."""
+        await _owned(lambda: self.trash.take_over(other.trash), _forget)
+
+    def keeping(self, operation: str) -> Entry:
+        """Return a new entry of the trash, for what an operation is about to replace."""
+        run_aside(purge, "cellblock-trash")
+        return self.trash.new(Reason(operation))
+
+    @property
+    def trash(self) -> Trash:
+        """The session's trash."""
+        return Trash(str(self._workspace), self.label)
+
+    async def _change(self, work: Callable[[Snapshots, Callable[[], None]], T], then: Then) -> T:
         store, loop = self._make_store(), asyncio.get_running_loop()
 
         def finish() -> None:
@@ -160,25 +194,18 @@ class CheckpointFiles:
         deadline = loop.time() + _PATIENCE
         while True:
             try:
-                return await _owned(
-                    lambda: self._snapshots(store).restore(
-                        snapshot, finish, within=within, between=between, own=own, aside=aside
-                    ),
-                    _forget,
-                )
+                return await _owned(lambda: work(self._snapshots(store), finish), _forget)
             except HeldError:  # not awaited in the thread: `then` of the restore in flight may need one
                 if loop.time() > deadline:
                     raise
+            finally:
+                run_aside(purge, "cellblock-trash")
             await asyncio.sleep(_LOOK_AGAIN)
 
     @property
     def writable(self) -> bool:
         """Whether files can be made and removed in the directory."""
         return os.access(self._workspace, os.W_OK | os.X_OK)
-
-    def has_others(self, before: Snapshot, after: Snapshot, spans: Spans) -> bool:
-        """Return whether others may have saved something between two snapshots; see `others.has_others`."""
-        return has_others(before.root, after.root, spans, self.origins)
 
     async def changed_within(self, spans: Spans) -> str:
         """Return, for a message, which files were changed within some spans of time; empty if none were.
@@ -192,46 +219,46 @@ class CheckpointFiles:
             return ""
         return "files have changed" if path == "." else f"{path[:200]!r} has changed"
 
-    async def unkept_changed(self, kept: Sequence[tuple[Snapshot, Spans]]) -> str:
-        """Return, for a message, a changed file whose content was not kept; empty if there is none.
+    async def why_not_undoable(self, intervals: Sequence[Interval]) -> str:
+        """Return why something that cells have changed cannot be brought back; empty if all can.
 
-        Args:
-            kept: See `times.first_unkept_changed`.
+        Raises:
+            SnapshotError: The files cannot be read, or somebody else has put something in the way.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).why_not_undoable(intervals), _forget)
+
+    async def now(self, wanted: Snapshot) -> Folder:
+        """Return the present files, as far as is needed to compare them with a snapshot.
 
         Raises:
             SnapshotError: The files cannot be read.
         """
-        if not any(snapshot.unkept for snapshot, _ in kept):
-            return ""
         store = self._make_store()
-        path = await _owned(lambda: self._snapshots(store).first_unkept_changed(kept), _forget)
-        if path is None:
-            return ""
-        return (
-            f"{path[:200]!r} has changed, and was not kept before: files of more than {_SMALL.max_file_bytes >> 20} MiB are "
-            "not, nor what cannot be read, or there was no time to read before the next cell"
-        )
+        return await _owned(lambda: self._snapshots(store).now(wanted), _forget)
 
-    async def lasting_changed(self, kept: Sequence[tuple[Snapshot, Spans]], *, quickly: bool = False) -> str:
-        """Return, for a message, what has changed of that which a snapshot leaves out; empty if nothing has.
+    async def looks_undoable(self, before: Snapshot, spans: Spans) -> str:
+        """Return why a cell that has just ended cannot be undone, as far as that shows at a quick look; empty if it can.
 
         Args:
-            kept: See `times.first_lasting_changed`.
-            quickly: Whether to look only near the top of it: there git and package managers leave traces.
+            before: The files before it.
+            spans: When it ran.
 
         Raises:
             SnapshotError: The files cannot be read.
         """
-        if not any(snapshot.root.totals.left_out for snapshot, _ in kept):
+        if not before.unkept and not before.root.totals.left_out:
             return ""
         store = self._make_store()
-        found = await _owned(lambda: self._snapshots(store).first_lasting_changed(kept, quickly=quickly), _forget)
-        if found is None:
-            return ""
-        left_out, path = found
-        if path == left_out:
-            return f"{path[:200]!r} has changed or was removed, and snapshots leave it out"
-        return f"{path[:200]!r} has changed, and snapshots leave out {left_out[:200]!r}"
+
+        def look() -> str:
+            snapshots = self._snapshots(store)
+            if before.unkept and (path := snapshots.first_unkept_changed(before, spans)) is not None:
+                return why_unkept(path)
+            found = snapshots.first_left_out_changed(before, spans)
+            return "" if found is None else why_left_out(*found)
+
+        return await _owned(look, _forget)
 
     async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
         """Return the changes since a snapshot, until another one or now.
@@ -293,7 +320,7 @@ class CheckpointFiles:
             if self._made is None:  # not earlier: this reads the file system
                 names = () if self._walls is None else self._walls.names(str(self._workspace))
                 limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
-                self._made = Snapshots(self._workspace, store, _journals(), limits, self.origins)
+                self._made = Snapshots(self._workspace, store, _journals(), limits, self.label)
                 known, self._known = self._known, None
                 if known is not None:
                     self._made.begin_with(known)
@@ -328,6 +355,10 @@ async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
             forget(task.result())
         raise
     return task.result()
+
+
+async def _nothing() -> None:
+    """Do nothing when files are restored: no process opens them."""
 
 
 def _forget(_: object) -> None:

@@ -36,19 +36,15 @@ class Filing:
     Attributes:
         skipped: Why none were kept the last time; empty if they were.
         awaited: How many callers wait for files to be kept.
-        first: The files before the first cell of a fresh kernel, if they were kept.
     """
 
-    def __init__(self, files: CheckpointFiles, on_first: Callable[[], None]) -> None:
+    def __init__(self, files: CheckpointFiles) -> None:
         """Start without kept files.
 
         Args:
             files: The files.
-            on_first: Called when `first` has changed.
         """
         self.skipped = ""
-        self.first: Snapshot | None = None
-        self._on_first = on_first
         self._files = files
         self._activity = 0
         """Counts beginnings and ends of actions that may change files."""
@@ -82,6 +78,18 @@ class Filing:
         task.add_done_callback(self._drop_late)
         self.skipped = f"to keep the files would take more than {_PATIENCE:g} s"
         return None
+
+    async def now(self) -> Snapshot | None:
+        """Keep the files while a request waits, and return them, owned by the caller; None if it takes too long, or fails."""
+        task = self.keep()
+        self.awaited += 1
+        try:
+            return await self.result(task)
+        except BaseException:  # cancelled: nobody takes them any more
+            task.add_done_callback(self._drop_late)
+            raise
+        finally:
+            self.awaited -= 1
 
     def _drop_late(self, task: asyncio.Task[Snapshot | None]) -> None:
         if not task.cancelled() and (files := task.result()) is not None:
@@ -142,29 +150,8 @@ class Filing:
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
-    # -- before the first cell -----------------------------------------------------------------------------------------
-
-    def begin_first(self) -> None:
-        """Start keeping the files from before the first cell, unless that cell comes at once."""
-        self.drop_first()
-        self.begin(self.hold_first)
-
-    def hold_first(self, files: Snapshot) -> None:
-        """Store the files from before the first cell."""
-        self.drop_first()
-        self.first = files
-        self._on_first()
-
-    def drop_first(self) -> None:
-        """Drop the files from before the first cell."""
-        if self.first is not None:
-            self._files.drop(self.first)
-            self.first = None
-            self._on_first()
-
     async def close(self) -> None:
         """Cancel, and drop everything. It can be repeated."""
         self.stop()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
-        self.drop_first()

@@ -113,9 +113,10 @@ async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Ch
         if checkpoint.snapshot is not None:
             check_whole(checkpoint.snapshot, "brought back from the branch: move some elsewhere, then try again")
         trunk.take(checkpoint, branch)
-        changes = await trunk.restore(checkpoint)
+        changes = await trunk.restore(checkpoint, operation="adopt")
     finally:
         await checkpoint.drop()
     trunk.take_over(branch)
+    await trunk.files.take_trash(branch.files)
     # No branch contains what is left out at the top of the workspace, such as `.git`: no need to report that it stays.
     return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))

@@ -2,91 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CheckpointError
-from cellblock.host.kernels.past import Instant
-from cellblock.model.checkpoints import Changes
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.files import CheckpointFiles
+    from cellblock.host.checkpoints.files import Then
     from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.past import Past
-    from cellblock.host.snapshots import Aside, Snapshot
-    from cellblock.host.snapshots.times import Spans
 
 
 class GoingBack:
-    """One move of a session to the state of a checkpoint: `prepare`, then `commit`. A move that fails leaves nothing.
-
-    Attributes:
-        changes: The files that were brought back.
-        began: When it began. Files are brought back from then on.
-    """
+    """One move of a session to the state of a checkpoint: `prepare`, then `commit`. A move that fails leaves nothing."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        files: CheckpointFiles | None,
         resuming: Resuming,
         automatic: AutomaticCheckpoints,
         past: Past,
+        files: Callable[[Then], Awaitable[object]] | None,
         *,
-        within: Spans | None = None,
-        between: Sequence[Snapshot] = (),
-        aside: Aside | None = None,
         beginning: Beginning | None = None,
-        began: Instant | None = None,
+        arrive: Callable[[], None] | None = None,
     ) -> None:
         """Prepare nothing yet.
 
         Args:
             checkpoint: The checkpoint.
-            files: The session's files; None to leave them as they are.
             resuming: Makes the kernel.
             automatic: The session's automatic checkpoints.
             past: Its history.
-            within: Restore only files that were changed in these spans.
-            between: See `Snapshots.restore`.
-            aside: See `Snapshots.restore`.
+            files: Brings files back, and runs its argument before that is final; None to leave them as they are.
             beginning: As for `Resuming.resume`.
-            began: When an earlier host has begun it: files that it has brought back are of this move.
+            arrive: Records that the session has that state, in place of `Past.go_to`.
         """
-        self.changes = Changes()
         self._checkpoint = checkpoint
-        self._files = files
         self._resuming = resuming
         self._automatic = automatic
         self._past = past
-        self._within = within
-        self._between = between
-        self._aside = aside
+        self._files = files
         self._beginning = beginning
+        self._arrive = arrive
         self._kernel: Kernel | None = None
-        self.began = began or Instant.before_changes()
 
     async def prepare(self) -> Kernel:
-        """Restore the files, if the checkpoint holds some; then make the kernel, which reopens them."""
+        """Restore the files, if there are any; then make the kernel, which reopens them."""
         try:
-            if self._checkpoint.snapshot is None or self._files is None:
+            if self._files is None:
                 await self._make_kernel()
             else:
-                own = not self._checkpoint.elsewhere
-                self.changes = await self._files.restore(
-                    self._checkpoint.snapshot,
-                    self._make_kernel,
-                    within=self._within,
-                    between=self._between,
-                    own=own,
-                    aside=self._aside,
-                )
+                await self._files(self._make_kernel)
         except BaseException:  # also a cancellation: nothing else owns the kernel. The files are rolled back by now.
             if self._kernel is not None:
                 await self._kernel.discard()
@@ -99,17 +72,13 @@ class GoingBack:
 
     def commit(self) -> None:
         """Record that the session has the checkpoint's state, when the kernel has taken its place."""
-        with_files = self._within is not None or self._checkpoint.snapshot is not None
         moment = self._checkpoint.moment
-        of_branch = not with_files and moment.branch is None and moment.history is not self._past
-        branch = moment.history.spans_of(moment.state) if of_branch else ()
-        self._past.go_to(moment.past, moment.state, with_files=with_files, branch=branch)
-        files = self._files if self._within is not None and self._checkpoint.snapshot is not None else None
-        if files is None or not files.origins.complete:  # otherwise it is known of each file whose it was
-            self._past.brought_back(self.began)
-        if self._files is not None and self._within is not None:
-            self._past.record.write("origins", self._files.origins.last)
-        if self._checkpoint.moment.copy.pending:
+        if self._arrive is not None:
+            self._arrive()
+        else:
+            branch = self._automatic.pairs_of_branch(moment.history, moment.state)
+            self._past.go_to(moment.past, moment.state, branch, tasks=moment.copy.pending)
+        if moment.copy.pending:
             self._past.goes_on_changing()
         self._automatic.gone_to(self._checkpoint)
         self._past.record.settle()

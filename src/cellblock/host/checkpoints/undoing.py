@@ -1,19 +1,19 @@
-"""Finds the way that an undo goes, or says why there is none."""
+"""Plans an undo: finds the checkpoint to go to and the files to bring back, or says why there are none."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, SnapshotError, shown
+from cellblock.host.kernels.pairs import Pair
+from cellblock.host.snapshots.undo import Interval
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.kernels.past import Numbered
-    from cellblock.host.snapshots import Snapshot
-    from cellblock.host.snapshots.times import Spans
 
 _FEW = 3
 """Maximum number of counts in a message."""
@@ -24,21 +24,19 @@ class Way(NamedTuple):
 
     Attributes:
         checkpoint: The checkpoint to go to; None for the fresh kernel that preceded all cells.
-        files: The files to bring back; None if none were kept.
-        spans: When files were changed that are brought back.
+        intervals: What the cells have done to files; None to leave files as they are.
         left: Why files stay as they are; empty if they do not.
         since: When the first of the cells began (`time.monotonic`).
     """
 
     checkpoint: Checkpoint | None
-    files: Snapshot | None
-    spans: Spans
+    intervals: Sequence[Interval] | None
     left: str
     since: float
 
 
 async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *, partial: bool) -> Way:
-    """Find the way back over exactly the last cells.
+    """Plan an undo of exactly the last cells.
 
     Args:
         states: The session's checkpoints.
@@ -47,7 +45,7 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
         partial: Whether it may lead further back, or leave files as they are.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is no way.
     """
     if count > len(line):
         raise CheckpointError(_too_few(len(line), count) + (f": {states.ended}" if states.ended else ""))
@@ -55,73 +53,72 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
     if checkpoint is None and not (states.begins_fresh and (partial or count == len(line))):
         raise CheckpointError(_cannot_undo(states, line, count))
     state = states.fresh_state if checkpoint is None else checkpoint.moment.state
-    files = states.first if checkpoint is None else checkpoint.snapshot
-    kept = () if checkpoint is None else checkpoint.moment.past
-    spans = states.past.spans_after(state, kept)
     if state != line[-count].begun_in and not partial:
         raise CheckpointError(_cannot_undo(states, line, count))
-    since = states.past.left_at(state, kept)
-    if since is not None and checkpoint is not None and checkpoint.held_at > since:
-        left = "they were kept after a branch with the same files had changed them"
-    else:
-        left = await _why_files_stay(states, checkpoint, files, spans, line[len(kept) :])
+    pairs = states.past.pairs.after(state)
+    try:
+        intervals, left = await intervals_of(states, pairs, "" if checkpoint is None else checkpoint.without_files)
+        if intervals:
+            left = left or await states.files.why_not_undoable(intervals)
+    except SnapshotError as error:
+        if not partial:
+            raise
+        intervals, left = None, str(error)
     if left and not partial:
         raise CheckpointError(
             f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial, all else is undone"
         )
-    return Way(checkpoint, files, spans, left, time.monotonic() if since is None else since)
+    return Way(checkpoint, intervals, left, pairs[0].spans[0].began.steady / 1e9 if pairs else time.monotonic())
 
 
-def what_stays(paths: Sequence[str]) -> str:
-    """Return, for a message, what an undo has left as it is (`Plan.kept`); empty if there is nothing."""
-    if not paths:
-        return ""
-    more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
-    why = "snapshots leave it out, or somebody else may have changed it or a folder above it"
-    return f"{paths[0][:200]!r}{more} as after the undone cells: {why}"
-
-
-def what_is_aside(files: Mapping[str, str]) -> str:
-    """Return, for a message, where an undo keeps what it has removed or replaced (`Aside.files`); empty if nothing is kept."""
-    if not files:
-        return ""
-    path, where = next(iter(files.items()))
-    more = f", and {len(files) - 1} more beside it" if len(files) > 1 else ""
-    return f"What the undo has removed or replaced is kept: {path[:200]!r} in {where[:300]!r}{more}"
-
-
-async def _why_files_stay(
-    states: Checkpoints, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans, undone: Sequence[Numbered]
-) -> str:
-    """Return why files cannot be restored; empty if they can, or if none have changed.
+async def intervals_of(
+    states: Checkpoints, pairs: Sequence[Pair] | None, missed: str = ""
+) -> tuple[list[Interval] | None, str]:
+    """Return what some changes of the state have done to files, or why that is not known, if they have done anything.
 
     Args:
         states: The session's checkpoints.
-        checkpoint: The one to go to; None for the fresh kernel.
-        files: Its files; None if none were kept.
-        spans: When the cells after it have changed files.
-        undone: These cells.
+        pairs: The changes, oldest first; None if they are not known.
+        missed: Why the files before them were not kept, if that is known.
+
+    Raises:
+        SnapshotError: The files cannot be read.
     """
-    try:
-        if files is not None:
-            state = states.fresh_state if checkpoint is None else checkpoint.moment.state
-            between = states.automatic.files_since(state)
-            kept = [(files, spans), *((one, states.past.spans_after(later)) for later, one in between.items())]
-            return (
-                await states.files.unkept_changed(kept)
-                or await states.files.lasting_changed(kept)
-                or states.automatic.why_not_known(cell.begun_in for cell in undone if cell.begun_in > state)
-            )
-        if not (changed := await states.files.changed_within(spans)):
-            return ""
-    except SnapshotError as error:
-        return str(error)
-    if checkpoint is not None and not checkpoint.automatic:
-        why = "the checkpoint was made with files='shared'"
-    else:
-        why = checkpoint.without_files if checkpoint is not None else ""
-        why = why or states.automatic.filing.skipped or "the next cell began before they were kept"
-    return f"{changed}, and {why}"
+    if pairs is None:
+        return None, "they are too long ago"
+    joined: list[Pair] = []
+    gaps, begun = False, {cell.begun_in for cell in states.past.line}
+    for pair in pairs:
+        if joined and (joined[-1].after is None or pair.before is None):
+            # What others have saved in a moment whose files are not known counts as the cells' and the tasks'.
+            before = joined.pop()
+            gaps = gaps or before.state in begun
+            joined.append(Pair(pair.state, before.before, pair.after, (*before.spans, *pair.spans)))
+        else:
+            joined.append(pair)
+    if not joined:
+        return [], ""
+    if joined[0].before is None or (gaps and states.automatic.exact):
+        spans = [times for pair in pairs for span in pair.spans for times in span.times()]
+        if changed := await states.files.changed_within(spans):
+            why = missed or states.automatic.filing.skipped or "the next cell began before they were kept"
+            return None, f"{changed}, and {why}"
+        return None, ""
+    found = []
+    for pair in joined:
+        # What tasks have changed since the last look is theirs, too: an earlier host may have been killed in an undo of them.
+        unknown = pair.after is None or (pair is joined[-1] and states.past.changing)
+        after = (await states.files.now(pair.before)) if unknown else pair.after.root
+        found.append(Interval(pair.before.root, after, [times for span in pair.spans for times in span.times()]))
+    return found, ""
+
+
+def what_stays(paths: Sequence[str]) -> str:
+    """Return, for a message, which paths an undo has left as they are; empty if there are none."""
+    if not paths:
+        return ""
+    more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
+    return f"{paths[0][:200]!r}{more} as now: changed after the undone cells, or by somebody else"
 
 
 def _last_before(states: Checkpoints, line: Sequence[Numbered], count: int) -> Checkpoint | None:

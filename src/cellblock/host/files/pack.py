@@ -13,7 +13,7 @@ from cellblock.host.files.archive import BLOCK, Gunzip, Member, TarReader, refus
 from cellblock.host.files.beneath import Tree, held
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, show
-from cellblock.host.files.staging import Staging
+from cellblock.host.files.staging import Keep, Staging
 from cellblock.host.files.steps import Sink
 from cellblock.host.files.transfer import (
     CHANGED_REASON,
@@ -100,8 +100,16 @@ def _header(parts: Parts, info: os.stat_result, kind: bytes, size: int) -> bytes
     return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Sink[Transfer]:
-    """Read a tar stream, and put its files and folders into a folder once all of it has been checked."""
+def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds, keep: Keep | None = None) -> Sink[Transfer]:
+    """Read a tar stream, and put its files and folders into a folder once all of it has been checked.
+
+    Args:
+        tree: The workspace.
+        parts: The folder.
+        limits: The limits for the archive.
+        bounds: What the session may not write.
+        keep: Keeps the files that are replaced.
+    """
     path = tree.name(parts)
     bounds.check_writable("unpack an archive into", parts)
     gunzip, reader = Gunzip(), TarReader(limits)
@@ -115,7 +123,7 @@ def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Sink
             gunzip.finish()
             reader.finish()
             unpacker.close_file()
-            staging.commit_folder(staged, limits, True)
+            staging.commit_folder(staged, limits, True, keep)
     return Transfer(unpacker.files, unpacker.bytes, tuple(unpacker.skipped))
 
 

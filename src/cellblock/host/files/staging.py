@@ -9,8 +9,9 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Self, TypeAlias
 
 from cellblock.common.new_mode import create
 from cellblock.common.whole_file import claimed, give_name, open_unnamed, sync
@@ -21,6 +22,9 @@ from cellblock.host.files.info import FileLimits, Parts
 from cellblock.host.files.removal import remove_tree
 
 log = logging.getLogger("cellblock")
+
+Keep: TypeAlias = Callable[[int, str, str], object]
+"""Keeps a file that is about to be replaced: takes its folder, opened, its name there, and its path."""
 
 
 _NAME = re.compile(r"\.cellblock-[0-9a-f]{16}")
@@ -121,10 +125,10 @@ class Staging:
         with held(self._tree.walk(self._beside, (self._name,), READ)) as file:
             sync(file)
 
-    def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool) -> None:
+    def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool, keep: Keep | None = None) -> None:
         """Put the folder in its place: at once if the place is free, else entry by entry into the existing folder.
 
-        Not in slices, so that no cancellation stops it half-way.
+        Not in slices, so that no cancellation stops it half-way. If a file cannot be kept (`keep`), nothing is replaced.
         """
         existing = status(self._tree, self._parts)
         if existing is not None and not stat.S_ISDIR(existing.st_mode):
@@ -138,6 +142,8 @@ class Staging:
             return
         with self._tree.subtree(self._parts) as target:
             _check_merge(staged, target, limits, overwrite)
+            if keep is not None:
+                _keep_replaced(staged, target, limits, keep)
             _merge(staged, target)
 
 
@@ -176,6 +182,14 @@ def _check_merge(staged: Tree, target: Tree, limits: FileLimits, overwrite: bool
     for parts, info in staged.scan((), limits, "write"):
         with telling("write", target.name(parts)):
             check_replaceable(status(target, parts), stat.S_IFMT(info.st_mode), overwrite)
+
+
+def _keep_replaced(staged: Tree, target: Tree, limits: FileLimits, keep: Keep) -> None:
+    """Keep every file that is about to be replaced, before the first one is."""
+    for parts, info in staged.scan((), limits, "write"):
+        if stat.S_ISREG(info.st_mode) and status(target, parts) is not None:
+            with telling("keep", target.name(parts)), held(target.open(parts[:-1], ENTER)) as folder:
+                keep(folder, parts[-1], "/".join(parts))
 
 
 def _merge(staged: Tree, target: Tree) -> None:

@@ -64,6 +64,7 @@ class Cell:
         events: The queue of events for its reader.
         followed: Whether it has a reader of events.
         silent: Whether it leaves no trace: no execution number, no history.
+        looks: Whether it only looks at variables, so that an undo before it can still be taken back.
         parent: The id of the Jupyter message that requested it; empty without a Jupyter client.
         failure: The exception that a callback of the caller has raised; raised to the caller when the cell has ended.
         tag: The caller's label for it.
@@ -118,6 +119,7 @@ class Cell:
         self.afterwards = ""
         self.followed = followed or on_notice is not None
         self.silent = silent
+        self.looks = False
         self.trusted = trusted
         self.counted = False
         self.traceparent = ""

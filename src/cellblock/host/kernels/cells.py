@@ -308,11 +308,17 @@ class Cells:
 
     # -- cells without a trace -----------------------------------------------------------------------------------------
 
-    async def run_silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
+    async def run_to_look(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
+        """Run a cell as `run_silently` does that only looks at variables: an undo before it can still be taken back."""
+        return await self.run_silently(code, on_input, looks=True)
+
+    async def run_silently(self, code: str, on_input: OnInput | None, *, looks: bool = False) -> CodeExecutionResult:
         """Run a cell that leaves no trace; output of background work in the meantime is kept for the next cell."""
         check_code(code)
         self.check()
-        result = await self.run(Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
+        cell = Cell(code, on_input, queue_limit=None, silent=True)
+        cell.looks = looks
+        result = await self.run(cell, DEFAULT_TIMEOUT)
         for item in result.outputs:
             self._keep_text(item.name, item.text)
         return result
@@ -402,6 +408,7 @@ class Cells:
         cell.timeout = timeout
         cell.not_undoable = "" if cell.silent else self._observer.before_cell()
         self.past.begin()
+        self.past.begun += not cell.looks
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
         self.past.record.write("cell", kernel.position, cell.not_undoable)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-import time
-from collections.abc import Iterable
-from itertools import takewhile
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from cellblock.host.kernels.pairs import Instant, Pair, Pairs
 from cellblock.host.kernels.state_record import NO_RECORD
 from cellblock.model import HistoryEntry
 
@@ -36,45 +34,6 @@ class _Numbers:
 
 _numbers = _Numbers()
 _states = _Numbers()
-_MOST_SPANS = 10 * _KEPT
-"""Maximum number of spans. If there are more, changes of the oldest ones count as those of others, and stay."""
-
-_COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
-"""Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems use this clock, which advances in steps of
-milliseconds; others use the usual one, which is ahead of it."""
-
-
-_APART = 50_000_000
-"""Nanoseconds by which two clocks may differ at the end of a span that they measure together; more is a clock that was set."""
-
-_STEP = 10_000_000
-"""Nanoseconds of the longest step of the clock of files."""
-
-
-class Instant(NamedTuple):
-    """A moment by two clocks, in nanoseconds.
-
-    Attributes:
-        files: By the clock of file systems, which can be set while the session lives.
-        steady: By a clock that nobody can set.
-    """
-
-    files: int
-    steady: int
-
-    @classmethod
-    def now(cls) -> Instant:
-        """Return the present moment: no file was changed later."""
-        return cls(time.time_ns(), time.monotonic_ns())
-
-    @classmethod
-    def before_changes(cls) -> Instant:
-        """Return the present moment: no file is changed earlier from now on."""
-        return cls(files_time(), time.monotonic_ns())
-
-
-Span: TypeAlias = tuple[int, Instant, Instant | None]
-"""A state, and when files were changed that belong to it: start, and end if it is known."""
 
 
 class Numbered(NamedTuple):
@@ -99,6 +58,8 @@ class Past:
             session went back from one to the other. A later state has a larger number.
         before: The state in which the running or last cell began; 0 if none has run.
         after: The label of the cell that led to that state; empty if there is none.
+        begun: How many cells and other actions have begun, other than those that only look.
+        pairs: The files before and after each change of the state.
         record: Records events for a later host, in the words of `apply`.
     """
 
@@ -113,14 +74,10 @@ class Past:
         self.after = ""
         self._changing = 0
         """The state that tasks of its code go on changing, if it is the present one."""
-        self._rested: Instant | None = None
-        """When anything has last run in that state, as far as is known."""
         self._earlier = 0, ""
         """`before` and `after` as they were before the last `begin`, for `unbegin`."""
-        self._spans: list[Span] = []
-        """The states that led to the present one, each with the span in which files were changed: start and end."""
-        self._quiet: set[int] = set()
-        """States of which it is recorded that nobody else had saved files since the state before (`is_quiet`)."""
+        self.begun = 0
+        self.pairs = Pairs(self.state)
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -142,39 +99,11 @@ class Past:
         """Whether tasks of the code go on changing the present state, and files, between cells."""
         return self._changing == self.state
 
-    def goes_on_changing(self, since: Instant | None = None) -> None:
-        """Record that tasks of the code go on changing the present state: files that they change belong to it.
-
-        Args:
-            since: When they began to; None: when the state began.
-        """
-        self._goes_on_changing(since, Instant.now())
-
-    def _goes_on_changing(self, since: Instant | None, rested: Instant) -> None:
-        self._changing, self._rested = self.state, rested
-        if since is None:
-            self._end_span(None)
-        else:
-            self._spans.append((self.state, since, None))
-        self.record.write("changing", since, rested)
-
-    def stayed(self) -> None:
-        """Record that tasks have not run since the last copy: what others have changed since is theirs."""
-        self._stayed(Instant.before_changes())
-
-    def _stayed(self, at: Instant) -> None:
-        if self._spans and self._spans[-1][1] == self._rested:  # as the last time
-            self._spans.pop()
-        else:
-            self._end_span(self._rested)
-        self._rested = at
-        self._spans.append((self.state, at, None))
-        self.record.write("stayed still", at)
-
-    def _end_span(self, at: Instant | None) -> None:
-        """Set the end of the last span, if it is one of the present state."""
-        if self._spans and self._spans[-1][0] == self.state:
-            self._spans[-1] = (*self._spans[-1][:2], at)
+    def goes_on_changing(self) -> None:
+        """Record that tasks of the code go on changing the present state: files that they change belong to it."""
+        self._changing = self.state
+        self.pairs.go_on()
+        self.record.write("changing")
 
     def begin(self) -> None:
         """Begin a cell, possibly a silent one, which makes another state whatever it does; or a state made by tasks."""
@@ -183,75 +112,52 @@ class Past:
     def _begin(self, state: int, at: Instant) -> None:
         self._earlier = self.before, self.after
         if self.changing:
-            self._end_span(at)
+            self.pairs.end(at)
         self.before, self.state = self.state, state
         self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
-        self._spans.append((state, at, None))
-        del self._spans[:-_MOST_SPANS]
+        self.pairs.begin(state, at)
         self.record.write("begin", state, at)
 
     def unbegin(self) -> None:
         """Undo `begin`: the cell was not sent to any kernel."""
-        self._spans = [span for span in self._spans if span[0] != self.state]
         self.state = self.before
-        if self.changing:
-            self._end_span(None)
         self.before, self.after = self._earlier
+        self.pairs.unbegin()
+        if self.changing:
+            self.pairs.go_on()
         self.record.write("unbegun")
 
     def rest(self, state: int) -> None:
-        """Record that a cell has ended, or that the files were kept after it: later changes are not its work."""
-        self._rest(state, Instant.now())
+        """Record that a cell has ended: later changes are not its work."""
+        if state == self.state != self._changing:
+            self._rest(Instant.now())
 
-    def _rest(self, state: int, at: Instant) -> None:
-        if self._spans and self._spans[-1][0] == state != self._changing and self._spans[-1][2] is None:
-            self._spans[-1] = (state, self._spans[-1][1], at)
-            self.record.write("rest", state, at)
+    def _rest(self, at: Instant) -> None:
+        self.pairs.end(at)
+        self.record.write("rest", at)
 
-    def brought_back(self, began: Instant) -> None:
-        """Record that files were restored for the present state, from some moment until now."""
-        self._brought_back(began, Instant.now())
-
-    def _brought_back(self, began: Instant, ended: Instant) -> None:
-        self._append(self.state, began, ended)
-        self.record.write("brought", began, ended)
-
-    def _append(self, state: int, began: Instant, ended: Instant | None) -> None:
-        """Append a span; one that begins before the clock of files has gone on since another of its state continues that."""
-        of, first, last = self._spans[-1] if self._spans else (0, began, None)
-        if of == state and last is not None and began.files <= last.files and began.steady - last.steady < _STEP:
-            self._spans[-1] = (state, first, ended)
-        else:
-            self._spans.append((state, began, ended))
-
-    def spans_after(self, state: int, line: Iterable[Numbered] | None = None) -> list[tuple[int, int]]:
-        """Return the spans of file changes on the way from a state to the present one: start and end in nanoseconds.
+    def look(self, files: Any, *, rested: bool = False) -> None:
+        """Record the present files; see `Pairs.look`.
 
         Args:
-            state: The number of that state.
-            line: The cells that led to it, if it may be another state than the one in which the cells after it began: after
-                an undo of all cells and a restore of one, the fresh kernel of the undo has a larger number than all of these.
+            files: The snapshot; None if there is none of the present state.
+            rested: Whether it is known that no task of the code has run since the last look.
         """
-        spans = self._after(state, line)
-        nexts = [*(began for _, began, _ in spans), None][1:]
-        return [
-            span for (_, began, ended), after in zip(spans, nexts, strict=True) for span in _file_spans(began, ended or after)
-        ]
+        if files is not None or self.pairs.latest is not None:
+            self._look(files, self.changing and not rested)
 
-    def left_at(self, state: int, line: Iterable[Numbered]) -> float | None:
-        """Return when the first thing began that led from a state to the present one, or None (`time.monotonic`).
+    def _look(self, files: Any, tasks: bool) -> None:
+        self.pairs.look(files, tasks=tasks)
+        self.record.write("looked", files, tasks)
 
-        Args:
-            state: As for `spans_after`.
-            line: As for `spans_after`.
-        """
-        spans = self._after(state, line)
-        return spans[0][1].steady / 1e9 if spans else None
+    def merge(self, needed: Container[int]) -> None:
+        """Join pairs where no state is needed; see `Pairs.idle`."""
+        self._merge(self.pairs.idle(needed))
 
-    def _after(self, state: int, line: Iterable[Numbered] | None) -> list[Span]:
-        if line is not None:
-            state = min([state, *(begun for number in self.left_by(line) if (begun := self._cells[number].begun_in))])
-        return [*takewhile(lambda span: span[0] > state, reversed(self._spans))][::-1]
+    def _merge(self, states: Sequence[int]) -> None:
+        if states:
+            self.pairs.merge(states)
+            self.record.write("merged", states)
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Add a cell that has ended; if the kernel died with it, it has led to no state."""
@@ -269,11 +175,11 @@ class Past:
         self._cells.clear()
         self._line.clear()
         self._ended.clear()
-        self._spans.clear()
         self.before = 0
         for entry in entries:
             self.add(entry)
         self.state = _states.next()
+        self.pairs.clear(self.state)
 
     def begin_anew(self) -> None:
         """Start a new line: the kernel is fresh, and no cell has led to its state. Earlier cells are no longer in the line."""
@@ -283,29 +189,26 @@ class Past:
         self.state = state
         self._ended.update(dict.fromkeys(self._line, self.state))
         self._line.clear()
-        self._spans.clear()
-        self._quiet.clear()
+        self.pairs.clear(state)
         self.record.write("anew", state)
 
-    def go_to(
-        self, line: Iterable[Numbered], state: int, *, with_files: bool = False, branch: Iterable[Span] = ()
-    ) -> list[HistoryEntry]:
-        """Move to another state, and return the cells that this leaves.
+    def go_to(self, line: Iterable[Numbered], state: int, branch: Iterable[Pair] = (), *, tasks: bool = False) -> None:
+        """Move to another state.
 
         Args:
             line: The cells that led to that state; possibly of another session.
             state: The number of that state.
-            with_files: Whether files have the content of that state again that were changed on the way from it. Not all were
-                written: some had this content. They must come back with the next older state, too, so their times count for
-                this one from now on.
-            branch: The spans (`spans_of`) of another session's cells in the line, if it has changed the same files.
+            branch: The pairs that led to it from the last state in common, if that is another session's. Their snapshots
+                belong to this session from now on.
+            tasks: Whether tasks go on there.
         """
-        line, branch = [*line], [*branch]
-        self.record.write("go to", self.written_line(line), state, with_files, branch)
+        self._go_to([*line], state, Instant.before_changes(), [*branch], tasks)
+
+    def _go_to(self, line: Sequence[Numbered], state: int, at: Instant, branch: Sequence[Pair], tasks: bool) -> None:
+        self.record.write("go to", self.written_line(line), state, at, branch, tasks)
         left = self.left_by(line)
         begun = [begun for number in left if (begun := self._cells[number].begun_in)]
-        own = {of for of, _, _ in self._spans}
-        cut = min([state, *begun, *(of if of in own else of - 1 for of, _, _ in branch)])
+        cut = min([state, *begun, *(self._last_before(pair.state) for pair in branch[:1])])
         self._abandon(left)
         self._abandon(number for number, ended in self._ended.items() if ended > state)
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
@@ -314,29 +217,25 @@ class Past:
         self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
         self._line = [cell.number for cell in line]
         self._forget()
-        place = len(self._spans) - sum(1 for _ in takewhile(lambda span: span[0] > cut, reversed(self._spans)))
-        tail = self._spans[place:] if with_files else []
-        del self._spans[place:]
-        self._spans += branch
-        for _, began, ended in tail:
-            self._append(state, began, ended)
+        if not branch and cut == state and not self.pairs.knows(state):
+            cut = self._last_before(state)
         self.state = state
-        return [self._cells[number].entry for number in left if number in self._cells]
+        self.pairs.go_to(state, cut, at, branch, tasks=tasks)
 
-    def is_quiet(self, state: int) -> bool:
-        """Return whether it was recorded that nobody else had saved files since the state before this one."""
-        return state in self._quiet
+    def _last_before(self, state: int) -> int:
+        """Return the last state that the pairs have before another one."""
+        return max((pair.state for pair in self.pairs.pairs if pair.state < state), default=min(self.pairs.origin, state))
 
-    def record_quiet(self, state: int) -> None:
-        """Record that nobody else had saved files since the state before this one: its files are not needed for an undo."""
-        self._quiet.add(state)
-        if len(self._quiet) > 2 * _KEPT:
-            self._quiet &= {cell.begun_in for cell in self.line}
-        self.record.write("quiet", state)
-
-    def spans_of(self, state: int) -> list[Span]:
-        """Return when files were changed on the way to a state of this session."""
-        return [span for span in self._spans if span[0] <= state]
+    def come_back(self, line: Iterable[Numbered], state: int, pairs: Pairs) -> None:
+        """Go to a state that was left. The caller has to record the whole state anew."""
+        line = [*line]
+        for cell in line:
+            self._cells[cell.number] = _marked(cell, abandoned=False)
+        self._cells = dict(sorted(self._cells.items()))
+        self._line = [cell.number for cell in line]
+        self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
+        self.state = state
+        self.pairs.become(pairs)
 
     def left_by(self, line: Iterable[Numbered]) -> list[int]:
         """Return the numbers of the cells that `go_to` would leave."""
@@ -364,21 +263,21 @@ class Past:
 
     # -- for a later host ----------------------------------------------------------------------------------------------
 
-    def saved(self) -> tuple[Any, ...]:
-        """Return everything, for `restore`."""
+    def saved(self, pairs: Pairs) -> tuple[Any, ...]:
+        """Return everything, for `restore`, with these pairs, whose snapshots are descriptions."""
         left, cells = _MAX_WRITTEN, []
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
-        rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
-        return (*rest, self._changing, self._rested, {*self._quiet})
+        rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), self._changing
+        return (*rest, pairs.origin, [*pairs.pairs], pairs.latest)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host has saved."""
-        *rest, self._changing, self._rested, self._quiet = saved
-        self.state, self.before, self.after, cells, self._line, self._ended, self._spans = rest
+        self.state, self.before, self.after, cells, self._line, self._ended, self._changing, *pairs = saved
+        self.pairs = Pairs(pairs[0], [*pairs[1]], pairs[2])
         self._cells = {cell.number: cell for cell in map(_read, cells)}
-        self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
+        self.reserve(self.before, *self._ended.values(), *(pair.state for pair in self.pairs.pairs))
 
     def apply(self, word: str, *rest: Any) -> bool:
         """Apply an event that another host has recorded (`record`); return whether it belongs to the past."""
@@ -387,22 +286,20 @@ class Past:
                 self._begin(state, at)
             case "unbegun", ():
                 self.unbegin()
-            case "rest", (state, at):
-                self._rest(state, at)
-            case "brought", (began, ended):
-                self._brought_back(began, ended)
-            case "stayed still", (at,):
-                self._stayed(at)
-            case "changing", (since, rested):
-                self._goes_on_changing(since, rested)
+            case "rest", (at,):
+                self._rest(at)
+            case "looked", (files, tasks):
+                self._look(files, tasks)
+            case "merged", (states,):
+                self._merge(states)
+            case "changing", ():
+                self.goes_on_changing()
             case "add", (cell, died):
                 self._add(_read(cell), died)
             case "anew", (state,):
                 self._begin_anew(state)
-            case "quiet", (state,):
-                self.record_quiet(state)
-            case "go to", (line, state, with_files, branch):
-                self.go_to(self.read_line(line), state, with_files=with_files, branch=branch)
+            case "go to", (line, state, at, branch, tasks):
+                self._go_to(self.read_line(line), state, at, branch, tasks)
             case "abandon", (numbers,):
                 self._abandon(numbers)
             case _:
@@ -442,22 +339,3 @@ def _read(written: tuple[Any, ...]) -> Numbered:
 
 def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
     return cell._replace(entry=dataclasses.replace(cell.entry, abandoned=abandoned))
-
-
-def _file_spans(began: Instant, ended: Instant | None) -> list[tuple[int, int]]:
-    """Return when files were changed between two moments, or since one: two spans if their clock was set in between.
-
-    Changes before the clock was set have times of the old clock, counted from the beginning; later ones have times of the new
-    clock, counted back from the end.
-    """
-    until = ended or Instant.now()
-    took = until.steady - began.steady
-    if abs(until.files - began.files - took) < _APART:
-        return [(began.files, sys.maxsize if ended is None else ended.files)]
-    last = sys.maxsize if ended is None else ended.files
-    return [(began.files, began.files + took + _STEP), (until.files - took - _STEP, last)]
-
-
-def files_time() -> int:
-    """Return a time, in nanoseconds, not later than the time of any file that is changed from now on."""
-    return time.clock_gettime_ns(_COARSE)

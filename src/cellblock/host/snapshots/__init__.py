@@ -1,14 +1,12 @@
 """The files of checkpoints: keeps, compares and restores the content of a workspace."""
 
 from cellblock.host.snapshots.archive import Missing, pack
-from cellblock.host.snapshots.restore import Aside
 from cellblock.host.snapshots.snapshots import Snapshots
 from cellblock.host.snapshots.store import Store
 from cellblock.host.snapshots.tree import Snapshot, SnapshotLimits
 from cellblock.model.checkpoints import Changes, FileChange, FileChanges
 
 __all__ = [
-    "Aside",
     "Changes",
     "FileChange",
     "FileChanges",

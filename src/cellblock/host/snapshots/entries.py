@@ -71,12 +71,14 @@ class Entries(Mapping[str, "Entry"]):
             new.special = self.special - changes.keys() | special
         return new
 
-    def beyond(self, other: Entries) -> Iterator[tuple[str, Entry]]:
+    def unlike(self, other: Entries) -> Iterator[str]:
         """Yield the names whose entries are not the very same objects in another mapping. Shared parts are not looked at."""
-        alike = other.parts if len(other.parts) == len(self.parts) else itertools.repeat(None)
-        for part, same in zip(self.parts, alike, strict=False):  # strict: one may have no end
-            if part is not same:
-                yield from ((name, entry) for name, entry in part.items() if other.get(name) is not entry)
+        if len(self.parts) == len(other.parts):
+            pairs = [(one, two) for one, two in zip(self.parts, other.parts, strict=True) if one is not two]
+        else:
+            pairs = [({**self}, {**other})]
+        for one, two in pairs:
+            yield from (name for name in one.keys() | two.keys() if one.get(name) is not two.get(name))
 
     @property
     def getter(self) -> Callable[[str], Entry | None]:

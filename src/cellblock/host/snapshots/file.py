@@ -113,6 +113,12 @@ def changed_at(status: bytes) -> int:
     return time
 
 
+def changed_by(file: File) -> int:
+    """Return when a file was last changed (ctime); 0 if its content can change without that."""
+    _, changed, *_, mode = _SEEN.unpack_from(file, _FACTS.size)
+    return 0 if mode & _DOUBTED else int(changed)
+
+
 def seen_as(file: File) -> bytes | None:
     """Return the status (`seen`) that a file had when it was read; None if that was not noted."""
     if not is_seen(file):

@@ -10,10 +10,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from cellblock.common.whole_file import sync, sync_directory
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.plan import Step
+from cellblock.host.snapshots.trash import Entry
 
 
 class HeldError(SnapshotError):
@@ -75,16 +77,22 @@ class Journal:
                 raise
             os.close(held)
 
-    def write(self, staging: str, top: os.stat_result, steps: Sequence[Step], *, kept: bool = False) -> None:
+    def write(
+        self,
+        staging: str,
+        top: os.stat_result,
+        steps: Sequence[Step],
+        entry: tuple[str, str, dict[str, Any]] | None = None,
+    ) -> None:
         """Write the steps to do. Without steps, only the staging folder remains to be removed.
 
         Args:
             staging: The name of the staging folder.
             top: The workspace.
             steps: The steps.
-            kept: Whether what they remove or replace is kept in the end.
+            entry: The entry of the trash for what they remove or replace (`Entry.described`).
         """
-        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "kept": kept}
+        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "entry": entry}
         # Not a `WholeFile`: if this process is killed, the next one writes to the same name.
         try:
             with open(self._new, "w", encoding="utf-8") as file:
@@ -97,15 +105,17 @@ class Journal:
             self._new.unlink(missing_ok=True)
             raise
 
-    def read(self, top: os.stat_result) -> tuple[str, list[Step], bool] | None:
-        """Return what an earlier process has written: staging folder, steps, `kept`; None if nothing for this directory."""
+    def read(self, top: os.stat_result) -> tuple[str, list[Step], Entry | None] | None:
+        """Return what an earlier process has written: staging folder, steps, trash; None if nothing for this directory."""
         try:
             data = json.loads(self._path.read_text())
         except FileNotFoundError:
             return None
         if data["top"] != [top.st_dev, top.st_ino]:
             return None
-        return data["staging"], [Step._make(_tuples(step)) for step in data["steps"]], data.get("kept", False)
+        entry = data.get("entry")
+        steps = [Step._make(_tuples(step)) for step in data["steps"]]
+        return data["staging"], steps, None if entry is None else Entry.of(entry)
 
     def clear(self) -> None:
         """Remove it."""

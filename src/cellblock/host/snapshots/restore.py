@@ -12,7 +12,6 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from cellblock.common.whole_file import sync
 from cellblock.errors import SnapshotError
@@ -32,6 +31,8 @@ from cellblock.host.snapshots.ignored import OURS
 from cellblock.host.snapshots.journal import Journal
 from cellblock.host.snapshots.plan import Plan, Step
 from cellblock.host.snapshots.store import Store
+from cellblock.host.snapshots.trash import Entry, copy_back
+from cellblock.host.snapshots.tree import Trashed
 from cellblock.launch import leftovers
 from cellblock.wire.copies import REPLACED
 
@@ -45,10 +46,7 @@ class UnsettledError(Exception):
 
 
 class Rescued:
-    """Files that were moved away and are not deleted, but kept in a folder of the workspace.
-
-    A rollback could not put them back, because something else had taken their place, which stays: until it is known whether
-    another attempt restores the files. Or a restore has removed or replaced them, and keeps them.
+    """What could not be moved to the trash, and is kept in a folder of the workspace instead.
 
     Attributes:
         files: Where each of them was, and where it is kept: paths in the workspace.
@@ -61,11 +59,10 @@ class Rescued:
             top: The workspace, opened.
         """
         self._top = top
-        self._folders: list[str] = []
         self.files: dict[str, str] = {}
 
     def add(self, staging: str, old: Sequence[Step]) -> None:
-        """Keep a staging folder that contains only what could not be put back.
+        """Keep a staging folder that contains only what could not be moved.
 
         Args:
             staging: Its name.
@@ -76,87 +73,11 @@ class Rescued:
             os.rename(staging, name, src_dir_fd=self._top, dst_dir_fd=self._top)
         except OSError:
             name = staging
-        self._folders.append(name)
         folder = open_folder(name, self._top)
         try:
             self.files |= {step.path: f"{name}/{_lay_out(folder, step)}" for step in old}
         finally:
             os.close(folder)
-
-    def discard(self) -> None:
-        """Remove the kept files: a later attempt has restored the workspace, so they are not needed."""
-        for name in self._folders:
-            try:
-                folder = open_folder(name, self._top)
-                try:
-                    leftovers.empty(folder)
-                finally:
-                    os.close(folder)
-                os.rmdir(name, dir_fd=self._top)
-            except OSError as error:
-                _LOG.warning("%s in a workspace cannot be removed: %s", name, error)
-
-    def __str__(self) -> str:
-        """Describe them for the end of a message; empty if everything was put back."""
-        if not self.files:
-            return ""
-        named = "; ".join(f"what {path[:200]!r} held before is in {where!r}" for path, where in [*self.files.items()][:3])
-        more = f"; and {len(self.files) - 3} more there" if len(self.files) > 3 else ""
-        return f". Something else wrote to files meanwhile, which stays: {named}{more}"
-
-
-@dataclass
-class Aside:
-    """Whether an undo keeps what it removes or replaces.
-
-    Attributes:
-        all: Whether it does in any case; otherwise, if others have saved something in a folder while that was being removed.
-        files: Where what it has kept was, and where it is now: paths in the workspace.
-    """
-
-    all: bool
-    files: dict[str, str] = field(default_factory=dict)
-
-
-class Taken(Rescued):
-    """What a restore has removed or replaced, if it is kept.
-
-    Attributes:
-        all: Whether it is kept in any case; otherwise only if others have saved something in a folder that was removed, after
-            it had been decided to remove it.
-        since: When that was decided, in nanoseconds.
-    """
-
-    def __init__(self, top: int, aside: Aside, since: int) -> None:
-        super().__init__(top)
-        self.all = aside.all
-        self.since = since
-
-
-def _is_newer(folder: int, name: str, since: int) -> bool:
-    """Whether a file in a subfolder, or deeper, was changed after some time.
-
-    Folders do not count, nor files with several names: the restore has changed their status if it has moved something in them,
-    or another name.
-    """
-    try:
-        inner = open_folder(name, folder)
-    except OSError:
-        return False  # it is no folder, or closed
-    try:
-        with os.scandir(inner) as entries:
-            for entry in entries:
-                info = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(info.st_mode):
-                    if _is_newer(inner, entry.name, since):
-                        return True
-                elif info.st_nlink == 1 and info.st_ctime_ns > since:
-                    return True
-        return False
-    except OSError:
-        return True  # somebody is changing it
-    finally:
-        os.close(inner)
 
 
 def _lay_out(folder: int, step: Step) -> str:
@@ -185,7 +106,8 @@ def restore(
     journal: Journal,
     then: Callable[[], object],
     rescued: Rescued,
-    taken: Taken | None = None,
+    entry: Entry,
+    source: Entry | None = None,
 ) -> None:
     """Carry out a plan.
 
@@ -195,11 +117,12 @@ def restore(
         store: The store with the content of files.
         journal: The journal, with its lock held.
         then: Called when everything is in its place. If it fails, everything is rolled back.
-        rescued: Collects what cannot be put back in that case.
-        taken: Keeps what was removed or replaced. None: it is deleted.
+        rescued: Takes what the trash does not.
+        entry: The entry of the trash for what is removed or replaced, and for what cannot be put back.
+        source: The entry with the files of the plan that are in the trash.
 
     Raises:
-        UnsettledError: The workspace has changed since; nothing was done, except for `rescued`.
+        UnsettledError: The workspace has changed since; nothing was done.
         SnapshotError: A step failed. Nothing was done either, unless the message says more.
         OSError: Likewise.
     """
@@ -209,23 +132,19 @@ def restore(
     staging = _make_staging(top, name, journal)
     left: list[Step] = []
     try:
-        for number, entry in plan.staged.items():
-            _stage(staging, number, entry, store)
+        for number, content_of in plan.staged.items():
+            _stage(staging, number, content_of, store, source)
         _sync_staged(staging, plan.staged)
         steps = [*_with_identities(top, staging, plan.steps)]
-        journal.write(name, info, steps, kept=taken is not None and taken.all)
+        journal.write(name, info, steps, entry=entry.described)
         _apply(top, staging, steps, then, left)
     except _HalfDoneError:
         os.close(staging)
         raise
     except BaseException:  # of any kind: remove what was staged
-        _finish(top, name, staging, journal, left, rescued)
+        _finish(top, name, staging, journal, left, rescued, entry)
         raise
-    if taken is not None:
-        removed = [step for step in steps if step.do == "remove"]
-        if taken.all or any(_is_newer(staging, _old(step), taken.since) for step in removed):
-            left, rescued = removed, taken
-    _finish(top, name, staging, journal, left, rescued)
+    _finish(top, name, staging, journal, [step for step in steps if step.do == "remove"], rescued, entry)
 
 
 def recover(top: int, journal: Journal) -> bool:
@@ -245,7 +164,7 @@ def recover(top: int, journal: Journal) -> bool:
     if found is None:
         journal.clear()
         return False
-    name, steps, kept = found
+    name, steps, entry = found
     try:
         staging = open_folder(name, top)
     except OSError as error:
@@ -265,8 +184,9 @@ def recover(top: int, journal: Journal) -> bool:
     except BaseException:  # also an interrupt: nothing else closes it
         os.close(staging)
         raise
-    there = {*os.listdir(staging)} if kept else ()
-    _finish(top, name, staging, journal, [step for step in steps if step.do == "remove" and _old(step) in there], Rescued(top))
+    there = {*os.listdir(staging)}
+    left = [step for step in steps if step.do == "remove" and _old(step) in there]
+    _finish(top, name, staging, journal, left, Rescued(top), entry)
     return bool(steps)
 
 
@@ -288,21 +208,27 @@ class _HalfDoneError(SnapshotError):
 def _remove_staged(staging: int) -> None:
     for name in os.listdir(staging):
         if name.startswith("new-"):
-            os.unlink(name, dir_fd=staging)
+            with contextlib.suppress(OSError):  # a folder: it is a copy
+                os.unlink(name, dir_fd=staging)
 
 
-def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
+def _stage(staging: int, number: int, entry: File | Link | Trashed, store: Store, source: Entry | None) -> None:
     name = f"new-{number}"
+    if isinstance(entry, Trashed):
+        assert source is not None
+        with source.open(entry.path) as (folder, held):
+            copy_back(folder, held, staging, name)
+        return
     if isinstance(entry, Link):
         os.symlink(entry.target, name, dir_fd=staging)
         _set_owner(name, staging, entry.owner)
         return
     file = facts(entry)
-    source = store.open(file.digest)
+    held_content = store.open(file.digest)
     try:
         target = create_file(name, staging)
         try:
-            content.copy_out(source, target)
+            content.copy_out(held_content, target)
             with contextlib.suppress(OSError):
                 os.fchown(target, *file.owner)
             os.fchmod(target, file.mode)
@@ -312,13 +238,13 @@ def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
         finally:
             os.close(target)
     finally:
-        os.close(source)
+        os.close(held_content)
 
 
-def _sync_staged(staging: int, staged: Mapping[int, File | Link]) -> None:
+def _sync_staged(staging: int, staged: Mapping[int, File | Link | Trashed]) -> None:
     """Wait until everything to be placed is on the disk: a rename can be there earlier than the content of a file."""
-    for number, entry in staged.items():
-        if isinstance(entry, File):
+    for number, content_of in staged.items():
+        if isinstance(content_of, File):
             target = open_file(f"new-{number}", staging)
             try:
                 sync(target)
@@ -470,18 +396,23 @@ def _old(step: Step) -> str:
     return f"old-{step.number}"
 
 
-def _finish(top: int, name: str, staging: int, journal: Journal, left: Sequence[Step], rescued: Rescued) -> None:
-    """Remove the staging folder, then the journal. The restore counts as done even if this fails.
+def _finish(
+    top: int, name: str, staging: int, journal: Journal, left: Sequence[Step], rescued: Rescued, entry: Entry | None
+) -> None:
+    """Move what was taken away to the trash; remove the staging folder, then the journal. The restore counts as done anyway.
 
     Args:
         top: The workspace, opened.
         name: The name of the staging folder.
         staging: The folder. It is closed here.
         journal: The journal, with its lock held.
-        left: Steps that moved something away that must not be removed.
-        rescued: Collects it.
+        left: Steps that moved something away.
+        rescued: Takes what the trash does not.
+        entry: The entry of the trash; None if an older version has begun the restore.
     """
     try:
+        if entry is not None:
+            left = [step for step in left if not entry.take(staging, _old(step), step.path)]
         if left:
             journal.clear()
             _remove_staged(staging)

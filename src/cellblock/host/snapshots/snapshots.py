@@ -8,11 +8,11 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple, overload
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import restore as restoring
@@ -20,26 +20,22 @@ from cellblock.host.snapshots.content import digest_of
 from cellblock.host.snapshots.file import File, facts
 from cellblock.host.snapshots.ignored import Ignored
 from cellblock.host.snapshots.journal import Journal
-from cellblock.host.snapshots.others import add_what_others_saved
 from cellblock.host.snapshots.plan import Plan
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.times import (
-    CellChanges,
-    Origins,
-    Spans,
-    first_changed,
-    first_lasting_changed,
-    first_unkept_changed,
-)
-from cellblock.host.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences, lasting
+from cellblock.host.snapshots.times import Spans, first_changed, first_left_out_changed, first_unkept_changed
+from cellblock.host.snapshots.trash import Entry, Reason, Trash
+from cellblock.host.snapshots.tree import Entry as TreeEntry
+from cellblock.host.snapshots.tree import Folder, Snapshot, SnapshotLimits, differences
+from cellblock.host.snapshots.undo import Interval, UndoPlan, plan_redo, plan_restore, plan_undo
 from cellblock.host.snapshots.walk import StoppedError, Walk
 from cellblock.host.snapshots.watch import LostError, UnwatchableError, Watch
-from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, FileChanges
+from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileAction, FileChange, FileChanges
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _TRIES = 5
 """How often a restore is retried because the workspace is being changed."""
 
+_RESTORE = Reason("restore")
 _MORE = 10
 """How many times as many files are only looked at, including those that snapshots leave out because of their names."""
 
@@ -54,6 +50,7 @@ class Snapshots:
 
     Attributes:
         limits: The limits of a snapshot.
+        trash: What restores have replaced or removed.
     """
 
     def __init__(
@@ -62,7 +59,7 @@ class Snapshots:
         store: Store,
         journals: Path,
         limits: SnapshotLimits | None = None,
-        origins: Origins | None = None,
+        label: str = "",
     ) -> None:
         """Open the workspace once to identify it; its content is not read yet.
 
@@ -72,7 +69,7 @@ class Snapshots:
             journals: A directory, the same for all programs of this user, for the journal of a restore in progress. No session
                 can write to it.
             limits: The limits of a snapshot.
-            origins: What is known of files that were restored before.
+            label: The name of the session, for the trash.
 
         Raises:
             SnapshotError: The workspace cannot be opened.
@@ -80,6 +77,7 @@ class Snapshots:
         self._workspace = str(workspace)
         self._store = store
         self._journal = Journal(journals, workspace)
+        self.trash = Trash(self._workspace, label)
         self.limits = limits or SnapshotLimits()
         self._lock = threading.Lock()
         self._known: Folder | None = None
@@ -89,7 +87,6 @@ class Snapshots:
         self._watched_with: SnapshotLimits | None = None
         self._inherited = False
         """Whether the last look was by another process."""
-        self._origins = origins or Origins()
         self._unwatched = 0
         """How many more looks are done without watches."""
         self._top: os.stat_result | None = None
@@ -211,27 +208,13 @@ class Snapshots:
         if watch is not None:
             watch.close()
 
-    def restore(
-        self,
-        snapshot: Snapshot,
-        then: Callable[[], object] = lambda: None,
-        *,
-        within: Spans | None = None,
-        between: Sequence[Snapshot] = (),
-        own: bool = True,
-        aside: restoring.Aside | None = None,
-    ) -> Changes:
+    def restore(self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, why: Reason = _RESTORE) -> Changes:
         """Restore a workspace from a snapshot: completely, or not at all. Files that are the same are not touched.
 
         Args:
             snapshot: A snapshot that was not dropped.
             then: Called when everything is in its place. If it fails, the restore is rolled back.
-            within: Replace and remove only what was last changed in one of these spans of time; see `CellChanges`. Missing
-                files are restored in any case.
-            between: Later snapshots, oldest first: what others have saved before them, outside of the spans, is restored
-                from these.
-            own: Whether the snapshot was taken here: its files' times say when they were changed here.
-            aside: Whether to keep what is removed or replaced. None: it is deleted.
+            why: What the trash says of what is replaced or removed.
 
         Returns:
             The changes made.
@@ -240,69 +223,132 @@ class Snapshots:
             SnapshotError: It failed, and nothing was changed unless the message says so.
         """
         self._store.check(snapshot)
-        root, along = snapshot.root, list[str]()
-        if within is not None:
-            later = [one.root for one in between if self._store.has(one)]
-            root, along = add_what_others_saved(root, later, within, self._origins)
-        roots = [snapshot.root] if root is snapshot.root else [snapshot.root, root]
+
+        walks: list[Walk] = []
+
+        def plan(top: int) -> UndoPlan:
+            for earlier in walks:
+                earlier.tighten(top)
+            walk, now = self._search(top, snapshot.root)
+            walks.append(walk)
+            return UndoPlan(Plan(now, snapshot.root), [], "", Interval(now, snapshot.root, ()))
+
+        done = frozenset[str]()
+        try:
+            made, entry = self._carry_out(plan, then, why)
+            done = frozenset(step.path for step in made.plan.steps if step.do == "mode")
+        finally:  # folders get their modes back
+            if any(walk.loosened for walk in walks):
+                with self._opened("restore the files of") as top:
+                    for walk in walks:
+                        walk.tighten(top, done)
+        return _done(made.plan, entry)
+
+    def undo(
+        self, intervals: Sequence[Interval], then: Callable[[], object], why: Reason, *, partial: bool = False
+    ) -> Reverted:
+        """Give back what cells have changed, as far as nobody has changed it since: completely, or not at all.
+
+        Args:
+            intervals: What the cells have done, oldest first.
+            then: As for `restore`.
+            why: As for `restore`.
+            partial: Whether to leave as it is what cannot be brought back.
+
+        Raises:
+            SnapshotError: It failed, and nothing was changed unless the message says so.
+        """
+
+        def plan(top: int) -> UndoPlan:
+            made = plan_undo(top, intervals)
+            if made.impossible and not partial:
+                raise SnapshotError(made.impossible)
+            return made
+
+        return Reverted.of(*self._carry_out(plan, then, why))
+
+    def redo(self, undone: Reverted, then: Callable[[], object], why: Reason) -> Reverted:
+        """Take back an undo, as far as nobody has changed since what it has done.
+
+        Raises:
+            SnapshotError: It failed, and nothing was changed unless the message says so.
+        """
+
+        def plan(top: int) -> UndoPlan:
+            made = plan_redo(top, undone.back, undone.entry.taken)
+            if made.impossible:
+                raise SnapshotError(f"the undo cannot be taken back: {made.impossible}")
+            return made
+
+        return Reverted.of(*self._carry_out(plan, then, why, undone.entry))
+
+    def put_back(self, entry: Entry, path: str, why: Reason) -> Changes:
+        """Copy something from the trash to where it was. What is there now is moved to the trash.
+
+        Args:
+            entry: The entry.
+            path: The path; empty for everything.
+            why: As for `restore`.
+
+        Raises:
+            SnapshotError: It failed, and nothing was changed unless the message says so.
+        """
+        paths = [one for one, info in entry.files() if not path or one == path or one.startswith(f"{path}/")]
+        ignored = Ignored(self.limits.ignore)
+        for one in paths:
+            above, _, name = one.rpartition("/")
+            if name in ignored.in_folder(above):
+                raise SnapshotError(f"{one[:200]!r} cannot be restored: the session may not change it", path=one)
+        made, taken = self._carry_out(lambda top: plan_restore(top, entry, paths), lambda: None, why, entry)
+        return _done(made.plan, taken)
+
+    def why_not_undoable(self, intervals: Sequence[Interval]) -> str:
+        """Return why something that cells have changed cannot be brought back; empty if all can.
+
+        Raises:
+            SnapshotError: The workspace cannot be read, or somebody else has put something in the way.
+        """
+        with self._opened("look at the files of") as top:
+            return plan_undo(top, intervals).impossible
+
+    def now(self, wanted: Snapshot) -> Folder:
+        """Return the present content, as far as is needed to compare it with a snapshot; nothing is kept."""
+        with self._lock, self._opened("look at the files of") as top:
+            walk, now = self._search(top, wanted.root)
+            walk.tighten(top)
+        return now
+
+    def _carry_out(
+        self, make: Callable[[int], UndoPlan], then: Callable[[], object], why: Reason, source: Entry | None = None
+    ) -> tuple[UndoPlan, Entry]:
+        """Make a plan and carry it out; again, if the workspace is changed meanwhile."""
+        entry = self.trash.new(why)
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
             rescued = restoring.Rescued(top)
-            try:
-                for _ in range(_TRIES):
-                    plan = self._restore_once(top, roots, then, within, rescued, own=own, aside=aside)
-                    if plan is not None:
-                        rescued.discard()
-                        plan.kept += along
-                        return _done(plan)
-            except BaseException:
+            for _ in range(_TRIES):
+                plan = make(top)
+                try:
+                    if plan.plan.steps:
+                        restoring.restore(top, plan.plan, self._store, self._journal, then, rescued, entry, source)
+                    else:
+                        then()
+                except restoring.UnsettledError:
+                    continue
+                except BaseException:
+                    if entry.taken or rescued.files:
+                        _LOG.warning("the files of %s were not restored%s", self._workspace, _meanwhile(entry, rescued))
+                    raise
                 if rescued.files:
-                    _LOG.warning("the files of %s were not restored%s", self._workspace, rescued)
-                raise
+                    path, where = next(iter(rescued.files.items()))
+                    _LOG.warning("%s: the trash did not take %r, which is in %r now", self._workspace, path, where)
+                    plan.later.append(f"{path} (its earlier content is in {where})")
+                return plan, entry
         raise SnapshotError(
             f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
-            f"there, then try again. {'Everything was put back' if rescued.files else 'Nothing was changed'}{rescued}"
+            f"there, then try again. {'Everything was put back' if entry.taken else 'Nothing was changed'}"
+            f"{_meanwhile(entry, rescued)}"
         )
-
-    def _restore_once(
-        self,
-        top: int,
-        roots: Sequence[Folder],
-        then: Callable[[], object],
-        within: Spans | None,
-        rescued: restoring.Rescued,
-        *,
-        own: bool,
-        aside: restoring.Aside | None,
-    ) -> Plan | None:
-        """Return the finished plan for the last of some contents (`CellChanges`); None if files were changed meanwhile."""
-        since = time.time_ns()
-        walk, now = self._search(top, roots[-1])
-        try:
-            plan = Plan(now, roots[-1], None if within is None else CellChanges(top, within, roots, self._origins))
-            found, complete = dict[bytes, int](), False
-
-            def go_on() -> None:
-                nonlocal found, complete
-                if within is not None and own:
-                    found, complete = self._origins.found(top, plan.again)  # before code of the session runs again
-                then()
-
-            if plan.steps:
-                taken = None if aside is None else restoring.Taken(top, aside, since)
-                restoring.restore(top, plan, self._store, self._journal, go_on, rescued, taken)
-                if aside is not None and taken is not None:
-                    aside.files |= taken.files
-            else:
-                go_on()
-            self._origins.add(found, complete=complete)
-        except restoring.UnsettledError:
-            walk.tighten(top)
-            return None
-        except BaseException:  # of any kind: folders get their modes back
-            walk.tighten(top)
-            raise
-        return plan
 
     def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
         """Return the differences between two snapshots.
@@ -333,28 +379,23 @@ class Snapshots:
             paths = (path for path in self.limits.ignore if path.startswith("/"))
             return first_changed(top, spans, Ignored(paths), self.limits.max_files * _MORE)
 
-    def first_unkept_changed(self, kept: Sequence[tuple[Snapshot, Spans]]) -> str | None:
+    def first_unkept_changed(self, before: Snapshot, spans: Spans) -> str | None:
         """Return a file that cannot be restored, because its content was not kept and it has changed since; or None.
 
-        Args:
-            kept: See `times.first_unkept_changed`.
+        Raises:
+            SnapshotError: The workspace cannot be read.
+        """
+        with self._opened("look at the files of") as top:
+            return first_unkept_changed(top, before.root, spans)
+
+    def first_left_out_changed(self, before: Snapshot, spans: Spans) -> tuple[str, str] | None:
+        """Return what has changed of that which a snapshot leaves out; see `times.first_left_out_changed`.
 
         Raises:
             SnapshotError: The workspace cannot be read.
         """
         with self._opened("look at the files of") as top:
-            return first_unkept_changed(top, [(one.root, spans) for one, spans in kept])
-
-    def first_lasting_changed(self, kept: Sequence[tuple[Snapshot, Spans]], *, quickly: bool) -> tuple[str, str] | None:
-        """Return what has changed of that which a snapshot leaves out; see `times.first_lasting_changed`.
-
-        Raises:
-            SnapshotError: The workspace cannot be read.
-        """
-        if all(next(lasting(one.root), None) is None for one, _ in kept):
-            return None
-        with self._opened("look at the files of") as top:
-            return first_lasting_changed(top, [(one.root, spans) for one, spans in kept], quickly=quickly)
+            return first_left_out_changed(top, before.root, spans)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Drop a snapshot. Content that no other one needs is removed. It can be repeated."""
@@ -433,10 +474,61 @@ def _meaning(error: OSError) -> str:
     return words[:1].lower() + words[1:]
 
 
-def _done(plan: Plan) -> Changes:
+class Reverted(NamedTuple):
+    """What an undo or a redo has done to files.
+
+    Attributes:
+        actions: What was done, by path.
+        later: Paths that somebody else has changed since, and that stay.
+        left: Why something could not be brought back; empty if everything was.
+        back: The parts of the workspace before and after it.
+        entry: What it has moved to the trash.
+    """
+
+    actions: list[FileAction]
+    later: list[str]
+    left: str
+    back: Interval
+    entry: Entry
+
+    @classmethod
+    def of(cls, made: UndoPlan, entry: Entry) -> Reverted:
+        """Return what a plan has done that was carried out."""
+        return cls(_actions(made.plan, entry), made.later, made.impossible, made.back, entry)
+
+
+def _actions(plan: Plan, entry: Entry) -> list[FileAction]:
+    kept, actions = {*entry.taken}, dict[str, FileAction]()
+    created = [*plan.written, *(step.path for step in plan.steps if step.do == "make")]
+    for path, old in plan.before.items():
+        actions[path] = FileAction(path, "removed", _size(old), path in kept)
+    for path in created:
+        replaced = actions.get(path)
+        if replaced is None:
+            actions[path] = FileAction(path, "created")
+        else:
+            actions[path] = replace(replaced, action="reverted")
+    for step in plan.steps:
+        if step.do == "mode":
+            actions.setdefault(step.path, FileAction(step.path, "reverted"))
+    return [actions[path] for path in sorted(actions)][:MAX_FILE_CHANGES]
+
+
+def _meanwhile(entry: Entry, rescued: restoring.Rescued) -> str:
+    """Describe, for the end of a message, what could not be put back; empty if everything was."""
+    held = [f"what {path[:200]!r} held before is in the trash" for path in entry.taken]
+    held += [f"what {path[:200]!r} held before is in {where!r}" for path, where in rescued.files.items()]
+    if not held:
+        return ""
+    more = f"; and {len(held) - 3} more" if len(held) > 3 else ""
+    return f". Something else wrote to files meanwhile, which stays: {'; '.join(held[:3])}{more}"
+
+
+def _done(plan: Plan, entry: Entry) -> Changes:
     kinds = (plan.written, plan.removed, plan.kept)
     written, removed, kept = (tuple(kind[:MAX_FILE_CHANGES]) for kind in kinds)
-    return Changes(written, removed, kept, sum(max(0, len(kind) - MAX_FILE_CHANGES) for kind in kinds))
+    more = sum(max(0, len(kind) - MAX_FILE_CHANGES) for kind in kinds)
+    return Changes(written, removed, kept, more, entry.id if entry.taken else "")
 
 
 def _changes(before: Folder, after: Folder) -> FileChanges:
@@ -453,5 +545,5 @@ def _changes(before: Folder, after: Folder) -> FileChanges:
     return FileChanges(tuple(new), tuple(changed), tuple(deleted), more)
 
 
-def _size(entry: Entry | None) -> int | None:
+def _size(entry: TreeEntry | None) -> int | None:
     return facts(entry).size if isinstance(entry, File) else None

@@ -88,7 +88,17 @@ class Folder(NamedTuple):
     status: bytes = UNSEEN
 
 
-Entry: TypeAlias = File | Link | LeftOut | Folder
+class Trashed(NamedTuple):
+    """A file or link whose content is in the trash, for a plan.
+
+    Attributes:
+        path: Its path in the entry.
+    """
+
+    path: str
+
+
+Entry: TypeAlias = File | Link | LeftOut | Folder | Trashed
 
 
 @dataclass(frozen=True, slots=True)

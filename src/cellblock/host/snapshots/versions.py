@@ -9,7 +9,7 @@ from contextlib import closing
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.file import File, Link, facts, is_kept
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Snapshot
+from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Snapshot, Trashed
 from cellblock.model.checkpoints import MAX_FILE_TEXT, FileVersion
 
 A_FOLDER = FileVersion(why="it is a folder")
@@ -42,6 +42,7 @@ def version_in(store: Store, snapshot: Snapshot, parts: Sequence[str]) -> FileVe
         return A_FOLDER
     if isinstance(entry, Link):
         return FileVersion(why=f"it is a link to {entry.target[:200]!r}")
+    assert not isinstance(entry, Trashed)  # plans have these, snapshots do not
     return _version(store, entry)
 
 

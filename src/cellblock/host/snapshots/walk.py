@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode, status
@@ -139,10 +139,17 @@ class Walk:
         """Whether there may be more than it has examined."""
         return self.count >= self.max_files
 
-    def tighten(self, top: int) -> None:
-        """Restore the permissions of folders that were opened for the search."""
+    @property
+    def loosened(self) -> bool:
+        """Whether it has changed the permissions of folders."""
+        return bool(self._loosened)
+
+    def tighten(self, top: int, done: Container[str] = ()) -> None:
+        """Restore the permissions of folders that were opened for the search, except of some that have others now."""
         while self._loosened:
             path, mode = self._loosened.pop()
+            if path in done:
+                continue
             with contextlib.suppress(OSError), open_parent(top, path) as (parent, name):
                 set_mode(name, parent, mode)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from cellblock.host.kernels.past import Instant, Numbered, Past
+from cellblock.host.kernels.past import Numbered, Past
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
@@ -24,12 +24,10 @@ class Going(NamedTuple):
     Attributes:
         checkpoint: The id of the target checkpoint; empty: a fresh kernel.
         way: The reason: ``undo`` and ``restore`` also restore files.
-        began: When these began to be restored; None if no files are.
     """
 
     checkpoint: str
     way: Way
-    began: Instant | None = None
 
 
 class LastCell(NamedTuple):
@@ -73,7 +71,6 @@ class Kept(NamedTuple):
         copy: The copy's number, given by that init.
         passing: See `Checkpoint`.
         pending: See `Copy`.
-        elsewhere: See `Checkpoint`.
     """
 
     id: str
@@ -87,7 +84,6 @@ class Kept(NamedTuple):
     state: int
     passing: bool = False
     pending: bool = False
-    elsewhere: bool = False
 
 
 @dataclass
@@ -99,7 +95,6 @@ class KeptState:
         past: The cells that led to its state.
         files: The description of its files, if it holds some.
         without_files: See `Checkpoint`.
-        held_at: See `Checkpoint`.
         copy: The copy of the kernel, once it is found; None: it has ended.
         snapshot: The files, once they are found.
     """
@@ -108,7 +103,6 @@ class KeptState:
     past: tuple[Numbered, ...]
     files: Description | None = None
     without_files: str = ""
-    held_at: float = 0.0
     copy: Copy | None = None
     snapshot: Snapshot | None = None
 
@@ -122,26 +116,20 @@ class Recalled:
         states: Its checkpoints, by their ids, oldest first.
         fresh: The state that its last fresh kernel began with; 0 if it has had none.
         begun_with: The numbers of the cells from before the beginning of the session.
-        first: The files before the first cell of that kernel, if they were kept.
-        first_snapshot: These files, once they are found.
         kernel: The number of its kernel.
         cell: Its last cell.
         going: The move that it had begun and not finished.
         outside: Outside calls that were allowed, with their times (`time.monotonic`).
-        origins: What is known of files that were restored (`Origins`).
     """
 
     past: Past = field(default_factory=Past)
     states: dict[str, KeptState] = field(default_factory=dict)
     fresh: int = 0
     begun_with: list[int] = field(default_factory=list)
-    first: Description | None = None
-    first_snapshot: Snapshot | None = None
     kernel: int = 0
     cell: LastCell = field(default_factory=LastCell)
     going: Going | None = None
     outside: list[tuple[float, str]] = field(default_factory=list)
-    origins: dict[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, records: Sequence[Record]) -> Recalled | None:
@@ -156,16 +144,16 @@ class Recalled:
     @property
     def described(self) -> list[Description]:
         """The descriptions of all kept files."""
-        found = [state.files for state in self.states.values()]
-        return [one for one in (*found, self.first) if one is not None]
+        found = [state.files for state in self.states.values() if state.files is not None]
+        return [*found, *dict.fromkeys(self.past.pairs.held)]
 
     def take_files(self, found: Iterator[Snapshot | None]) -> None:
         """Take the snapshots that were found for `described`, in the same order."""
         for state in self.states.values():
             if state.files is not None:
                 state.snapshot = next(found)
-        if self.first is not None:
-            self.first_snapshot = next(found)
+        known = {described: next(found) for described in dict.fromkeys(self.past.pairs.held)}
+        self.past.pairs = self.past.pairs.copied(known.get)
 
     def drop(self, store: Store | None) -> None:
         """End all copies and drop all files: the session is not continued."""
@@ -174,8 +162,9 @@ class Recalled:
                 state.copy.family.drop(state.copy)
             if state.snapshot is not None and store is not None:
                 store.drop(state.snapshot)
-        if self.first_snapshot is not None and store is not None:
-            store.drop(self.first_snapshot)
+        if store is not None:
+            self.past.pairs.release = store.drop
+            self.past.pairs.clear(0)
 
     def _take(self, word: str, *rest: Any) -> None:
         self.cell = self.cell.after(word, *rest)
@@ -185,20 +174,16 @@ class Recalled:
             case "cell":
                 self.going = None  # no cell begins on the way
             case "made":
-                self._make(Kept(*rest[0]), self.past.line, None, "", 0.0)
+                self._make(Kept(*rest[0]), self.past.line, None, "")
             case "files":
                 if (state := self.states.get(rest[0])) is not None:
-                    state.files, state.without_files, state.held_at = rest[1:]
+                    state.files, state.without_files = rest[1:]
             case "gone":
                 self.states.pop(rest[0], None)
-            case "first":
-                (self.first,) = rest
             case "kernel":
                 (self.kernel,) = rest
             case "outside":
                 self.outside.append((rest[0], rest[1]))
-            case "origins":
-                self.origins |= rest[0]
             case "begun with":
                 (self.begun_with,) = rest
             case "going":
@@ -214,29 +199,27 @@ class Recalled:
         states: list[tuple[Any, ...]],
         fresh: int,
         begun_with: list[int],
-        first: Description | None,
         kernel: int,
         cell: tuple[Any, ...],
         going: tuple[Any, ...] | None,
         outside: list[tuple[float, str]],
-        origins: dict[bytes, int],
     ) -> None:
         self.past.restore(past)
         for kept, line, *files in states:
             self._make(Kept(*kept), self.past.read_line(line), *files)
-        self.fresh, self.begun_with, self.first, self.kernel = fresh, begun_with, first, kernel
+        self.fresh, self.begun_with, self.kernel = fresh, begun_with, kernel
         self.going = None if going is None else Going(*going)
-        self.outside, self.origins = outside, origins
+        self.outside = outside
         self.cell = LastCell(*cell)
 
     def _take_past(self, word: str, *rest: Any) -> None:
         self.past.apply(word, *rest)
         match word:
             case "anew":
-                self.fresh, self.begun_with, self.first, self.going = self.past.state, [], None, None
+                self.fresh, self.begun_with, self.going = self.past.state, [], None
             case "go to":
                 self.going = None
 
-    def _make(self, kept: Kept, past: tuple[Numbered, ...], files: Description | None, without: str, held_at: float) -> None:
+    def _make(self, kept: Kept, past: tuple[Numbered, ...], files: Description | None, without: str) -> None:
         self.past.reserve(kept.state)
-        self.states[kept.id] = KeptState(kept, past, files, without, held_at)
+        self.states[kept.id] = KeptState(kept, past, files, without)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.snapshots import Snapshot
+    from cellblock.host.snapshots.written import Description
 
 
 _MAX_OUTSIDE = 1000
@@ -58,7 +59,18 @@ class StateKeeping(CheckpointRecorder):
                 self._going = rest
             case "stayed" | "go to" | "anew" | "cell":
                 self._going = None
+        if word == "looked":
+            rest = (self._described(rest[0]), rest[1])
+        elif word == "go to":
+            rest = (
+                *rest[:3],
+                [pair._replace(before=self._described(pair.before), after=self._described(pair.after)) for pair in rest[3]],
+                rest[4],
+            )
         self._log.append(word, *rest)
+
+    def _described(self, files: Snapshot | None) -> Description | None:
+        return self._states.files.describe(files)
 
     def settle(self) -> None:
         """See `StateRecord`."""
@@ -75,28 +87,24 @@ class StateKeeping(CheckpointRecorder):
     def files(self, checkpoint: Checkpoint) -> None:
         """See `CheckpointRecorder`."""
         described = self._states.files.describe(checkpoint.snapshot)
-        self.write("files", checkpoint.id, described, checkpoint.without_files, checkpoint.held_at)
-
-    def first(self, files: Snapshot | None) -> None:
-        """See `CheckpointRecorder`."""
-        self.write("first", self._states.files.describe(files))
+        self.write("files", checkpoint.id, described, checkpoint.without_files)
 
     def _base(self) -> Record:
         states, past = self._states, self._states.past
         checkpoints = [
             (
                 *(tuple(_kept(one)), past.written_line(one.moment.past)),
-                *(states.files.describe(one.snapshot), one.without_files, one.held_at),
+                *(states.files.describe(one.snapshot), one.without_files),
             )
             for one in states.all()
         ]
-        first = states.files.describe(states.first)
-        rest = (self._kernel, self._cell, self._going, [*self._outside], states.files.origins.known)
-        return "base", past.saved(), checkpoints, states.fresh_state, states.begun_with, first, *rest
+        rest = (self._kernel, self._cell, self._going, [*self._outside])
+        pairs = past.pairs.copied(self._described)
+        return "base", past.saved(pairs), checkpoints, states.fresh_state, states.begun_with, *rest
 
 
 def _kept(checkpoint: Checkpoint) -> Kept:
     copy, made = checkpoint.moment.copy, checkpoint.made.isoformat()
     of = (checkpoint.id, checkpoint.name, checkpoint.automatic, checkpoint.execution_count)
-    rest = checkpoint.moment.state, checkpoint.passing, copy.pending, checkpoint.elsewhere
+    rest = checkpoint.moment.state, checkpoint.passing, copy.pending
     return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, *rest)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError
 from cellblock.host.checkpoints.checkpoint import Birth, find_checkpoint
-from cellblock.host.kernels.past import Instant
 from cellblock.host.launch.kernel_spec import DeathNotice
 from cellblock.host.survival.recalled import LastCell
 from cellblock.host.survival.states import StateKeeping
@@ -36,8 +35,7 @@ class Takeover:
         """
         self._checkpoints = checkpoints
         self._recalled: Recalled | None = recalled
-        files = recalled.first_snapshot, recalled.outside, recalled.origins
-        checkpoints.recall(recalled.past, recalled.fresh, recalled.begun_with, *files)
+        checkpoints.recall(recalled.past, recalled.fresh, recalled.begun_with, recalled.outside)
         for state in recalled.states.values():
             self._add(state)
         checkpoints.recalled()
@@ -59,10 +57,9 @@ class Takeover:
             execution_count=kept.execution_count,
         )
         checkpoint.without_files, checkpoint.passing = state.without_files, kept.passing
-        state.copy.pending, checkpoint.elsewhere = kept.pending, kept.elsewhere
+        state.copy.pending = kept.pending
         if state.snapshot is not None:
             checkpoint.hold(state.snapshot, files.drop)
-            checkpoint.held_at = state.held_at
         elif state.files is not None:
             checkpoint.without_files = _FILES_LOST
 
@@ -100,12 +97,9 @@ class Takeover:
                 past.abandon(cell.number for cell in past.line)
             self._checkpoints.begin_anew(kernel)
         elif (state := recalled.states.get(going.checkpoint)) is not None:
-            with_files = going.way == "undo" or (going.way == "restore" and state.files is not None)
-            self._checkpoints.past.go_to(state.past, state.kept.state, with_files=with_files)
-            if going.began is not None:
-                self._checkpoints.past.brought_back(going.began)
+            self._checkpoints.past.go_to(state.past, state.kept.state, tasks=state.kept.pending)
             if state.kept.pending:
-                self._checkpoints.past.goes_on_changing(None if going.began is not None else Instant.before_changes())
+                self._checkpoints.past.goes_on_changing()
             self._checkpoints.automatic.forget_files()
             kernel.count, kernel.of_copy = state.kept.execution_count, True
 
@@ -123,17 +117,13 @@ class Takeover:
         """
         if (going := self.move) is None:
             return ""
-        self._recalled, past = None, self._checkpoints.past
+        self._recalled = None
         try:
-            if not going.checkpoint:
-                await self._checkpoints.begin_again(
-                    self._checkpoints.first, past.spans_after(self._checkpoints.fresh_state, ())
-                )
+            checkpoint = find_checkpoint(self._checkpoints.all(), going.checkpoint) if going.checkpoint else None
+            if checkpoint is None or going.way == "undo":
+                await self._checkpoints.finish_undo(checkpoint)
             else:
-                checkpoint = find_checkpoint(self._checkpoints.all(), going.checkpoint)
-                moment = checkpoint.moment
-                spans = past.spans_after(moment.state, moment.past) if going.way == "undo" else None
-                await self._checkpoints.go_to(checkpoint, spans, going.began)
+                await self._checkpoints.restore_to(checkpoint, "restore")
             self._checkpoints.automatic.forget_files()
         except CellblockError as error:
             if going.checkpoint:  # else it is recorded, unless the kernel was replaced already
@@ -160,7 +150,7 @@ class Takeover:
 
     def settled(self) -> None:
         """End the takeover: nothing of an earlier host is left to finish."""
-        if self._recalled is not None and self._checkpoints.fresh and self._checkpoints.first is None:
+        if self._recalled is not None and self._checkpoints.fresh and self._checkpoints.past.pairs.latest is None:
             self._checkpoints.automatic.turn_ended()  # that host was killed before it had kept the files
         self._recalled = None
         for one in self._checkpoints.all():

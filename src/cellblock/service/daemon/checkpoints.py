@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from cellblock.errors import UnsupportedError
-from cellblock.model.checkpoints import Changes, CheckpointRecord, FileVersions, Restored, StateChanges, Undone
+from cellblock.model.checkpoints import Changes, CheckpointRecord, FileVersions, Restored, StateChanges, TrashEntry, Undone
 from cellblock.model.sessions import OWN_KERNEL, SessionRecord
 from cellblock.operations.checkpoints import (
     Adopt,
@@ -15,7 +15,10 @@ from cellblock.operations.checkpoints import (
     DropCheckpoint,
     Fork,
     MakeCheckpoint,
+    Redo,
     Restore,
+    RestoreTrash,
+    Trash,
     Undo,
     VersionsOfFile,
 )
@@ -68,6 +71,27 @@ async def undo(server: Server, request: Undo) -> Data[Undone]:
     async with server.sessions.find(request.session).going_back():
         undone = await session.undo(request.count, partial=request.partial, processes=request.processes)  # type: ignore[arg-type]
     return as_data(undone)
+
+
+@answers(Redo)
+async def redo(server: Server, request: Redo) -> Data[Undone]:
+    """See `Redo`."""
+    session = await _live(server, request.session)
+    async with server.sessions.find(request.session).going_back():
+        return as_data(await session.redo())
+
+
+@answers(Trash)
+async def trash(server: Server, request: Trash) -> list[Data[TrashEntry]]:
+    """See `Trash`."""
+    return [as_data(entry) for entry in await (await _live(server, request.session)).trash()]
+
+
+@answers(RestoreTrash)
+async def restore_trash(server: Server, request: RestoreTrash) -> Data[Changes] | Packed:
+    """See `RestoreTrash`."""
+    changes = await (await _live(server, request.session)).restore_trash(request.path, request.entry)
+    return await asyncio.to_thread(lambda: pack(changes.to_dict()))
 
 
 @answers(Diff)

@@ -1,0 +1,88 @@
+"""What an undo has left, so that `redo` can take the undo back until the next cell begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cellblock.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.kernels.pairs import Pairs
+    from cellblock.host.snapshots.snapshots import Reverted
+    from cellblock.model import HistoryEntry
+
+
+@dataclass
+class Redo:
+    """An undo that can be taken back.
+
+    Attributes:
+        checkpoint: The checkpoint of the state before the undo.
+        others: The checkpoints of the states in between.
+        pairs: The files before and after each change of the state, up to that state.
+        fresh: The state that the last fresh kernel before it began with, and why there were no earlier checkpoints.
+        cells: The cells that were undone.
+        begun: How many cells had begun (`Past.begun`).
+        reverted: What was done to files; None if nothing was.
+    """
+
+    checkpoint: Checkpoint
+    others: list[Checkpoint]
+    pairs: Pairs
+    fresh: tuple[int, str]
+    cells: list[HistoryEntry]
+    begun: int
+    reverted: Reverted | None = None
+
+    def drop(self) -> None:
+        """Free what it holds."""
+        for checkpoint in (self.checkpoint, *self.others):
+            checkpoint.discard()
+        self.pairs.clear(0)
+
+
+class Redos:
+    """The undos that can be taken back, the last one at the end."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._all: list[Redo] = []
+
+    def count(self, begun: int) -> int:
+        """Return how many can be taken back, now that so many cells have begun; drop the others."""
+        if self._all and self._all[-1].begun != begun:
+            self.drop()
+        return len(self._all)
+
+    def add(self, redo: Redo) -> None:
+        """Add one."""
+        self._all.append(redo)
+
+    def last(self, begun: int) -> Redo:
+        """Return the last one.
+
+        Raises:
+            CheckpointError: There is none.
+        """
+        if not self.count(begun):
+            raise CheckpointError("there is no undo to take back: redo works until the next cell begins")
+        redo = self._all[-1]
+        if not redo.checkpoint.alive:
+            self.drop()
+            raise CheckpointError(
+                "the undo cannot be taken back: the process that held that state has ended, or memory was short"
+            )
+        return redo
+
+    def remove_last(self) -> None:
+        """Remove the last one, whose parts the session has taken."""
+        del self._all[-1]
+
+    def drop(self) -> bool:
+        """Drop all of them; return whether there was one."""
+        dropped, self._all = self._all, []
+        for redo in dropped:
+            redo.drop()
+        return bool(dropped)

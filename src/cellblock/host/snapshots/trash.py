@@ -1,0 +1,440 @@
+"""The trash: what operations on the files of a session have replaced or removed, until it expires.
+
+It is in the state directory, where no session can write. Files are moved there one by one, never a folder: a process of the
+session may still have the folder open, and could go from there to the folders above it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cellblock.common import config
+from cellblock.common.whole_file import sync
+from cellblock.errors import FilesError
+from cellblock.host.snapshots import content
+from cellblock.host.snapshots.beneath import create_file, enter_folder, open_file, open_folder
+from cellblock.host.snapshots.file import PERMISSIONS
+from cellblock.launch import leftovers
+from cellblock.model.checkpoints import TrashedFile, TrashEntry
+
+_LOG = logging.getLogger("cellblock.snapshots")
+_ABOUT, _FILES = "about.json", "files"
+_DEEPEST, _TRIES = 200, 5
+_MOST_LISTED = 1000
+_MOST_COPIED = 2**40
+_DAY = 86_400.0
+_LARGE = 16 * 2**20
+_FEWEST = 1
+"""Entries that each session keeps until they expire: somebody may be about to ask for the newest."""
+
+
+class Reason(NamedTuple):
+    """Why files are moved to the trash.
+
+    Attributes:
+        operation: The operation: ``undo``, ``redo``, ``restore``, ``adopt``, ``load`` or ``trash``.
+        cell: The number of the last cell that was undone; 0 if none was.
+    """
+
+    operation: str
+    cell: int = 0
+
+
+class Entry:
+    """What one operation has moved to the trash.
+
+    Attributes:
+        id: Its id, which sorts by time.
+        about: What is written about it.
+        taken: The paths that were moved there.
+    """
+
+    def __init__(self, directory: Path, number: str, about: dict[str, Any]) -> None:
+        """Name an entry; nothing is created yet.
+
+        Args:
+            directory: The directory of the session's trash.
+            number: Its id.
+            about: What is written about it.
+        """
+        self.id = number
+        self.about = about
+        self.taken: list[str] = []
+        self._directory = directory
+
+    @property
+    def described(self) -> tuple[str, str, dict[str, Any]]:
+        """What `of` needs, in another process, too."""
+        return str(self._directory), self.id, self.about
+
+    @classmethod
+    def of(cls, described: list[Any]) -> Entry:
+        """Return an entry by its description."""
+        directory, number, about = described
+        return cls(Path(directory), number, about)
+
+    def take(self, folder: int, name: str, path: str) -> bool:
+        """Move something here; return whether all of it was moved. What could not be moved stays.
+
+        Args:
+            folder: The folder that it is in, opened.
+            name: Its name there.
+            path: Where it was in the workspace.
+        """
+        try:
+            with self._opened(make=True) as top:
+                whole = self._take(folder, name, top, path.split("/"))
+        except OSError as error:
+            _LOG.warning("%r cannot be moved to the trash: %s", path[:200], error)
+            return False
+        self.taken.append(path)
+        return whole
+
+    def keep(self, folder: int, name: str, path: str) -> None:
+        """Copy a file here that is about to be replaced; see `take`.
+
+        Raises:
+            OSError: From the system.
+        """
+        *above, last = path.split("/")
+        with self._opened(make=True) as top, _made(top, above) as parent:
+            info = os.lstat(name, dir_fd=folder)
+            if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
+                _copy(folder, name, parent, last)
+        self.taken.append(path)
+
+    @contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int]:
+        files = self._directory / self.id / _FILES
+        if make and not files.is_dir():
+            files.parent.mkdir(0o700, parents=True, exist_ok=True)
+            (self._directory / self.id / _ABOUT).write_text(json.dumps(self.about))
+            files.mkdir(0o700, exist_ok=True)  # last: if it exists, all of the above does
+        top = os.open(files, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield top
+        finally:
+            os.close(top)
+
+    def _take(self, folder: int, name: str, top: int, path: list[str], depth: int = 0) -> bool:
+        info = os.lstat(name, dir_fd=folder)
+        if stat.S_ISDIR(info.st_mode):
+            return self._take_folder(folder, name, top, path, depth)
+        *above, last = path
+        with _made(top, above) as parent:
+            if stat.S_ISREG(info.st_mode):
+                if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
+                    _copy(folder, name, parent, last)  # the code of a session may have it open, or know it by another name
+                os.unlink(name, dir_fd=folder)
+            elif stat.S_ISLNK(info.st_mode):
+                _move_link(folder, name, parent, last)
+        return True  # anything else, such as a FIFO, holds nothing
+
+    def _take_folder(self, folder: int, name: str, top: int, path: list[str], depth: int) -> bool:
+        if depth > _DEEPEST:
+            return False
+        with _made(top, path):
+            pass
+        if (inner := leftovers.open_ours(name, folder)) is None:
+            return True
+        whole = True
+        try:
+            for one in os.listdir(inner):
+                try:
+                    whole &= self._take(inner, one, top, [*path, one], depth + 1)
+                except OSError as error:
+                    _LOG.warning("%r cannot be moved to the trash: %s", "/".join([*path, one])[:200], error)
+                    whole = False
+        finally:
+            os.close(inner)
+        return whole
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield what it holds: files, links, and folders before their content, with their paths."""
+        try:
+            with self._opened() as top:
+                yield from _walk(top, "")
+        except FileNotFoundError:
+            return
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the folder of something that it holds, and return that with its name.
+
+        Raises:
+            OSError: It is not there.
+        """
+        *above, name = path.split("/")
+        if not _is_inside(path):
+            raise FileNotFoundError(errno.ENOENT, "no path in the trash")
+        with self._opened() as top, contextlib.ExitStack() as stack:
+            here = top
+            for part in above:
+                here = enter_folder(part, here)
+                stack.callback(os.close, here)
+            yield here, name
+
+    def listed(self) -> TrashEntry:
+        """Return it as data."""
+        found, more = list[TrashedFile](), 0
+        for path, info in self.files():
+            if stat.S_ISDIR(info.st_mode):
+                continue
+            if len(found) < _MOST_LISTED:
+                found.append(TrashedFile(path, info.st_size))
+            else:
+                more += 1
+        about = self.about
+        kind = about["operation"], about["cell"]
+        return TrashEntry(self.id, about["at"], *kind, tuple(found), more, about.get("expires", 0.0))
+
+    def remove(self) -> None:
+        """Remove it for good."""
+        leftovers.remove_place(str(self._directory / self.id))
+
+
+class Trash:
+    """The trash of one session: of all sessions with its label in its workspace, also those of killed processes."""
+
+    def __init__(self, workspace: str, label: str) -> None:
+        """Set the paths; nothing is created yet.
+
+        Args:
+            workspace: The session's directory.
+            label: The session's name; empty if it has none.
+        """
+        key = hashlib.sha256(os.fsencode(f"{workspace}\0{label}")).hexdigest()[:32]
+        self.directory = _root() / key
+
+    def new(self, why: Reason) -> Entry:
+        """Name an entry for an operation that is about to begin."""
+        now = time.time()
+        # An id sorts by time, and is unique.
+        number = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now))}{int(now % 1 * 1000):03}-{secrets.token_hex(3)}"
+        days, _ = config.trash_limits()
+        about = {"at": now, "operation": why.operation, "cell": why.cell, "expires": now + days * _DAY}
+        return Entry(self.directory, number, about)
+
+    def entries(self) -> list[Entry]:
+        """Return the entries, newest first."""
+        return sorted(_entries(self.directory), key=lambda entry: entry.id, reverse=True)
+
+    def find(self, entry: str, path: str) -> Entry:
+        """Return an entry by its id, or the newest one that holds a path.
+
+        Raises:
+            FilesError: There is none.
+        """
+        for one in self.entries():
+            if (one.id == entry if entry else True) and (not path or _holds(one, path)):
+                return one
+        what = f"{path[:200]!r}" if path else f"the entry {entry[:100]!r}" if entry else "anything"
+        raise FilesError(
+            f"the trash of this session does not hold {what}: list it with trash()", path=path, errno=errno.ENOENT
+        )
+
+    def take_over(self, other: Trash) -> None:
+        """Take the entries of another session's trash, which ends."""
+        with contextlib.suppress(OSError):
+            self.directory.mkdir(0o700, parents=True, exist_ok=True)
+            for entry in _entries(other.directory):
+                os.rename(other.directory / entry.id, self.directory / entry.id)
+
+
+def copy_back(folder: int, name: str, parent: int, to: str) -> None:
+    """Copy something from an entry to a folder, and onto the disk.
+
+    Raises:
+        OSError: From the system.
+    """
+    info = os.lstat(name, dir_fd=folder)
+    if stat.S_ISLNK(info.st_mode):
+        os.symlink(os.readlink(name, dir_fd=folder), to, dir_fd=parent)
+    elif stat.S_ISDIR(info.st_mode):
+        os.mkdir(to, 0o755, dir_fd=parent)
+        source, target = open_folder(name, folder), open_folder(to, parent)
+        try:
+            for one in os.listdir(source):
+                copy_back(source, one, target, one)
+            sync(target)
+        finally:
+            os.close(source)
+            os.close(target)
+    else:
+        _copy_file(folder, name, parent, to, info)
+    with contextlib.suppress(OSError):  # only root gives files away
+        os.chown(to, info.st_uid, info.st_gid, dir_fd=parent, follow_symlinks=False)
+
+
+def _copy_file(folder: int, name: str, parent: int, to: str, info: os.stat_result) -> None:
+    source = open_file(name, folder)
+    try:
+        target = create_file(to, parent)
+        try:
+            content.copy_out(source, target)
+            os.fchmod(target, info.st_mode & PERMISSIONS)
+            os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
+            sync(target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def purge() -> None:
+    """Remove what has expired, and the oldest entries of the session that uses most, if all use too much."""
+    _, most = config.trash_limits()
+    now = time.time()
+    sizes: dict[Path, list[tuple[str, int, Entry]]] = {}
+    try:
+        for directory in _root().iterdir():
+            for entry in _entries(directory):
+                if not now < entry.about.get("expires", 0.0) < now + 10_000 * _DAY:
+                    entry.remove()
+                else:
+                    size = sum(info.st_size for _, info in entry.files())
+                    sizes.setdefault(directory, []).append((entry.id, size, entry))
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+    except OSError:
+        return  # there is none
+    for kept in sizes.values():
+        kept.sort(key=lambda one: one[0], reverse=True)
+    while sum(size for kept in sizes.values() for _, size, _ in kept) > most:
+        largest = max(
+            (kept for kept in sizes.values() if len(kept) > _FEWEST),
+            key=lambda kept: sum(size for _, size, _ in kept),
+            default=None,
+        )
+        if largest is None:
+            return
+        largest.pop()[2].remove()
+
+
+def _root() -> Path:
+    return config.state_directory() / "trash"
+
+
+def _entries(directory: Path) -> Iterator[Entry]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return
+    for name in names:
+        try:
+            about = json.loads((directory / name / _ABOUT).read_text())
+        except (OSError, ValueError):
+            about = _unknown(directory / name)
+        yield Entry(directory, name, about)
+
+
+def _unknown(place: Path) -> dict[str, Any]:
+    """Return what stands for a description that cannot be read: its process was killed, or the disk was full."""
+    try:
+        at = place.stat().st_mtime
+    except OSError:
+        at = time.time()  # it is being removed
+    days, _ = config.trash_limits()
+    return {"at": at, "operation": "", "cell": 0, "expires": at + days * _DAY}
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path, which anybody may have given, is one of a tree, and leads to nothing above it."""
+    return not {"", ".", ".."} & {*path.split("/")}
+
+
+def _holds(entry: Entry, path: str) -> bool:
+    try:
+        with entry.open(path) as (folder, name):
+            os.lstat(name, dir_fd=folder)
+    except OSError:
+        return False
+    return True
+
+
+def _walk(folder: int, path: str) -> Iterator[tuple[str, os.stat_result]]:
+    for name in sorted(os.listdir(folder)):
+        info, where = os.lstat(name, dir_fd=folder), f"{path}/{name}" if path else name
+        yield where, info
+        if stat.S_ISDIR(info.st_mode):
+            inner = open_folder(name, folder)
+            try:
+                yield from _walk(inner, where)
+            finally:
+                os.close(inner)
+
+
+@contextmanager
+def _made(top: int, path: list[str]) -> Iterator[int]:
+    """Open a folder of an entry, and make it if it does not exist."""
+    here = os.dup(top)
+    try:
+        for part in path:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o700, dir_fd=here)
+            inner = open_folder(part, here)
+            os.close(here)
+            here = inner
+        yield here
+    finally:
+        os.close(here)
+
+
+def _link(folder: int, name: str, parent: int, to: str) -> bool:
+    """Give a large file, which takes too long to copy, a name in an entry; return whether that is possible.
+
+    It is not renamed: open descriptors would show its new place, and not that it was removed.
+    """
+    try:
+        os.link(name, to, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
+    except FileExistsError:  # by a process that was killed before it could remove this
+        pass
+    except OSError:
+        return False  # another file system, for example
+    return True
+
+
+def _move_link(folder: int, name: str, parent: int, to: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.symlink(os.readlink(name, dir_fd=folder), to, dir_fd=parent)
+    os.unlink(name, dir_fd=folder)
+
+
+def _copy(folder: int, name: str, parent: int, to: str) -> None:
+    """Copy a file to an entry. If something still writes to it, it is copied again."""
+    source = open_file(name, folder)
+    try:
+        for _ in range(_TRIES):
+            before = os.fstat(source)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(to, dir_fd=parent)
+            target = create_file(to, parent)
+            try:
+                os.lseek(source, 0, os.SEEK_SET)
+                content.copy(source, target, _MOST_COPIED)
+                os.fchmod(target, before.st_mode & PERMISSIONS)
+                os.utime(target, ns=(before.st_mtime_ns, before.st_mtime_ns))
+            except BaseException:  # also an interrupt: leave no partial copy
+                os.unlink(to, dir_fd=parent)
+                raise
+            finally:
+                os.close(target)
+            after = os.fstat(source)
+            if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
+                return
+        os.unlink(to, dir_fd=parent)
+        raise OSError(errno.EBUSY, "something keeps writing to it")
+    finally:
+        os.close(source)

@@ -1,0 +1,413 @@
+"""Plans an undo from the contents of a workspace before and after the undone cells, whatever the other files are.
+
+A path that is as the cells have left it gets the content from before them. A path that somebody has changed since stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from cellblock.host.snapshots.beneath import open_file, open_folder, open_parent
+from cellblock.host.snapshots.content import TooLargeError, digest_of
+from cellblock.host.snapshots.entries import Entries
+from cellblock.host.snapshots.file import (
+    PERMISSIONS,
+    UNSEEN,
+    File,
+    Link,
+    changed_at,
+    changed_by,
+    facts,
+    is_kept,
+    is_seen,
+    pack,
+    seen,
+    was_seen,
+)
+from cellblock.host.snapshots.plan import Plan, in_the_way
+from cellblock.host.snapshots.times import Spans, changed_left_out, is_all_within
+from cellblock.host.snapshots.trash import Entry as TrashEntry
+from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Totals, Trashed, lasting, same, status_of
+
+
+class Interval(NamedTuple):
+    """What cells have done to a workspace.
+
+    Attributes:
+        before: The content before the cells.
+        after: The content after them.
+        spans: When they ran.
+    """
+
+    before: Folder
+    after: Folder
+    spans: Spans
+
+
+class UndoPlan(NamedTuple):
+    """The plan for an undo.
+
+    Attributes:
+        plan: The steps.
+        later: Paths that somebody else has changed since, and that stay.
+        impossible: Why something cannot be brought back; empty if everything can.
+        back: The parts of the workspace before the undo and after it, for a redo.
+    """
+
+    plan: Plan
+    later: list[str]
+    impossible: str
+    back: Interval
+
+
+class _Present:
+    """The workspace as it is, read path by path, and as it will be."""
+
+    def __init__(self, top: int) -> None:
+        self.now: dict[str, Entry | None] = {}
+        self.wanted: dict[str, Entry | None] = {}
+        self._top = top
+        self._listed: dict[str, list[str]] = {}
+        self._inner: dict[str, set[str]] = {}
+        """What will be in folders, as far as it was looked at."""
+
+    def get(self, path: str) -> Entry | None:
+        """Return what will be at a path."""
+        if path not in self.wanted:
+            self.now[path] = entry = self._read(path)
+            self._note(path, entry)
+        return self.wanted[path]
+
+    def _note(self, path: str, entry: Entry | None) -> None:
+        self.wanted[path] = entry
+        inner = self._inner.setdefault(path.rpartition("/")[0], set())
+        inner.discard(path) if entry is None else inner.add(path)
+
+    def put(self, path: str, entry: Entry | None) -> None:
+        """Note what shall be at a path."""
+        self.get(path)
+        self._note(path, entry)
+
+    def has_content(self, path: str) -> bool:
+        """Whether a folder will hold anything."""
+        if path not in self._listed:
+            self._listed[path] = self._names(path) if isinstance(self.now.get(path), Folder) else []
+        unknown = any(f"{path}/{name}" not in self.wanted for name in self._listed[path])
+        return unknown or bool(self._inner.get(path))
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            with open_parent(self._top, path) as (parent, name):
+                folder = open_folder(name, parent)
+            try:
+                return os.listdir(folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            return [""]  # it cannot be listed: it may hold anything
+
+    def _read(self, path: str) -> Entry | None:
+        try:
+            with open_parent(self._top, path) as (parent, name):
+                info = os.lstat(name, dir_fd=parent)
+                owner = info.st_uid, info.st_gid
+                if stat.S_ISDIR(info.st_mode):
+                    return _folder(info.st_mode & PERMISSIONS, owner, {})
+                if stat.S_ISLNK(info.st_mode):
+                    return Link(os.readlink(name, dir_fd=parent), owner, seen(info))
+        except OSError:
+            return None
+        if stat.S_ISREG(info.st_mode):
+            return pack(info, b"", info.st_size, seen(info))
+        return LeftOut("it is a FIFO, a socket or a device", folder=False, ours=True, changed=info.st_ctime_ns)
+
+    def is_as(self, path: str, known: Entry | None) -> bool:
+        """Return whether what will be at a path is the same as in a snapshot.
+
+        What nobody could look at, then or now, counts as the same: it is moved to the trash.
+        """
+        entry = self.get(path)
+        if entry is known or (isinstance(known, LeftOut) and known.closed):
+            return True
+        if isinstance(entry, Folder) and isinstance(known, Folder):
+            return entry.mode == known.mode
+        if isinstance(entry, LeftOut) and isinstance(known, LeftOut):
+            return entry.changed == known.changed
+        if not isinstance(entry, File) or not isinstance(known, File):
+            return same(entry, known)
+        if is_kept(entry):
+            return same(entry, known)
+        status = status_of(entry)
+        if status is not None and was_seen(known, status):
+            return True
+        if not is_kept(known):
+            return not is_seen(known) or status_of(known) == status
+        one, two = facts(entry), facts(known)
+        if (one.mode, one.mtime_ns, one.size) != (two.mode, two.mtime_ns, two.size):
+            return False
+        return self._digest(path, one.size) in (two.digest, None)
+
+    def _digest(self, path: str, size: int) -> bytes | None:
+        """Return the digest of a file; None if it cannot be read."""
+        try:
+            with open_parent(self._top, path) as (parent, name), _closing(open_file(name, parent)) as source:
+                return digest_of(source, size)[0]
+        except TooLargeError:
+            return b""
+        except OSError:
+            return None
+
+    def trees(self) -> tuple[Folder, Folder]:
+        """Return the parts of the workspace that change, as they are and as they will be."""
+        changes = {path for path, entry in self.wanted.items() if entry is not self.now[path]}
+        for path in [*changes]:
+            above = path
+            while above := above.rpartition("/")[0]:
+                self.get(above)
+                changes.add(above)
+        now: dict[str, Entry] = {path: entry for path in changes if (entry := self.now[path]) is not None}
+        wanted: dict[str, Entry] = {path: entry for path in changes if (entry := self.wanted[path]) is not None}
+        return tree(now), tree(wanted)
+
+
+def _closing(descriptor: int) -> closing[_Descriptor]:
+    return closing(_Descriptor(descriptor))
+
+
+class _Descriptor(int):
+    """A descriptor that `closing` closes."""
+
+    def close(self) -> None:
+        os.close(self)
+
+
+def tree(entries: dict[str, Entry]) -> Folder:
+    """Return a folder with these entries, given by their paths. What is in them is given, too."""
+    inner: dict[str, dict[str, Entry]] = {"": {}}
+    for path in sorted(entries, key=lambda path: -path.count("/")):
+        entry = entries[path]
+        if isinstance(entry, Folder):
+            entry = entry._replace(entries=Entries(inner.pop(path, {})), complete=True)
+        above, _, name = path.rpartition("/")
+        inner.setdefault(above, {})[name] = entry
+    return _folder(0, (0, 0), inner[""])
+
+
+def _folder(mode: int, owner: tuple[int, int], entries: dict[str, Entry]) -> Folder:
+    return Folder(mode, owner, Entries(entries), True, Totals(), UNSEEN)
+
+
+def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
+    """Plan an undo.
+
+    Args:
+        top: The workspace, opened.
+        intervals: What the cells have done, oldest first.
+
+    Raises:
+        SnapshotError: Something has to come back where somebody else has put something.
+    """
+    present, later, impossible = _Present(top), list[str](), _left_out_changed(top, intervals)
+    spans = [span for interval in intervals for span in interval.spans]
+    for interval in reversed(intervals):
+        want = dict[str, Entry | None]()
+        for path, before, after in changed(interval.before, interval.after):
+            if isinstance(before, LeftOut) and not before.closed and not before.lasting:
+                continue
+            if isinstance(after, LeftOut) and after.lasting and after.folder:
+                if before is None and present.get(path) is not None:
+                    if is_all_within(top, path, spans):
+                        present.now[path] = present.wanted[path] = after._replace(ours=True)
+                        want[path] = None
+                    else:
+                        later.append(path)
+            elif isinstance(after, LeftOut) and not after.lasting and not after.closed:
+                continue
+            elif interval.spans and _is_by_others(before, after, interval.spans):
+                # Somebody has saved it after a cell had ended, and before the next look.
+                if before is not None:
+                    later.append(path)
+            elif present.is_as(path, after) or (present.get(path) is None and before is not None):
+                want[path] = before
+            elif not present.is_as(path, before):
+                later.append(path)
+        _apply(present, want, later)
+    for path, entry in present.wanted.items():
+        if entry is not present.now[path] and (why := _why_impossible(path, entry)):
+            impossible = impossible or why
+            present.wanted[path] = present.now[path]
+    now, wanted = present.trees()
+    return UndoPlan(Plan(now, wanted), list(dict.fromkeys(later)), impossible, Interval(now, wanted, ()))
+
+
+def _is_by_others(before: Entry | None, after: Entry | None, spans: Spans) -> bool:
+    """Whether something was last changed between the cells, or after them.
+
+    What was last changed before them may have been moved by them, with its folder.
+    """
+    at = _changed_at(before, after)
+    return at >= min(began for began, _ in spans) and not any(began <= at <= ended for began, ended in spans)
+
+
+def _changed_at(before: Entry | None, after: Entry | None) -> int:
+    """Return when a path was last changed, by the clock of its file system; 0 if that is not known.
+
+    A folder that was there before says nothing: its time is that of the last change in it.
+    """
+    if isinstance(after, File):
+        return changed_by(after)
+    return changed_at(after.status) if isinstance(after, Link) or (isinstance(after, Folder) and before is None) else 0
+
+
+def _apply(present: _Present, want: dict[str, Entry | None], later: list[str]) -> None:
+    for path in sorted(want, key=lambda path: -path.count("/")):
+        entry, new = present.get(path), want[path]
+        if entry is None or (isinstance(entry, Folder) and isinstance(new, Folder)):
+            continue
+        if isinstance(entry, Folder) and present.has_content(path):
+            if new is not None:
+                raise in_the_way(path, "somebody else has put something into a folder in its place")
+            later.append(path)
+            want.pop(path)
+            continue
+        present.put(path, None)
+    for path in sorted((path for path, new in want.items() if new is not None), key=lambda path: path.count("/")):
+        new, above = want[path], path
+        while above := above.rpartition("/")[0]:
+            entry = present.get(above)
+            if entry is not None and not isinstance(entry, Folder):
+                raise in_the_way(path, f"somebody else has put something in the place of its folder {above[:200]!r}")
+            if entry is None:
+                present.put(above, _folder(0o755, (-1, -1), {}))
+        if isinstance(new, Folder):
+            old = present.get(path)
+            new = new._replace(entries=Entries({}), owner=old.owner if isinstance(old, Folder) else new.owner)
+            if isinstance(old, Folder) and old.mode == new.mode:
+                continue
+        present.put(path, new)
+
+
+def changed(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
+    """Yield the paths that differ between two contents, with what was there before and after; folders before their content.
+
+    If a folder could not be read afterwards, nothing in it is known: that is yielded for all of it.
+    """
+    inner = [one.entries for one in (before, after) if isinstance(one, Folder)]
+    names = inner[0].unlike(inner[1]) if len(inner) == 2 else inner[0]
+    unknown = after if isinstance(after, LeftOut) and after.closed else None
+    for name in sorted(names):
+        where = f"{path}/{name}" if path else name
+        old = before.entries.get(name) if isinstance(before, Folder) else None
+        new = after.entries.get(name) if isinstance(after, Folder) else unknown
+        if not _is_same(old, new):
+            yield where, old, new
+        if isinstance(old, Folder) or isinstance(new, Folder):
+            yield from changed(old, new, where)
+
+
+def _is_same(before: Entry | None, after: Entry | None) -> bool:
+    if isinstance(before, Folder) and isinstance(after, Folder):
+        return before.mode == after.mode
+    if isinstance(before, LeftOut) and isinstance(after, LeftOut):
+        return before == after
+    if isinstance(before, File) and isinstance(after, File) and is_kept(before) != is_kept(after):
+        return status_of(before) == status_of(after) is not None  # there was no time to read it once
+    return same(before, after)
+
+
+def _why_impossible(path: str, entry: Entry | None) -> str:
+    """Return why something cannot be made again; empty if it can."""
+    if isinstance(entry, File):
+        return "" if is_kept(entry) else why_unkept(path)
+    if isinstance(entry, LeftOut):
+        return why_unkept(path) if entry.closed else why_left_out(path, path)
+    return ""
+
+
+def why_unkept(path: str) -> str:
+    """Return why a change of a file whose content was not kept keeps a cell from being undone."""
+    return (
+        f"{path[:200]!r} has changed, and was not kept before: files of more than 64 MiB are "
+        "not, nor what cannot be read, or there was no time to read before the next cell"
+    )
+
+
+def _left_out_changed(top: int, intervals: Sequence[Interval]) -> str:
+    """Return why a folder that snapshots leave out, and that was there before, cannot be brought back; empty if it can."""
+    known = set[str]()
+    for number, interval in enumerate(intervals):
+        spans = [span for later in intervals[number:] for span in later.spans]
+        for path, entry in lasting(interval.before):
+            if path not in known and (found := changed_left_out(top, path, entry, spans)) is not None:
+                return why_left_out(path, found)
+            known.add(path)
+        known.update(path for path, _ in lasting(interval.after))  # made by the cells: removed, unless others have used it
+    return ""
+
+
+def why_left_out(left_out: str, path: str) -> str:
+    """Return why a change of something that snapshots leave out keeps a cell from being undone."""
+    if path == left_out:
+        return f"{path[:200]!r} has changed or was removed, and snapshots leave it out"
+    return f"{path[:200]!r} has changed, and snapshots leave out {left_out[:200]!r}"
+
+
+def plan_redo(top: int, back: Interval, trashed: Sequence[str]) -> UndoPlan:
+    """Plan the opposite of an undo: what is as the undo has left it becomes as it was before.
+
+    Args:
+        top: The workspace, opened.
+        back: The parts of the workspace before the undo and after it.
+        trashed: What the undo has moved to the trash.
+
+    Raises:
+        SnapshotError: Something has to come back where somebody else has put something.
+    """
+    present, later, want, impossible = _Present(top), list[str](), dict[str, Entry | None](), ""
+    held = {*trashed}
+    for path, before, after in changed(back.before, back.after):
+        if not present.is_as(path, after):
+            later.append(path)
+        elif before is None or isinstance(before, Folder):
+            want[path] = before
+        elif any(above in held for above in itertools.accumulate(path.split("/"), "{}/{}".format)):
+            want[path] = Trashed(path)
+        elif isinstance(before, Link) or (isinstance(before, File) and is_kept(before)):
+            want[path] = before
+        else:
+            impossible = impossible or f"{path[:200]!r} is no longer in the trash"
+    _apply(present, want, later)
+    now, wanted = present.trees()
+    return UndoPlan(Plan(now, wanted), later, impossible, Interval(now, wanted, ()))
+
+
+def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
+    """Plan to copy files and folders back from the trash. What is in their places is moved there.
+
+    Args:
+        top: The workspace, opened.
+        entry: The entry of the trash.
+        paths: The paths, folders before their content.
+
+    Raises:
+        SnapshotError: A folder is in the place of a file, or something else in that of a folder.
+    """
+    present, later, want = _Present(top), list[str](), dict[str, Entry | None]()
+    for path in paths:
+        with entry.open(path) as (folder, name):
+            is_folder = stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode)
+        there = present.get(path)
+        if not is_folder:
+            if isinstance(there, Folder):
+                raise in_the_way(path, "there is a folder in its place")
+            want[path] = Trashed(path)
+        elif there is None:
+            want[path] = _folder(0o755, (-1, -1), {})
+    _apply(present, want, later)
+    now, wanted = present.trees()
+    return UndoPlan(Plan(now, wanted), later, "", Interval(now, wanted, ()))
