@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cellblock.host.kernels.pairs import Instant
 from cellblock.host.kernels.past import _KEPT, Past
 from cellblock.model import HistoryEntry
 
@@ -17,7 +18,7 @@ def test_going_back_over_cells_that_were_forgotten_keeps_the_order() -> None:
     line = past.line
     for number in range(_KEPT, _KEPT + 5):
         past.add(entry(str(number)))
-    past.go_to(line, past.state)
+    past.go_to(line, past.state, Instant.before_changes())
     assert [cell.code for cell in past.present] == [str(number) for number in range(5, _KEPT)]
     assert [cell.code for cell in past.entries] == [str(number) for number in range(5, _KEPT + 5)]
     assert [cell.abandoned for cell in past.entries] == [False] * (_KEPT - 5) + [True] * 5
@@ -38,7 +39,7 @@ def test_a_state_has_its_number_again_after_going_back() -> None:
     line, state = past.line, past.state
     past.begin()
     assert past.state > state
-    past.go_to(line, state)
+    past.go_to(line, state, Instant.before_changes())
     assert past.state == state
     past.begin_anew()
     assert past.state > state
@@ -55,9 +56,9 @@ def test_going_back_past_a_reset_leaves_the_cells_between() -> None:
     past.add(entry("y = 1"))
     assert [cell.abandoned for cell in past.entries] == [False, False, False]
     later, after = past.line, past.state
-    past.go_to(line, state)
+    past.go_to(line, state, Instant.before_changes())
     assert [cell.abandoned for cell in past.entries] == [False, True, True]
-    past.go_to(later, after)
+    past.go_to(later, after, Instant.before_changes())
     assert [cell.abandoned for cell in past.entries] == [True, True, False]
 
 
@@ -72,7 +73,7 @@ def test_a_cell_tells_after_which_one_it_began() -> None:
     assert [run("a"), run("b")] == ["", "a"]
     line, state = past.line, past.state
     assert run("c") == "b"
-    past.go_to(line, state)
+    past.go_to(line, state, Instant.before_changes())
     later = Past()
     later.restore(past.saved(past.pairs))
     assert (later.after, [one.after for one in later.entries]) == ("b", ["", "a", "b"])

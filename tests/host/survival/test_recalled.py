@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cellblock.host.kernels.pairs import Instant
 from cellblock.host.kernels.past import Past
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.survival.recalled import Kept, LastCell, Recalled
@@ -44,7 +45,7 @@ def test_a_past_is_read_as_it_was_from_any_point_on(seed: int) -> None:
     for number in range(60):
         match chance.randrange(8):
             case 0 if lines:
-                past.go_to(*chance.choice(lines))
+                past.go_to(*chance.choice(lines), Instant.before_changes())
                 past.look(f"files {number}")
             case 1:
                 past.begin_anew()

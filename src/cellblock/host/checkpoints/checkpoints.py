@@ -18,6 +18,7 @@ from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
 from cellblock.host.checkpoints.undoing import Way, find_way, intervals_of, what_stays
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.family import Refusal
+from cellblock.host.kernels.pairs import Instant
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.snapshots.trash import Reason
@@ -465,8 +466,8 @@ class Checkpoints:
             files: As for `GoingBack`.
             arrive: As for `GoingBack`.
         """
-        move = GoingBack(checkpoint, self.resuming, self.automatic, self._cells.past, files, arrive=arrive)
-        self.begin_going(checkpoint.id, way)
+        began = self.begin_going(checkpoint.id, way)
+        move = GoingBack(checkpoint, self.resuming, self.automatic, self._cells.past, files, began, arrive=arrive)
         try:
             async with stopped(self._kernels.current):
                 await self._kernels.swap(move)
@@ -712,17 +713,18 @@ class Checkpoints:
             assert files is not None
             await self.files.restore(files, then, Reason("restore"))
 
-        move = (self.resuming, self.automatic, self._cells.past, None if files is None else bring)
+        began = Instant.before_changes()
+        move = (self.resuming, self.automatic, self._cells.past, None if files is None else bring, began)
         kernel = await GoingBack(checkpoint, *move, beginning=beginning).prepare()
-        self.go_to_memory_of(checkpoint)
+        self.go_to_memory_of(checkpoint, began)
         self.begin_with_line()
         return kernel
 
-    def go_to_memory_of(self, checkpoint: Checkpoint) -> None:
-        """Handle that the kernel continues from a checkpoint, while files stay as they are."""
+    def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
+        """Handle that the kernel continues from a checkpoint, while files stay as they are; see `Past.go_to`."""
         past = self._cells.past
         past.begun += 1
-        past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        past.go_to(checkpoint.moment.past, checkpoint.moment.state, began)
         if checkpoint.moment.copy.pending:
             past.goes_on_changing()
 
@@ -737,10 +739,17 @@ class Checkpoints:
         """Continue with the kernel of a killed process whose states are unknown."""
         self.ended = _ENDED
 
-    def begin_going(self, checkpoint: str, way: str) -> None:
-        """Record, before doing anything, that the session goes to another state; empty: to a fresh kernel."""
-        self.write("going", checkpoint, way)
+    def begin_going(self, checkpoint: str, way: str) -> Instant:
+        """Record, before doing anything, that the session goes to another state; return when.
+
+        Args:
+            checkpoint: The id of the checkpoint; empty: a fresh kernel.
+            way: Why; see `recalled.Way`.
+        """
+        began = Instant.before_changes()
+        self.write("going", checkpoint, way, began)
         self.record.settle()
+        return began
 
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to be started."""

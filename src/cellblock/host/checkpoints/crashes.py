@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.pairs import Instant
     from cellblock.host.kernels.past import Past
     from cellblock.host.launch.kernel_spec import DeathNotice
 
@@ -43,10 +44,10 @@ class States(Protocol):
     def all(self) -> list[Checkpoint]:
         """Return the usable ones, oldest first."""
 
-    def begin_going(self, checkpoint: str, way: str) -> None:
+    def begin_going(self, checkpoint: str, way: str) -> Instant:
         """Record, before doing anything, that the session goes to another state."""
 
-    def go_to_memory_of(self, checkpoint: Checkpoint) -> None:
+    def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
         """Handle that the kernel continues from a checkpoint, while files stay as they are."""
 
     def write(self, word: str, *rest: object) -> None:
@@ -134,14 +135,14 @@ class Crashes:
     async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
         """Make a kernel in place of one that has ended; None if that fails."""
         states = self._states
-        states.begin_going(checkpoint.id, "crash")
+        began = states.begin_going(checkpoint.id, "crash")
         try:
             kernel = await states.resuming.resume(checkpoint, notice=notice)
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             self.lost, self._why = restored.lost, f"{str(error).partition('. ')[0]}."
             return None
-        states.go_to_memory_of(checkpoint)
+        states.go_to_memory_of(checkpoint, began)
         states.automatic.forget_files()
         states.automatic.turn_ended()
         kernel.restored = restored

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.kernels.pairs import Instant
     from cellblock.host.kernels.past import Past
 
 
@@ -29,6 +30,7 @@ class GoingBack:
         automatic: AutomaticCheckpoints,
         past: Past,
         files: Callable[[Then], Awaitable[object]] | None,
+        began: Instant,
         *,
         beginning: Beginning | None = None,
         arrive: Callable[[], None] | None = None,
@@ -41,6 +43,7 @@ class GoingBack:
             automatic: The session's automatic checkpoints.
             past: Its history.
             files: Brings files back, and runs its argument before that is final; None to leave them as they are.
+            began: When the move began. Tasks of the state may change files before `commit`.
             beginning: As for `Resuming.resume`.
             arrive: Records that the session has that state, in place of `Past.go_to`.
         """
@@ -49,6 +52,7 @@ class GoingBack:
         self._automatic = automatic
         self._past = past
         self._files = files
+        self._began = began
         self._beginning = beginning
         self._arrive = arrive
         self._kernel: Kernel | None = None
@@ -77,7 +81,7 @@ class GoingBack:
             self._arrive()
         else:
             branch = self._automatic.pairs_of_branch(moment.history, moment.state)
-            self._past.go_to(moment.past, moment.state, branch, tasks=moment.copy.pending)
+            self._past.go_to(moment.past, moment.state, self._began, branch, tasks=moment.copy.pending)
         if moment.copy.pending:
             self._past.goes_on_changing()
         self._automatic.gone_to(self._checkpoint)

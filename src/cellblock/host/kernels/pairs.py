@@ -177,6 +177,8 @@ class Pairs:
         left = [*takewhile(lambda pair: pair.state > cut, reversed(self.pairs))][::-1]
         self.pairs = self.pairs[: len(self.pairs) - len(left)]
         if branch := [*branch]:
+            if (last := branch[-1]).after is None:  # the present files count as those after it, also what going there writes
+                branch[-1] = last._replace(spans=(*last.spans, Span(at)))
             self.pairs += branch
             self.origin = min(self.origin, cut)
         elif not (known or self.pairs or self.latest):

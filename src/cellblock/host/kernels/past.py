@@ -192,17 +192,20 @@ class Past:
         self.pairs.clear(state)
         self.record.write("anew", state)
 
-    def go_to(self, line: Iterable[Numbered], state: int, branch: Iterable[Pair] = (), *, tasks: bool = False) -> None:
+    def go_to(
+        self, line: Iterable[Numbered], state: int, began: Instant, branch: Iterable[Pair] = (), *, tasks: bool = False
+    ) -> None:
         """Move to another state.
 
         Args:
             line: The cells that led to that state; possibly of another session.
             state: The number of that state.
+            began: When the move began.
             branch: The pairs that led to it from the last state in common, if that is another session's. Their snapshots
                 belong to this session from now on.
             tasks: Whether tasks go on there.
         """
-        self._go_to([*line], state, Instant.before_changes(), [*branch], tasks)
+        self._go_to([*line], state, began, [*branch], tasks)
 
     def _go_to(self, line: Sequence[Numbered], state: int, at: Instant, branch: Sequence[Pair], tasks: bool) -> None:
         self.record.write("go to", self.written_line(line), state, at, branch, tasks)

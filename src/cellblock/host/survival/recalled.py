@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from cellblock.host.kernels.pairs import Instant
 from cellblock.host.kernels.past import Numbered, Past
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ class Going(NamedTuple):
     Attributes:
         checkpoint: The id of the target checkpoint; empty: a fresh kernel.
         way: The reason: ``undo`` and ``restore`` also restore files.
+        began: When it was about to.
     """
 
     checkpoint: str
     way: Way
+    began: Instant
 
 
 class LastCell(NamedTuple):

@@ -97,7 +97,7 @@ class Takeover:
                 past.abandon(cell.number for cell in past.line)
             self._checkpoints.begin_anew(kernel)
         elif (state := recalled.states.get(going.checkpoint)) is not None:
-            self._checkpoints.past.go_to(state.past, state.kept.state, tasks=state.kept.pending)
+            self._checkpoints.past.go_to(state.past, state.kept.state, going.began, tasks=state.kept.pending)
             if state.kept.pending:
                 self._checkpoints.past.goes_on_changing()
             self._checkpoints.automatic.forget_files()
