@@ -298,7 +298,7 @@ async def test_keys_that_are_old_enough_are_forgotten(tmp_path: Path, monkeypatc
     monkeypatch.setattr("cellblock.service.store.journal.MAX_EXECUTIONS", 1)
     monkeypatch.setattr("cellblock.service.store.journal._TRIM_EVERY", 1)
     monkeypatch.setattr("cellblock.service.store.journal._AGE_EVERY", 0.0)
-    monkeypatch.setattr("cellblock.service.store.journal._numbers", _Numbers())  # another test may have opened one of the future
+    monkeypatch.setattr("cellblock.service.store.journal._numbers", _Numbers())  # other tests use later ones
     with closing(NamedStore(tmp_path)) as store:
         for number in range(5):
             run(store.journal, "s", f"{number}")
