@@ -503,6 +503,7 @@ class Checkpoints:
         if redo is not None:
             redo.cells, redo.reverted = cells, reverted
             self._redos.add(redo)
+            self.rewrite()
         return self._undone(cells, reverted, left, self.outside(way.since))
 
     async def _go_back(self, way: Way, line: Sequence[Numbered], *, partial: bool) -> tuple[Reverted | None, str]:
@@ -546,7 +547,10 @@ class Checkpoints:
     # -- taking an undo back -------------------------------------------------------------------------------------------
 
     def _prepare_redo(self, target: Checkpoint | None, present: Checkpoint | None) -> Redo | None:
-        """Set aside what takes an undo back, before it begins; None if the present state has no checkpoint."""
+        """Set aside what takes an undo back, before it begins; None if the present state has no checkpoint.
+
+        The record keeps them until the undo is done: if this host is killed meanwhile, the next one may stay in this state.
+        """
         if present is None or self._wanted.tier.wrapped:
             return None
         state = self.fresh_state if target is None else target.moment.state
@@ -554,7 +558,6 @@ class Checkpoints:
         for checkpoint in (present, *later):
             if checkpoint in self._kept:
                 self._kept.remove(checkpoint)
-        self.rewrite()
         pairs = self.past.pairs.copied(self.files.hold)
         pairs.release = self.files.drop
         return Redo(present, later, pairs, (self._fresh, self.ended), [], self.past.begun)
