@@ -219,7 +219,7 @@ with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:
         if isinstance(data, bytes):
             # What this very cell has read is found as well: it has the brackets of its own source around it.
             hits += [line for at in re.finditer(re.escape(bytes(reversed(bytes(reversed(wanted))))), data) if data[at.start() - 7:at.start()] == b'-yranac'[::-1]]
-[len(hits), 'CANARY' in os.environ, 'CANARY' in read('/proc/self/environ'), len(read('/proc/self/environ'))]
+[len(hits), 'CANARY' in os.environ, 'CANARY' in read('/proc/self/environ'), read('/proc/self/environ')]
 """
-        assert await value(session, code) == [0, False, False, 0]
+        assert await value(session, code) == [0, False, False, "GLIBC_TUNABLES=glibc.malloc.hugetlb=1\0"]
     assert held

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from cellblock.host import Host
 from cellblock.launch.zygote import hugepages
+from checkpoint_sessions import value
 
 
 def test_memory_holds_what_it_held() -> None:
@@ -34,3 +37,11 @@ def test_where_there_are_none_nothing_happens(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", None)
     hugepages.collapse()
+
+
+async def test_large_blocks_of_a_kernel_have_huge_pages(zygote_host: Host) -> None:
+    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("this machine has no huge pages")
+    code = "block = b'x' * (64 << 20)\nint(open('/proc/self/smaps_rollup').read().split('AnonHugePages:')[1].split()[0])"
+    async with zygote_host.session() as session:
+        assert int(await value(session, code)) >= 32 << 10

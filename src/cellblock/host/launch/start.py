@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cellblock.host.descriptors import Child, process_ended
+from cellblock.launch.zygote.boot import ENVIRONMENT
 
-_NO_ENVIRONMENT: dict[str, str] = {}
 _PATIENCE = 5.0
 """Seconds that a process may take to exit."""
 
@@ -65,8 +65,7 @@ class Direct:
             stdin=control.fileno(),
             stdout=stderr,
             stderr=stderr,
-            # Nothing of the host's environment may be visible in a kernel, not even in /proc/self/environ.
-            env=_NO_ENVIRONMENT,
+            env=ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
