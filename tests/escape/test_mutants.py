@@ -125,7 +125,6 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "22 the environment": mutant(
         f"{HERE}channel.py::test_the_hosts_environment_and_memory_are_not_in_the_session",
-        Edit("host/launch/start.py", "ENVIRONMENT", '__import__("os").environ.copy()'),
         Edit("launch/zygote/boot.py", "ENVIRONMENT", "dict(os.environ)"),
     ),
     "23 addresses": mutant(
