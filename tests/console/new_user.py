@@ -1,7 +1,7 @@
-"""A new user's way from a clone to the first approval that is decided in the console, by the commands of the README alone.
+"""A new user's way from a clone to the first approval that is decided in the console, by documented commands alone.
 
-``python tests/console/new_user.py`` clones this checkout, does what the README says, with headless Chromium as the person, and
-prints how long each step took. It needs the extra ``clients``, and an index from which pip installs.
+``python tests/console/new_user.py`` clones this checkout, does what README.md and docs/starting.md say, with headless Chromium
+as the person, and prints how long each step took. It needs the extra ``clients``, and an index from which pip installs.
 """
 
 # The types of what it uses are known only where the extra "clients" is installed.
@@ -39,15 +39,15 @@ class Steps:
         self._last = now
 
 
-def written(readme: str) -> dict[str, str]:
-    """Return the commands that the README tells a new user: what makes the environment, the first cell, and what asks."""
+def written(readme: str, starting: str) -> dict[str, str]:
+    """Return what README.md and docs/starting.md tell a new user: the installation, the first cell, and the first decision."""
     shells = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)
     install, first = shells[0].strip().splitlines()
-    console = readme[readme.index("## The console") :]
+    console = starting[starting.index("**A first decision**") :]
     opens = re.search(r"`(cellblock console)` opens", console)
     asks = re.search(r"```sh\n(cellblock exec .*?)\n```", console)
-    keys = re.search(r"press `(.)` and `(.)` in the page", console)
-    assert None not in (opens, asks, keys), "the README says it in other words"
+    keys = re.search(r"press `(.)`\s+and\s+`(.)`\s+in\s+the\s+page", console)
+    assert None not in (opens, asks, keys), "docs/starting.md has other words"
     found = {"install": install, "first": first.partition("#")[0].strip(), "console": opens[1], "asks": asks[1]}
     return found | {"keys": keys[1] + keys[2]}
 
@@ -78,7 +78,7 @@ def go() -> float:
         steps = Steps()
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         steps.done("the clone")
-        readme = written((clone / "README.md").read_text())
+        readme = written((clone / "README.md").read_text(), (clone / "docs" / "starting.md").read_text())
         began = time.monotonic()
         processes: list[subprocess.Popen[str]] = []
         try:

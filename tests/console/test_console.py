@@ -116,7 +116,7 @@ def test_a_thousand_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_new_user_decides_within_two_minutes() -> None:
-    """By the commands of the README alone, in a clone of what is committed."""
+    """By the commands of README.md and docs/starting.md alone, in a clone of what is committed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(HERE / "new_user.py")],
         capture_output=True,
