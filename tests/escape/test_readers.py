@@ -20,8 +20,8 @@ from cellblock.fronts.gateway.options import GatewayOptions
 
 pytestmark = pytest.mark.slow
 
-MOMENT = 0.5
-"""Processor time that a turn of the loop may take here: ten times the promise, as a busy processor is slower. Each of these
+MOMENT = 0.2
+"""Processor time that a turn of the loop may take here: four times the promise, as a busy processor is slower. Each of these
 inputs took a second or more when it was parsed without limits."""
 
 
