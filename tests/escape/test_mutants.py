@@ -125,7 +125,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "22 the environment": mutant(
         f"{HERE}channel.py::test_the_hosts_environment_and_memory_are_not_in_the_session",
-        Edit("launch/zygote/boot.py", "ENVIRONMENT", "dict(os.environ)"),
+        Edit("walls/sandbox/ground.py", "ENVIRONMENT", '__import__("os").environ.copy()'),
     ),
     "23 addresses": mutant(
         f"{EGRESS}23_addresses_in_binary", Edit("walls/egress/addresses.py", "objection_to", "return None")

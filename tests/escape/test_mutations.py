@@ -358,7 +358,7 @@ CODE: dict[str, Change] = {
     ),
     "47 new luck": Change(Edit("launch/init/specialise.py", "reseed", "pass"), DRAW, "differ", "same"),
     "22 the environment is empty": Change(
-        Edit("launch/zygote/boot.py", "ENVIRONMENT", '{"CANARY": "x"}'), "'CANARY' in read('/proc/self/environ')", False, True,
+        Edit("walls/sandbox/ground.py", "ENVIRONMENT", '{"CANARY": "x"}'), "'CANARY' in read('/proc/self/environ')", False, True,
     ),
 }  # fmt: skip
 

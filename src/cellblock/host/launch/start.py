@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cellblock.host.descriptors import Child, process_ended
-from cellblock.launch.zygote.boot import ENVIRONMENT
+from cellblock.walls.sandbox.ground import ENVIRONMENT
 
 _PATIENCE = 5.0
 """Seconds that a process may take to exit."""

@@ -9,9 +9,6 @@ import sys
 
 EXIT_TOO_OLD = 64
 EXIT_REFUSED = 67
-# Nothing of the host's environment may be visible in a kernel, not even in /proc/self/environ. The C library reads the setting
-# at a program's start: blocks of at least 2 MiB get huge pages, so that the time of a fork does not grow with them.
-ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too old for annotations, to tell them so
@@ -35,7 +32,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     if sys.argv[2] not in ("none", "native", "landlock", "entered"):
         sys.exit("boot.py cannot prepare %r" % sys.argv[2])  # rather than start kernels without it
     if sys.argv[2] == "native":
-        from cellblock.walls.sandbox.ground import Ground
+        from cellblock.walls.sandbox.ground import ENVIRONMENT, Ground
 
         # Before anything else: a process with threads cannot enter a user namespace, and libraries start threads.
         try:
