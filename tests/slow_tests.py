@@ -1,7 +1,7 @@
 """Prints a table of slow tests: what they protect, how many there are, and how long they took.
 
-    .venv/bin/python -m pytest -m slow -p processor_time
-    .venv/bin/python tests/slow_tests.py [build/processor-time.jsonl]
+.venv/bin/python -m pytest -m slow -p processor_time
+.venv/bin/python tests/slow_tests.py [build/processor-time.jsonl]
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_the_page_shows_what_was_written_down() -> None:
     assert report.short_table(report.own(data), report.PEERS) in page
 
 
-@pytest.mark.parametrize("title", (*report.DEFAULT, *report.PEERS))
+@pytest.mark.parametrize("title", [*report.DEFAULT, *report.PEERS])
 def test_each_row_of_the_page_is_one_figure_with_a_value(title: str) -> None:
     assert [figure.title for figure in FIGURES].count(title) == 1
     (row,) = [row for row in report.own(report.read(ROOT / "bench" / "results" / "latest.json")) if row.figure.title == title]

@@ -30,9 +30,7 @@ def nothing_left_behind() -> None:
 
 def table() -> dict[int, list[str]]:
     """Return the tests of each attack."""
-    return {
-        int(row[1]): re.findall("`([^`]+)`", row[3]) for row in map(ROW.fullmatch, DOCUMENT.read_text().splitlines()) if row
-    }
+    return {int(row[1]): re.findall("`([^`]+)`", row[3]) for row in map(ROW.fullmatch, TABLE.read_text().splitlines()) if row}
 
 
 @functools.cache
@@ -55,11 +53,11 @@ def test_every_attack_has_tests_that_exist(number: int) -> None:
 def test_every_attack_belongs_to_a_promise_of_the_threat_model() -> None:
     rows = [line.strip("| ").split(" | ") for line in THREAT_MODEL.read_text().splitlines() if line.startswith("| ")]
     cells = [row[-1] for row in rows if re.fullmatch(r"\d[\d, –]*", row[-1])]
-    named = {number for cell in cells for part in cell.split(", ") for number in numbers(part)}
+    named = {number for cell in cells for part in cell.split(", ") for number in meant_by(part)}
     assert named == {*ATTACKS}
 
 
-def numbers(part: str) -> range:
+def meant_by(part: str) -> range:
     """Return the attacks that ``7`` or ``7–9`` means."""
     first, _, last = part.partition("–")
     return range(int(first), int(last or first) + 1)
