@@ -182,7 +182,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="cellblock-growth-") as place:
             points += asyncio.run(measure(isolate, sorted(options.counts), Path(place)))
     print(table(points))
-    report.insert(options.out / "docs" / "measurements.md", table(points), "growth")
+    report.insert(options.out / "docs" / "performance.md", table(points), "growth")
     (options.out / "bench" / "results" / "growth.json").write_text(
         json.dumps({"machine": report.machine(), "points": points}, indent=1) + "\n"
     )

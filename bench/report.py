@@ -15,23 +15,32 @@ from bench.systems import NAMES, TITLES
 NOTHING: Mapping[str, Any] = {"runs": [], "figures": [], "floor": []}
 """What is written down before anything is measured."""
 
-SHORT = (
+DEFAULT = (
+    "sandboxed kernel to first result, p50",
+    "sandboxed kernel to first result, pandas + matplotlib, p50",
+    "sandboxed kernels per second, 4 at once",
+    "checkpoint, bare, p50",
+    "restore to first result, bare, p50",
+    "undo to first result, bare, p50",
+    "`kill -9` in a cell to the next cell's result, p50",
+    "8 branches, each answering, p50",
+    "files: undo in a workspace of 10,000 files, 3 changed, p50",
+    "named sessions: 100 adopted after SIGKILL of the daemon",
+)
+"""The titles of the figures of sandboxed sessions that docs/performance.md shows, in its order."""
+
+PEERS = (
     "new kernel to first result, p50",
     "new kernel to first result, pandas + matplotlib, p50",
-    "sandboxed kernel to first result, p50",
     "round trip of `x = 1`, p50",
     "streamed, lines of 80",
     "idle kernel, PSS, 100 alive",
     "kernels per second, 4 at once",
-    "sandboxed kernels per second, 4 at once",
     "1,000 kernels alive, round trip p99",
     "cold start: a program that runs one cell",
     "late at its deadline, `time.sleep`",
-    "checkpoint, bare, p50",
-    "restore to first result, bare, p50",
-    "`kill -9` in a cell to the next cell's result, p50",
-    "files: undo in a workspace of 10,000 files, 3 changed, p50",
     "named sessions: `execute` of `x = 1` through the daemon, p50",
+    "named sessions: `get_or_create` of a new one, sandboxed, p50",
     "`exec` on the command line, daemon warm, whole process, p50",
     "REST: `execute` of `x = 1` on a kept connection, p50",
     "REST: executions per second, 32 clients (KernelBox: 8)",
@@ -39,7 +48,7 @@ SHORT = (
     "1,000 tool calls, gathered; ipybox: one by one",
     "MCP server: a cell of `x = 1`, p50",
 )
-"""The titles of the figures that docs/performance.md shows, in its order; docs/measurements.md has all of them."""
+"""The titles of the figures that docs/performance.md compares with those of other packages, in its order."""
 
 
 def machine() -> dict[str, Any]:
@@ -89,14 +98,15 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def short_table(rows: Sequence[Row]) -> str:
-    """Return the figures that people choose by as a Markdown table.
+def short_table(rows: Sequence[Row], wanted: Sequence[str]) -> str:
+    """Return some figures as a Markdown table, without targets and rounds.
 
     Args:
-        rows: All figures; those named in `SHORT` are shown, in its order.
+        rows: All figures.
+        wanted: The titles of those to show, in order.
     """
     titles = [row.figure.title for row in rows]
-    shown = [rows[titles.index(title)] for title in SHORT if title in titles]
+    shown = [rows[titles.index(title)] for title in wanted if title in titles]
     peers = [name for name in NAMES if name != "cellblock" and any(name in row.values for row in shown)]
     lines = [
         _line(["", "unit", "cellblock", *(TITLES[name] for name in peers)]),
@@ -123,7 +133,7 @@ def floor_table(rows: Sequence[Row]) -> str:
 
 
 def tables(data: Mapping[str, Any]) -> str:
-    """Return all that a page shows of `bench/results/latest.json`.
+    """Return all that `bench/results/latest.json` has, as Markdown.
 
     Args:
         data: What is written there.

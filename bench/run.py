@@ -160,7 +160,9 @@ def main() -> None:
     file, chart = folder / "latest.json", (options.out or ROOT / "docs") / "performance.png"
     whole = not (options.only or options.system or options.report)
     data = dict(report.NOTHING) if whole else report.read(file)
-    if not options.report:
+    if options.report:
+        print(report.tables(data))
+    else:
         machine = report.machine()
         if data.get("machine", machine) != machine:
             sys.exit(f"{file} is of another machine or Python: measure everything, or write elsewhere, with --out")
@@ -173,8 +175,9 @@ def main() -> None:
         report.write(file, data)
     report.draw(chart, data["machine"], report.own(data))
     if not options.out:
-        report.insert(ROOT / "docs" / "measurements.md", report.tables(data))
-        report.insert(ROOT / "docs" / "performance.md", report.short_table(report.own(data)))
+        page = ROOT / "docs" / "performance.md"
+        report.insert(page, report.short_table(report.own(data), report.DEFAULT), "default")
+        report.insert(page, report.short_table(report.own(data), report.PEERS), "peers")
     print(f"written: {os.path.relpath(file)}, {os.path.relpath(chart)}")
 
 

@@ -1,6 +1,6 @@
 """Clients run cells in many sessions over HTTP for minutes: what grows meanwhile, and what is lost, doubled or out of order.
 
-python bench/soak.py                                        ten minutes, 50 sessions, 32 clients; writes docs/measurements.md
+python bench/soak.py                                        ten minutes, 50 sessions, 32 clients; writes docs/performance.md
 python bench/soak.py --minutes 0.2 --sessions 4 --clients 4 a look
 
 Each client takes a session at random, and sends it a cell that prints, with an idempotency key. Each session counts its
@@ -267,7 +267,7 @@ def main() -> None:
     print(table(soaked))
     for wrong in soaked["wrong"][:20]:
         print(wrong)
-    report.insert(options.out / "docs" / "measurements.md", table(soaked), "soak")
+    report.insert(options.out / "docs" / "performance.md", table(soaked), "soak")
     kept: dict[str, Any] = {"machine": report.machine(), "soak": soaked}
     (options.out / "bench" / "results" / "soak.json").write_text(json.dumps(kept, indent=1) + "\n")
 

@@ -6,7 +6,7 @@ Usage: python -m bench.tokens [DIRECTORY]
 
 DIRECTORY keeps what is installed for it (npm and pip; by default bench/.tokens). The tokenizer is `@anthropic-ai/tokenizer`,
 an npm package that brings its data along. Servers whose program cannot be installed here are left out, and named. The figures
-are written to bench/results/tokens.json, and docs/measurements.md shows them.
+are written to bench/results/tokens.json, and docs/performance.md shows them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Writes the table of slow tests in docs/testing.md: what they protect, how many there are, and how long they took.
+"""Prints a table of slow tests: what they protect, how many there are, and how long they took.
 
-    .venv/bin/python -m pytest -m slow -p processor_time
-    .venv/bin/python tests/slow_tests.py [build/processor-time.jsonl]
-
-Without measured times, the table keeps those that it has.
+.venv/bin/python -m pytest -m slow -p processor_time
+.venv/bin/python tests/slow_tests.py [build/processor-time.jsonl]
 """
 
 from __future__ import annotations
@@ -17,14 +15,6 @@ from collections import defaultdict
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "testing.md"
-BEGIN, END = "<!-- slow tests -->\n", "<!-- end -->\n"
-_ROW = re.compile(r"^\| `([^`]+)` \| (\d+) \| ([^|]+) \| (.*) \|$", re.MULTILINE)
-
-
-def rows() -> dict[str, tuple[str, str]]:
-    """Return the number of tests and the seconds of each file in the table."""
-    return {name: (count, seconds) for name, count, seconds, _ in _ROW.findall(PAGE.read_text())}
 
 
 def purpose(file: str) -> str:
@@ -50,14 +40,12 @@ def timed(report: str) -> dict[str, float]:
 
 
 def main(*reports: str) -> None:
-    """Write the table."""
-    before, times = rows(), timed(reports[0]) if reports else {}
-    lines = ["| tests | slow | s | what they protect |\n", "|---|---|---|---|\n"]
+    """Print the table."""
+    times = timed(reports[0]) if reports else {}
+    print("| tests | slow | s | what they protect |\n|---|---|---|---|")
     for name, count in sorted(counted().items()):
-        seconds = f"{times[name]:.0f}" if name in times else before.get(name, ("", "–"))[1]
-        lines.append(f"| `{name}` | {count} | {seconds} | {purpose(name)} |\n")
-    start, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{start}{BEGIN}{''.join(lines)}{END}{rest.partition(END)[2]}")
+        seconds = f"{times[name]:.0f}" if name in times else "–"
+        print(f"| `{name}` | {count} | {seconds} | {purpose(name)} |")
 
 
 if __name__ == "__main__":

@@ -104,21 +104,23 @@ def test_a_part_takes_the_place_of_what_it_has_measured_anew(tmp_path: Path) -> 
 
 def test_the_page_shows_what_was_written_down() -> None:
     data = report.read(ROOT / "bench" / "results" / "latest.json")
-    assert report.tables(data) in (ROOT / "docs" / "measurements.md").read_text()
-    assert report.short_table(report.own(data)) in (ROOT / "docs" / "performance.md").read_text()
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert report.short_table(report.own(data), report.DEFAULT) in page
+    assert report.short_table(report.own(data), report.PEERS) in page
 
 
-@pytest.mark.parametrize("title", report.SHORT)
-def test_each_row_of_the_short_table_is_one_figure_with_a_value(title: str) -> None:
+@pytest.mark.parametrize("title", [*report.DEFAULT, *report.PEERS])
+def test_each_row_of_the_page_is_one_figure_with_a_value(title: str) -> None:
     assert [figure.title for figure in FIGURES].count(title) == 1
     (row,) = [row for row in report.own(report.read(ROOT / "bench" / "results" / "latest.json")) if row.figure.title == title]
     assert "cellblock" in row.values
 
 
 def test_the_short_table_has_neither_targets_nor_rounds() -> None:
-    figure = replace(COST, title=report.SHORT[0])
+    figure = replace(COST, title="another cost")
     results: Results = {"step": {"cellblock": [{"ms": [3.0]}, {"ms": [5.0]}], "ipybox": [{"ms": [100.0]}]}}
-    shown = report.short_table([*judged(results), *rows([figure], values([figure], results, "2026-11-21"), NAMES)])
+    every = [*judged(results), *rows([figure], values([figure], results, "2026-11-21"), NAMES)]
+    shown = report.short_table(every, ["another cost"])
     assert shown.splitlines()[2:] == [f"| {figure.title} | ms | **4** | 100 (25×) |"]
 
 

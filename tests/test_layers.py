@@ -10,7 +10,6 @@ import ast
 import functools
 import gc
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -565,12 +564,6 @@ def test_what_is_allowed_is_not_found(tmp_path: Path, module: str, code: str) ->
 
 def test_the_host_knows_the_exit_code_that_it_may_not_import() -> None:
     assert launcher._EXIT_TOO_OLD == boot.EXIT_TOO_OLD
-
-
-def test_the_page_of_modules_is_up_to_date() -> None:
-    script = ARCHITECTURE.parent / "site" / "modules.py"
-    made = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
-    assert made == (ARCHITECTURE.parent / "modules.md").read_text(), "python docs/site/modules.py > docs/modules.md"
 
 
 def test_the_table_for_contributors_names_what_exists() -> None:

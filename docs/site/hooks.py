@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from pages import modules, requests, wire
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -21,10 +22,12 @@ _GUIDES = (
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Have the README as the first page, and the changes as another one."""
+    """Add the README as the first page, the changes, and the pages that are generated from the code."""
     for source, name in _GENERATED.items():
         text = _PICTURE.sub(r"![\1](\2)", (ROOT / source).read_text())
         files.append(File.generated(config, name, content=_LINK.sub(lambda link: _link(link, ""), text)))
+    for name, made in (("modules", modules), ("messages", wire), ("requests", requests)):
+        files.append(File.generated(config, f"reference/{name}.md", content=made()))
     return files
 
 

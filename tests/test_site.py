@@ -1,0 +1,52 @@
+"""The pages of the site that are generated from the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from cellblock.operations import OPERATIONS
+from cellblock.wire import control, copies, messages, programs, sandbox
+from cellblock.wire.datagrams import Incoming
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "docs" / "site"))
+
+import pages  # type: ignore[import-not-found]  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def rows(page: str) -> list[list[str]]:
+    """Return the cells of all rows of tables in a page."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+
+
+def test_every_module_is_listed_with_what_it_does() -> None:
+    shown = [(name, text) for name, text in (row for row in rows(pages.modules()) if len(row) == 2) if name.startswith("`")]
+    assert len(shown) == len([*(ROOT / "src" / "cellblock").rglob("*.py")])
+    assert [name for name, text in shown if not text] == []
+
+
+def test_every_message_is_listed_with_its_fields() -> None:
+    incoming = [one for module in (control, copies, programs) for one in vars(module).values() if isinstance(one, Incoming)]
+    kinds: list[Any] = [*get_args(messages.ToWorker), *get_args(messages.ToHost), *get_args(sandbox.Step)]
+    kinds += [kind for one in incoming for kind in one.kinds.values()]
+    page = pages.wire()
+    for kind in kinds:
+        assert pages._table([("name", kind)]).partition("| `name` ")[2] in page, kind
+
+
+def test_every_request_is_listed_with_its_fields() -> None:
+    page = pages.requests()
+    for name, kind in OPERATIONS.items():
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        fields = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # it is a dataclass
+        assert [row[0].strip("`") for row in rows(section)[2:]] == fields
