@@ -24,7 +24,7 @@ from gateways import own_gateway, token
 from mcp_clients import connect, run, text
 from processes import eventually
 
-HISTORIES = 40
+HISTORIES = 15
 NAMES = ("a", "b", "d/c")
 WRITE = "import os\nos.makedirs('d', exist_ok=True)\nopen({path!r}, 'w').write({content!r})\nx = {content!r}"
 WAIT = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.005)\n"
