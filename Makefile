@@ -23,7 +23,7 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
-.PHONY: help all-groups console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site bench clean
+.PHONY: help all-groups console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site dist workflows bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
@@ -44,6 +44,8 @@ help:
 	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
 	@echo 'make console    build the page of the console from console/ (npm)'
 	@echo 'make site       the documents as a site, in build/site'
+	@echo 'make dist       build the package of the last commit in dist/ twice, and check it'
+	@echo 'make workflows  check the workflows of GitHub Actions, without running them'
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
 define environment
@@ -184,6 +186,22 @@ console/node_modules/.package-lock.json: console/package-lock.json
 
 console: console/node_modules/.package-lock.json
 	@cd console && node build.mjs
+
+# Without the package, which is installed as a wheel to try it.
+.venv-publish/publish.stamp: override VENV := .venv-publish
+.venv-publish/publish.stamp: pyproject.toml
+	$(environment)
+	@$(UV) --group publish
+	@touch $@
+
+dist: .venv-publish/publish.stamp
+	@.ci/dist
+
+WORKFLOWS := $(wildcard .github/workflows/*.yml)
+workflows: .venv-publish/publish.stamp
+	@.venv-publish/bin/zizmor --quiet --offline --pedantic .github
+	@.venv-publish/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	@.venv-publish/bin/check-jsonschema --quiet --builtin-schema custom.github-workflows-require-timeout $(WORKFLOWS)
 
 site: $(VENV)/docs.stamp
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
