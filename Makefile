@@ -1,7 +1,7 @@
 # Each target sets up .venv by itself. It needs Python 3.11 or newer, git and make; srt and npm need what .ci/install installs.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN = $(VENV)/bin
 
 # How many processes share the tests; 0 runs them one after the other. More than cores: tests wait most of the time.
 WORKERS ?= 3
@@ -9,9 +9,9 @@ WORKERS ?= 3
 TESTS ?=
 # Tests start hundreds of interpreters, which compile everything again where this is set.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
-UV := $(BIN)/uv pip install --quiet --native-tls --python $(BIN)/python
-PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
+PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
+UV = $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
+PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 # The seed of the sample of mutants in slow tests: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
 QUICK := not slow and not srt and not npm and not clients and not ray
@@ -23,7 +23,7 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
-.PHONY: help all-extras console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site bench clean
+.PHONY: help all-groups console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site dist workflows bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
@@ -44,14 +44,20 @@ help:
 	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
 	@echo 'make console    build the page of the console from console/ (npm)'
 	@echo 'make site       the documents as a site, in build/site'
+	@echo 'make dist       build the package of the last commit in dist/ twice, and check it'
+	@echo 'make workflows  check the workflows of GitHub Actions, without running them'
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
-# Install the package with some extras. By uv, as pip takes minutes for what uv installs in seconds. It is compiled on all cores;
-# files that cannot be compiled are templates.
-define install
+define environment
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(PIP) --upgrade pip uv
-	@$(UV) --editable '.[$(1)]'
+endef
+
+# Install the package with dependency groups and an extra. By uv, as pip takes minutes for what uv installs in seconds. It is compiled
+# on all cores; files that cannot be compiled are templates.
+define install
+	$(environment)
+	@$(UV) --editable '.$(2:%=[%])' $(1:%=--group %)
 	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|pip|setuptools)/' $(VENV)/lib || true
 	@touch $@
 endef
@@ -62,7 +68,7 @@ endef
 
 $(VENV)/examples.stamp: pyproject.toml
 	@echo 'Setting up $(VENV) for the examples; this takes half a minute, once.'
-	$(call install,examples)
+	$(call install,,examples)
 
 $(VENV)/test.stamp: pyproject.toml
 	@echo 'Setting up $(VENV) for the tests; this takes less than a minute, once.'
@@ -76,15 +82,13 @@ $(VENV)/slow.stamp: $(VENV)/test.stamp
 	$(call install,slow)
 	@touch $(VENV)/types.stamp
 
-# What site, slow, ray and clients need, by one installation instead of four. Quick tests come first, as they need only the extra test.
-COMMA := ,
-ALL_EXTRAS := slow$(COMMA)ray$(COMMA)clients$(COMMA)docs
+# What site, slow, ray and clients need, by one installation instead of four. Quick tests come first, as they need only the group test.
 $(VENV)/all.stamp: $(VENV)/test.stamp
-	$(call install,$(ALL_EXTRAS))
+	$(call install,slow clients docs,ray)
 	$(install_bash_kernel)
 	@touch $(addprefix $(VENV)/,types.stamp slow.stamp ray.stamp clients.stamp docs.stamp)
 
-all-extras: $(VENV)/all.stamp
+all-groups: $(VENV)/all.stamp
 
 # In an environment of its own: .venv may be where somebody has installed cellblock, and uses it.
 demo:
@@ -118,7 +122,7 @@ srt: $(VENV)/slow.stamp
 	$(call run,srt)
 
 $(VENV)/ray.stamp: $(VENV)/test.stamp
-	$(call install,ray)
+	$(call install,,ray)
 
 # One after the other: three nodes of Ray take both cores, and tests kill what others would be using.
 ray: WORKERS := 0
@@ -144,11 +148,12 @@ frameworks: $(VENV)/test.stamp
 
 # They take several GB; less with a build of torch for the processor alone, where there is one: TORCH='torch==2.13.0+cpu'
 TORCH ?= torch
+.venv-libraries/libraries.stamp: override VENV := .venv-libraries
 .venv-libraries/libraries.stamp: pyproject.toml
-	@echo 'Setting up .venv-libraries; this takes some minutes, once.'
-	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore '$(TORCH)'
-	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --editable '.[libraries]'
+	@echo 'Setting up $(VENV); this takes some minutes, once.'
+	$(environment)
+	@$(PIP) '$(TORCH)'
+	@$(PIP) --editable . --group libraries
 	@touch $@
 
 libraries: .venv-libraries/libraries.stamp
@@ -181,6 +186,22 @@ console/node_modules/.package-lock.json: console/package-lock.json
 
 console: console/node_modules/.package-lock.json
 	@cd console && node build.mjs
+
+# Without the package, which is installed as a wheel to try it.
+.venv-publish/publish.stamp: override VENV := .venv-publish
+.venv-publish/publish.stamp: pyproject.toml
+	$(environment)
+	@$(UV) --group publish
+	@touch $@
+
+dist: .venv-publish/publish.stamp
+	@.ci/dist
+
+WORKFLOWS := $(wildcard .github/workflows/*.yml)
+workflows: .venv-publish/publish.stamp
+	@.venv-publish/bin/zizmor --quiet --offline --pedantic .github
+	@.venv-publish/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	@.venv-publish/bin/check-jsonschema --quiet --builtin-schema custom.github-workflows-require-timeout $(WORKFLOWS)
 
 site: $(VENV)/docs.stamp
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

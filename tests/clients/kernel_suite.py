@@ -1,6 +1,6 @@
 """What jupyter_kernel_test asks of a kernel; ``python -m unittest kernel_suite`` runs it."""
 
-# The types of what it uses are known only where the extra "clients" is installed.
+# The types of what it uses are known only where the group "clients" is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Drives JupyterLab in a browser: ``lab.py GATEWAY TOKEN DIRECTORY``. It runs in a process of its own."""
 
-# The types of what it uses are known only where the extra "clients" is installed.
+# The types of what it uses are known only where the group "clients" is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations

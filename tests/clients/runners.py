@@ -1,6 +1,6 @@
 """Runs a notebook by nbclient or papermill, and jupyter_server's gateway client: ``runners.py WHICH URL TOKEN DIR``."""
 
-# The types of what it uses are known only where the extra "clients" is installed.
+# The types of what it uses are known only where the group "clients" is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A new user's way from a clone to the first approval that is decided in the console, by documented commands alone.
 
 ``python tests/console/new_user.py`` clones this checkout, does what README.md and docs/starting.md say, with headless Chromium
-as the person, and prints how long each step took. It needs the extra ``clients``, and an index from which pip installs.
+as the person, and prints how long each step took. It needs the group ``clients``, and an index from which pip installs.
 """
 
-# The types of what it uses are known only where the extra "clients" is installed.
+# The types of what it uses are known only where the group "clients" is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A browser with the console in it, for the programs of this directory. It reaches nothing but this machine."""
 
-# The types of what it uses are known only where the extra "clients" is installed.
+# The types of what it uses are known only where the group "clients" is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a person does in the console, and what attackers try: `main` plays what standard input names."""
 
-# The types of what it uses are known only where the extra "clients" is installed.
+# The types of what it uses are known only where the group "clients" is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations

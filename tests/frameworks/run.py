@@ -92,7 +92,8 @@ def python_of(release: str) -> Path:
         print(f"Setting up {place.name}; this takes less than a minute, once.", flush=True)
         uv: list[str | Path] = [sys.executable, "-m", "uv"]
         subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", interpreter_for(release), place], check=True)
-        ours: list[str | Path] = ["--editable", f"{ROOT}[frameworks]", "--requirement", HERE / f"{release}.txt"]
+        ours: list[str | Path] = ["--editable", ROOT, "--group", f"{ROOT / 'pyproject.toml'}:frameworks"]
+        ours += ["--requirement", HERE / f"{release}.txt"]
         ours += ["--override", HERE / "overrides.txt"] if release.startswith("forced") else []
         subprocess.run([*uv, "pip", "install", "--quiet", "--python", place / "bin" / "python", *ours], check=True)
         stamp.write_text(wanted)

@@ -109,7 +109,7 @@ class Project:
 
     def install(self, *how: str) -> None:
         """Install the clone."""
-        pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--native-tls", "--python", f"{self.venv}/bin/python"]
+        pip = [sys.executable, "-m", "uv", "pip", "install", "-q", "--system-certs", "--python", f"{self.venv}/bin/python"]
         subprocess.run([*pip, "--reinstall-package", "cellblock", *how], check=True, cwd=self.clone)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
