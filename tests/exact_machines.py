@@ -115,7 +115,9 @@ class ExactMachine(SessionMachine):
         assert len(undone.cells) == cells
         # What a crashed cell has changed stays, and is named. So is what somebody else has saved before the files after a cell
         # were looked at: the cell may have changed it before.
-        assert undone.files_left == "" or any(undone.files_left.startswith(repr(name)) for name in self.others)
+        # A folder stays for a file of theirs in it.
+        named = {*self.others, *(name.rpartition("/")[0] for name in self.others)} - {""}
+        assert undone.files_left == "" or any(undone.files_left.startswith(repr(name)) for name in named), undone.files_left
         left, gone = {*self.states[-1].line}, self.states[-cells:]
         del self.states[-cells:]
         target = self.states[-1]

@@ -114,8 +114,9 @@ class FilesMachine(SessionMachine):
             assert len(undone.cells) == cells
         to = max(reversed(found), key=lambda one: (len(one.line), one.files is not None)) if found else Kept((), self.first)
         assert len(undone.cells) == len(self.line) - len(to.line)
-        # What somebody else, or a crashed cell, has changed stays, and is named.
-        named = any(undone.files_left.startswith(repr(name)) for name in self.others)
+        # What somebody else, or a crashed cell, has changed stays, and is named; so does a folder for it.
+        may_stay = {*self.others, *(name.rpartition("/")[0] for name in self.others)} - {""}
+        named = any(undone.files_left.startswith(repr(name)) for name in may_stay)
         assert (undone.files_left == "" or named) == (to.files is not None)
         # What is missing comes back; what somebody else has changed stays, also what they wrote between these cells.
         names = {name for name in NAMES if name not in self.files or self.changed_by.get(name, 0) in {*self.line} - {*to.line}}
