@@ -23,7 +23,7 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
-.PHONY: help all-groups console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site dist workflows bench clean
+.PHONY: help all-groups console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site dist workflows bench escape-benchmark clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
@@ -47,6 +47,7 @@ help:
 	@echo 'make dist       build the package of the last commit in dist/ twice, and check it'
 	@echo 'make workflows  check the workflows of GitHub Actions, without running them'
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
+	@echo 'make escape-benchmark   the same attacks from inside of several sandboxes, and the tables in docs/escape-benchmark.md'
 
 define environment
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -209,6 +210,11 @@ site: $(VENV)/docs.stamp
 # To measure a part: make bench ONLY=sandbox ROUNDS=1. Its figures replace the older ones in bench/results/.
 bench: $(VENV)/test.stamp
 	@$(BIN)/python bench/run.py $(if $(ONLY),--only "$(ONLY)") $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# Sandlock is a Python package, of which there is none for some machines. What else is compared must be in PATH.
+escape-benchmark: $(VENV)/test.stamp
+	@$(UV) sandlock || true
+	@$(BIN)/python bench/escape/run.py
 
 clean:
 	rm -rf build $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

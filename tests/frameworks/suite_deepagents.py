@@ -72,6 +72,11 @@ def test_the_agent_of_the_page() -> None:
     check_agent("deepagents", model=model)
 
 
+def test_the_tool_of_the_page() -> None:
+    model = Scripted(responses=[calls(tool="run_python", code="6 * 7"), AIMessage("It is 42.")])
+    check_agent("LangChain and LangGraph", model=model)
+
+
 def test_commands_have_a_timeout_that_models_know(sandbox: CellblockSandbox) -> None:
     stopped = sandbox.execute("echo before; sleep 60", timeout=1)
     assert stopped.exit_code == 124

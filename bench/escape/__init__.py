@@ -1,0 +1,1 @@
+"""A benchmark of sandboxes: one suite of attacks, run by the same programs in each of them."""
