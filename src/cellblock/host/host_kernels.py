@@ -310,17 +310,14 @@ class Kernels:
         return self._family(remains.launcher, remains.first, remains.ends.group)
 
     def family_connected(self, family: Family) -> None:
-        """See `FamilyObserver`."""
         self.families.add(family)
         self.launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
         self._keeper.family_made(family)
 
     def family_changed(self, family: Family) -> None:
-        """See `FamilyObserver`."""
         self._keeper.family_made(family)
 
     def family_closed(self, family: Family) -> None:
-        """See `FamilyObserver`."""
         self.families.discard(family)
         self._connected.pop(family.number, None)
         self._keeper.family_gone(family)

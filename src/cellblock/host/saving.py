@@ -105,7 +105,6 @@ class Saving:
         self.loaded: LoadReport | None = None
 
     async def save(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> SaveReport:
-        """See `Session.save`."""
         present, path = self._cells.past.present, as_path(path)
         if (remote := RemoteFile.at(path)) is None:
             return await _save(self._ends, SavedFile(path), present, workspace=workspace, timeout=timeout)
@@ -177,7 +176,6 @@ class Saving:
         left_out += [LeftOut(path, reason) for path, reason in found]
 
     async def load(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> LoadReport:
-        """See `Session.load`."""
         return await self._load(path, workspace=workspace, timeout=timeout)
 
     async def load_missing(

@@ -28,7 +28,6 @@ class _Selector(selectors.PollSelector):
     woken = False
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """See `selectors.PollSelector`."""
         events = super().select(timeout)
         for key, _ in events:
             if key.fd != self.own:

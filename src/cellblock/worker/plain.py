@@ -76,7 +76,6 @@ class _Reader(HTMLParser):
         return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See `HTMLParser`."""
         if tag in _HIDDEN:
             self._hidden += 1
         elif tag == "table" and self._rows is None:
@@ -103,7 +102,6 @@ class _Reader(HTMLParser):
             self._end_line()
 
     def handle_endtag(self, tag: str) -> None:
-        """See `HTMLParser`."""
         if tag in _HIDDEN:
             self._hidden = max(self._hidden - 1, 0)
         elif tag == "table" and self._rows is not None:
@@ -122,7 +120,6 @@ class _Reader(HTMLParser):
             self._end_line()
 
     def handle_data(self, data: str) -> None:
-        """See `HTMLParser`."""
         if not self._hidden:
             self._line += data if self._literal else _BLANKS.sub(" ", data)
 

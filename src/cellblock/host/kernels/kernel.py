@@ -496,15 +496,12 @@ class Kernel(ControlObserver):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def violated(self, what: str) -> None:
-        """See `ControlObserver`."""
         self._condemn(what)
 
     def measured(self, used: int, copies: int, excess: str) -> None:
-        """See `ControlObserver`."""
         self.memory.check(used, copies, excess)
 
     def unblocked(self, message: Unblocked) -> None:
-        """See `ControlObserver`."""
         self.family.idling.unblocked(message)
 
     def _condemn(self, why: str) -> None:

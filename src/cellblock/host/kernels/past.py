@@ -216,7 +216,7 @@ class Past:
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
         for cell in line:
             self._cells[cell.number] = _marked(cell, abandoned=False)
-        self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
+        self._cells = dict(sorted(self._cells.items()))  # forgotten or other sessions' cells may be out of order
         self._line = [cell.number for cell in line]
         self._forget()
         if not branch and cut == state and not self.pairs.knows(state):

@@ -97,7 +97,6 @@ class ForkServer:
                 loop.remove_writer(control.fileno())
 
     def launch(self, number: int, setup: Setup) -> Ends:
-        """See `Launcher`."""
         if self._control is None:
             raise LaunchError(f"the fork server has ended{quote(self._stderr.text())}")
         # The zygote prepares a spare process, in a control group that it was given before; each request brings the next group.
@@ -188,7 +187,6 @@ class ForkServer:
             self._may_send.set()
 
     def kill(self, number: int) -> None:
-        """See `Launcher`."""
         if self._control is None:
             return  # every init ends with its zygote
         try:
@@ -210,11 +208,9 @@ class ForkServer:
             return False
 
     def packages(self, number: int) -> str | None:
-        """See `Launcher`."""
         return None if self._process is None else self._boot.starter.packages(self._process)
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
-        """See `Launcher`."""
         while self._control is not None and number not in self._failures:
             before = len(self._failures)
             self._on_readable()
@@ -225,7 +221,6 @@ class ForkServer:
         return died(cause, status, said or self._stderr.text())
 
     async def close(self) -> None:
-        """See `Launcher`."""
         self._say_goodbye()
         self._close_control()
         if self._ready is not None:

@@ -57,7 +57,6 @@ class UnderSrt:
         """The directory of each srt, by its process id."""
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
-        """See `Starter`."""
         command = srt.where("srt")
         if command is None:
             raise SandboxError("the srt command is gone")
@@ -91,7 +90,6 @@ class UnderSrt:
         return process
 
     def terminate(self, process: Started) -> None:
-        """See `Starter`."""
         _signal(process, signal.SIGTERM)
 
     async def end(self, process: Started) -> None:
@@ -105,7 +103,6 @@ class UnderSrt:
         await asyncio.to_thread(remove_place, self._directories.pop(process.pid))
 
     def packages(self, process: Started) -> str | None:
-        """See `Starter`."""
         return f"{self._directories[process.pid]}/packages"
 
 

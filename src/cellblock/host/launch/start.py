@@ -59,7 +59,6 @@ class Direct:
     command: str | None = None
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
-        """See `Starter`."""
         return subprocess.Popen(
             arguments,
             stdin=control.fileno(),
@@ -71,16 +70,13 @@ class Direct:
         )
 
     def terminate(self, process: Started) -> None:
-        """See `Starter`."""
         process.send_signal(signal.SIGTERM)
 
     async def end(self, process: Started) -> None:
-        """See `Starter`."""
         if not await process_ended(process, timeout=_PATIENCE):
             process.kill()
             await process_ended(process, timeout=_PATIENCE)
         process.poll()
 
     def packages(self, process: Started) -> str | None:
-        """See `Starter`."""
         return None

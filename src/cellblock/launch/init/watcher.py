@@ -184,7 +184,6 @@ class _Confined(_Start):
     """Starts a program from a watcher that has its confinement already."""
 
     def start(self) -> tuple[int, int | None, int | None]:
-        """See `_Start`."""
         wanted, place = self._wanted, self._around.workspace
         what: Failed = "cwd"
         try:
@@ -210,7 +209,6 @@ class _Open(_Start):
     """Starts a program from a watcher that is not confined: a fork of it is."""
 
     def start(self) -> tuple[int, int | None, int | None]:
-        """See `_Start`."""
         master, terminal = None, None
         if self._wanted.terminal is not None:
             try:

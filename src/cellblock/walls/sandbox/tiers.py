@@ -107,11 +107,9 @@ class Native:
     connects_processes = True
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
         return probe.unsupported() or probe.forbidden()
 
     def fit(self, policy: Policy) -> Policy:
-        """See `Tier.fit`."""
         return fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
@@ -143,13 +141,11 @@ class Landlock:
     connects_processes = False
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
         from cellblock.walls.linux import landlock  # late: few programs need it
 
         return "; ".join(landlock.missing())
 
     def fit(self, policy: Policy) -> Policy:
-        """See `Tier.fit`."""
         if policy.network.allow or policy.network.ask:
             raise InvalidInputError(
                 "isolate='landlock' has no network: without a network namespace nothing can confine a session to the hosts "
@@ -164,13 +160,11 @@ class Landlock:
         return fit(policy, names_can_be_held=False)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
-        """See `Tier.complete`."""
         from cellblock.walls.linux import landlock
 
         return replace(setup, policy=_as_data(policy), landlock=landlock.version())
 
     def packages(self, place: str) -> str:
-        """See `Tier.packages`."""
         return place
 
 
@@ -192,7 +186,6 @@ class Srt:
     connects_processes = False
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
         return "; ".join(srt.missing())
 
     def fit(self, policy: Policy) -> Policy:
@@ -201,7 +194,6 @@ class Srt:
         return policy.checked() if isinstance(policy, srt.SrtPolicy) else fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
-        """See `Tier.complete`."""
         return srt.complete(setup, policy, facts)
 
     def packages(self, place: str) -> str:
@@ -227,7 +219,6 @@ class Unsandboxed:
     connects_processes = True
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
         return None
 
     def fit(self, policy: Policy) -> Policy:
@@ -235,11 +226,9 @@ class Unsandboxed:
         return fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
-        """See `Tier.complete`."""
         return setup
 
     def packages(self, place: str) -> str:
-        """See `Tier.packages`."""
         return place
 
 

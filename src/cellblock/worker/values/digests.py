@@ -93,7 +93,6 @@ class _Pickler(pickle.Pickler):
         self._met: set[int] = set()
 
     def reducer_override(self, value: Any) -> Any:
-        """See `pickle.Pickler`."""
         if isinstance(value, (FunctionType, type)) and value.__module__ == "__main__":
             if id(value) in self._met:
                 return str, (value.__qualname__,)
