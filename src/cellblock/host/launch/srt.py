@@ -45,7 +45,7 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(
 
 
 class UnderSrt:
-    """See `cellblock.host.launch.start.Starter`."""
+    """A starter of launcher processes under srt."""
 
     command: str | None = "srt"
 
