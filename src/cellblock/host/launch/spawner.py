@@ -16,7 +16,7 @@ from cellblock.wire.datagrams import encode_control
 
 
 class Spawner:
-    """Starts a fresh interpreter for every kernel, for systems where forking a loaded one is not safe."""
+    """A launcher that starts a fresh interpreter for every kernel, for systems where forking a loaded one is not safe."""
 
     def __init__(self, boot: Boot) -> None:
         self._boot = boot
@@ -28,13 +28,13 @@ class Spawner:
         return True
 
     def begin(self) -> None:
-        """See `Launcher`. There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     async def start(self, timeout: float) -> None:
-        """See `Launcher`."""
+        """Do nothing: there is nothing to prepare."""
 
     async def room(self, timeout: float) -> None:
-        """See `Launcher`. Each kernel has a process of its own, so there is no queue."""
+        """Do nothing: each kernel has its own process, so there is no queue."""
 
     def sees(self, directory: str) -> bool:
         return True
@@ -59,7 +59,7 @@ class Spawner:
     def kill(self, number: int) -> None:
         process = self._processes.get(number)
         if process is not None and process.poll() is None:
-            # On Linux, SIGTERM alone would do; elsewhere, nothing else ends what init leaves behind.
+            # On Linux, SIGTERM alone would suffice. Elsewhere, nothing else ends what init leaves behind.
             self._boot.starter.terminate(process)
 
     def packages(self, number: int) -> str | None:
