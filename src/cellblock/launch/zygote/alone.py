@@ -61,7 +61,7 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
 
 
 def _guard(init: int, handover: socket.socket, host: int | None, control: int | None, places: str | None) -> NoReturn:
-    """Stand between the host, which knows this process, and an init in its own namespaces. They end together."""
+    """Connect the lifetimes of the host, which knows this process, and an init in its own namespaces."""
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
     kept = processes.move_high(handover.detach())
