@@ -126,7 +126,10 @@ class KernelObjects:
         return counted, hidden
 
     def _many_in_flight(self) -> bool:
-        """Whether this user has many descriptors in unreceived messages: a process with a low limit can send no more."""
+        """Return whether this user has many descriptors in unreceived messages.
+
+        A process with a low limit can then send no more.
+        """
         if not self._apart and os.geteuid() == 0:
             return True  # unknown: root outside of user namespaces has no limit
         if self._pair is None:
