@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Control characters of both sets (a single C1 character can start a sequence), characters that change the direction of text,
-# so that it reads differently, line ends that only some programs know, and lone surrogates, which cannot be written.
+# Control characters of both sets (a single C1 character can start a sequence). Characters that change the direction of text,
+# so that it reads differently. Line ends that only some programs know. Lone surrogates, which cannot be written.
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _STEERING_IN_LINES = re.compile(_STEERING.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 

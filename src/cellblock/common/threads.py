@@ -29,12 +29,7 @@ class Threads(ThreadPoolExecutor):
 
 
 def run_aside(work: Callable[[], object], name: str) -> None:
-    """Run a function in a new thread, or in this one if none can be started.
-
-    Args:
-        work: The function.
-        name: The thread's name.
-    """
+    """Run a function in a new thread, or in this one if none can be started."""
     try:
         threading.Thread(target=work, name=name).start()
     except RuntimeError:  # the system has no room for a thread, or Python is about to end

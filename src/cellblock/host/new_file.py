@@ -45,9 +45,6 @@ class NewFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Validate the path. `open` creates the file.
 
-        Args:
-            path: Its final path.
-
         Raises:
             InvalidInputError: The path is a directory.
         """

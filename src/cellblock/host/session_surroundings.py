@@ -55,8 +55,8 @@ def resolve_for(
 ) -> ResolvedOptions:
     """Resolve the options of a session, which may be a branch with its own files.
 
-    A session from a checkpoint gets the options of the checkpoint's session, even if this program's directory has changed,
-    because a kernel stays in its sandbox.
+    A session from a checkpoint gets the options of the checkpoint's session, because a kernel stays in its sandbox. That holds
+    even if this program's directory has changed.
 
     Args:
         host: Its host.

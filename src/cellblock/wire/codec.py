@@ -24,7 +24,7 @@ MAX_INTEGER = 2**63
 
 
 class Most(NamedTuple):
-    """In `Annotated`: the largest integer of a field (none is negative), its longest text in characters, or its most items."""
+    """The limit of a field, in `Annotated`: maximum integer (none is negative), characters, or number of items."""
 
     value: int
 

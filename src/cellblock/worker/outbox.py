@@ -1,8 +1,8 @@
 """Sends the output of a kernel, in order: text as frames, displays and answers.
 
-A single line is sent at once. In a burst, lines are collected for up to 10 ms, because a frame for each of a million lines
-would cost more than the lines. A small thread then sends the rest, and ends after the burst, so that an idle kernel has one
-thread and can be forked.
+A single line is sent at once. In a burst, lines are collected for up to 10 ms: a frame for each of a million lines would cost
+more than the lines. A small thread then sends the rest, and ends after the burst, so that an idle kernel has one thread and
+can be forked.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class CellError:
 
 
 class Shell(NotebookShell):
-    """The shell of one kernel: outputs through the outbox, keeps nothing on disk, has no terminal and no threads."""
+    """The shell of one kernel. It outputs through the outbox, writes nothing to disk, and has no terminal and no threads."""
 
     displayhook_class = Hook
     display_pub_class = Publisher

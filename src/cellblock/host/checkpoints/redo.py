@@ -59,11 +59,7 @@ class Redos:
         self._all.append(redo)
 
     def last(self, begun: int) -> Redo:
-        """Return the last undo.
-
-        Raises:
-            CheckpointError: There is none.
-        """
+        """Return the number of undos that can be reverted, given the number of begun cells. Drop the others."""
         if not self.count(begun):
             raise CheckpointError("there is no undo to take back: redo works until the next cell begins")
         redo = self._all[-1]

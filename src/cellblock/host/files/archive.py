@@ -1,9 +1,9 @@
 """A tar reader without I/O for untrusted archives: bytes in, members and their data out, `FilesError` for everything else.
 
-`tarfile` is not used: its reader loads extended headers of any size into memory, has looped forever on negative sizes, follows
-sparse maps and hard links, and differs between Python releases. Its filters judge a member by paths that may have another
-meaning when they are used. Only its decoder of a single header block is used, which is pure. Only files and folders are
-accepted, which is all that `pack` creates.
+`tarfile` is not used. Its reader loads extended headers of any size into memory, has looped forever on negative sizes, and
+follows sparse maps and hard links. It differs between Python releases. Its filters judge a member by paths that may have
+another meaning when they are used. Only its decoder of a single header block is used, which is pure. Only files and folders
+are accepted, which is all that `pack` creates.
 """
 
 from __future__ import annotations

@@ -115,12 +115,7 @@ def on_missing_module(name: str | None, message: str, *, installs: bool) -> str:
 
 
 def on_kept_name(name: str | None, message: str) -> str:
-    """Return advice for an exception; empty unless it concerns a protected file.
-
-    Args:
-        name: The exception's class.
-        message: Its message.
-    """
+    """Return advice for an exception; empty unless it concerns a protected file."""
     if name not in _ERRORS or (match := _PATH.fullmatch(message)) is None:
         return ""
     for path in filter(None, match.groups()):

@@ -30,10 +30,6 @@ class Answerers:
     async def run(self, function: Callable[[P], T], prompt: P) -> T:
         """Call a function in a thread and return its result.
 
-        Args:
-            function: The function.
-            prompt: Its argument.
-
         Raises:
             StateError: Too many calls have not returned.
         """

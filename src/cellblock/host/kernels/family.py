@@ -90,7 +90,7 @@ class FamilyObserver(Protocol):
     """An observer of families with copies."""
 
     def family_connected(self, family: Family) -> None:
-        """Handle that the first copy is about to be created."""
+        """Handle the first copy, before it is created."""
 
     def family_changed(self, family: Family) -> None:
         """Handle the assignment of a port."""

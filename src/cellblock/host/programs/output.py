@@ -55,9 +55,6 @@ class Output:
         """Wait for output from a position on, and return it; empty when there will be no more.
 
         Output before the position counts as taken. The `offset` of the first piece shows whether output was dropped.
-
-        Args:
-            since: The position.
         """
         self.take_before(since)
         while not self.finished and self.end <= since:

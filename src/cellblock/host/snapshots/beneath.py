@@ -124,7 +124,7 @@ def _renameat2(*arguments: int | bytes) -> int:
 
 
 def set_mode(name: str, directory: int, mode: int) -> None:
-    """Set a folder's permissions, whatever they are. Its other mode bits are unchanged."""
+    """Set a folder's permissions. Its other mode bits are unchanged."""
     held = enter_folder(name, directory)
     try:
         other = stat.S_IMODE(os.fstat(held).st_mode) & ~PERMISSIONS

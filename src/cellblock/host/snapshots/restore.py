@@ -1,7 +1,7 @@
 """Applies a plan to a workspace atomically, even if the process is killed meanwhile.
 
-Everything new is first created in a staging folder in the workspace, and everything to be removed is moved there, so that each
-step is one rename. The journal lists the steps before the first one is done.
+Everything new is first created in a staging folder in the workspace. Everything to be removed is moved there. So each step is
+one rename. The journal lists the steps before the first one is done.
 """
 
 from __future__ import annotations
@@ -53,11 +53,7 @@ class Rescued:
     """
 
     def __init__(self, top: int) -> None:
-        """Start without files.
-
-        Args:
-            top: The open workspace.
-        """
+        """Start without files."""
         self._top = top
         self.files: dict[str, str] = {}
 
@@ -149,10 +145,6 @@ def restore(
 
 def recover(top: int, journal: Journal) -> bool:
     """Finish the restore of a killed process. Later changes are kept.
-
-    Args:
-        top: The open workspace.
-        journal: The locked journal.
 
     Returns:
         Whether there was a restore to finish.

@@ -112,11 +112,7 @@ class Watch:
         return bool(self._due) or not self._complete
 
     def end(self, root: Folder) -> None:
-        """End an examination of everything that `begin` returned.
-
-        Args:
-            root: The result.
-        """
+        """End an examination of everything that `begin` returned."""
         if not self._complete:
             found = {*_paths(root, "")}
             for path in [path for path in self._numbers if path not in found]:

@@ -94,7 +94,7 @@ class SessionKeeper:
         return None
 
     def settled(self) -> None:
-        """Handle that the session has a kernel, which ends the takeover."""
+        """End the takeover, because the session has a kernel."""
 
     def relabel(self, label: str) -> None:
         """Change the session's label."""

@@ -83,7 +83,7 @@ def fork() -> int:
 
 
 def block_signals() -> None:
-    """Block all signals but SIGKILL and SIGSTOP before a fork, whatever its handlers are."""
+    """Block all signals but SIGKILL and SIGSTOP before a fork."""
     _prctl(_GET_NAME, _name)
     _dumpable.value = _prctl(_GET_DUMPABLE)
     _syscall(*_MASK, _EVERY_SIGNAL, _mask, _OF_MASK)

@@ -1,11 +1,11 @@
 """Watches one background program: starts it, signals its whole tree, and reports how it ended.
 
-Each running program has its own watcher, a fork of init. Orphans of the program become its children, so that it finds all of
-them whatever they do, and none of other programs or of the kernel. It runs no code of the session.
+Each running program has its own watcher, a fork of init. Orphans of the program become its children. So it always finds all of
+them, and none of other programs or of the kernel. It runs no code of the session.
 
-There are two kinds. A confined watcher has applied the confinement to itself, so that it can start programs without a fork of
-Python, in a third of the time. It hides from them. An open watcher forks, and the fork confines itself: for terminals, for the
-files helper, and for Landlock sandboxes, where a confined process does not see its children.
+There are two kinds. A confined watcher has applied the confinement to itself. It starts programs without a fork of Python, in
+a third of the time, and hides from them. An open watcher forks, and the fork confines itself: for terminals, for the files
+helper, and for Landlock sandboxes, where a confined process does not see its children.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS
 def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
     """Run a single session without a zygote, with the handover socket as standard input.
 
-    The worker is forked before anything but this module is loaded, and imports IPython itself, so that libraries that do not
+    The worker is forked before anything but this module is loaded, and imports IPython itself. So libraries that do not
     survive a fork (mostly macOS's system libraries) are not forked.
     """
     with socket.socket(fileno=os.dup(0)) as handover:

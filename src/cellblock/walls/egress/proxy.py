@@ -164,11 +164,8 @@ class EgressProxy:
 def environment(port: int) -> dict[str, str]:
     """Return the variables that make programs use a proxy on this port of their loopback interface.
 
-    ALL_PROXY also names the proxy by HTTP, although it supports SOCKS5: httpx reads that variable even if it has better ones,
-    and fails to start with ``socks5h://`` in it if it is old or an optional package is missing.
-
-    Args:
-        port: The listener's port.
+    ALL_PROXY also names the proxy by HTTP, although it supports SOCKS5. httpx reads that variable even if it has better ones.
+    With ``socks5h://`` in it, an old httpx, or one without an optional package, fails to start.
     """
     proxy = f"http://127.0.0.1:{port}"
     values = {

@@ -1,6 +1,6 @@
 """The system calls of a worker: the policy as data, and the BPF program that enforces it.
 
-An allowlist, close to the one that container runtimes share (the Open Container Initiative's default), without calls that a
+An allowlist, close to the default of the Open Container Initiative, which container runtimes share. It excludes calls that a
 data science kernel does not need but exploits do. Unlisted calls do not exist (ENOSYS), so that the C library falls back to
 older ones. Known dangerous calls are refused (EPERM), so that the code gets an accurate answer.
 """

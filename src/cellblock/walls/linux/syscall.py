@@ -18,10 +18,6 @@ for _name in ("syscall", "prctl", "unshare", "umount2"):
 def call(name: str, *arguments: Any) -> int:
     """Make a system call.
 
-    Args:
-        name: Its name.
-        arguments: Its arguments.
-
     Raises:
         OSError: It failed.
     """

@@ -87,11 +87,7 @@ class PackageMirror:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def options(self, port: int) -> list[str]:
-        """Return pip's options for taking packages from here, and from the host's local directories.
-
-        Args:
-            port: The listener's port.
-        """
+        """Return pip's options for taking packages from here, and from the host's local directories."""
         options = ["--pre"] if self._index.prereleases else []
         first = True
         for source in self._index.indexes:

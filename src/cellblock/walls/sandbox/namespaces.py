@@ -61,12 +61,7 @@ def fork_into_namespaces(group: int | None = None) -> int:
 
 
 def enter_namespaces(uid: int, gid: int) -> None:
-    """Become an ordinary user in new namespaces, as their process 1, and bring the loopback interface up.
-
-    Args:
-        uid: The user outside.
-        gid: The group outside.
-    """
+    """Become an ordinary user in new namespaces, as their process 1, and bring the loopback interface up."""
     if os.getpid() != 1:
         raise OSError(errno.EINVAL, "this process is not the first of a pid namespace of its own")
     map_user(USER, uid, USER, gid)

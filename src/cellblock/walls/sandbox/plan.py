@@ -1,6 +1,6 @@
 """Computes the steps that enforce a policy on this machine, from facts alone.
 
-Steps are plain data. The trusted side computes them, can show them to people, and sends them to the session's init, which
+Steps are plain data, which can be shown to people. The trusted side computes them and sends them to the session's init, which
 executes them in order before any code runs.
 """
 

@@ -82,11 +82,7 @@ class Tier(Protocol):
         """
 
     def packages(self, place: str) -> str:
-        """Return the path of a session's own packages as its code sees it.
-
-        Args:
-            place: The path outside.
-        """
+        """Return the path of a session's own packages as its code sees it."""
 
 
 class Native:

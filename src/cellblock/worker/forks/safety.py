@@ -330,11 +330,7 @@ def shares(last: int) -> bool:
 
 
 def part(last: int) -> None:
-    """In a waiting copy: stop sharing connections with the original, so that the other side notices when that closes them.
-
-    Args:
-        last: The highest of the descriptors that the caller handles.
-    """
+    """Stop sharing connections with the original, in a waiting copy, so that the other side sees when it closes them."""
     _prepared.last = last
     _prepared.connections += separate(_prepared.seen, last)
 

@@ -1,9 +1,9 @@
-"""Finds the threads of this process besides its main one, and whose code each of them runs.
+"""Finds the threads of this process other than its main one, and whose code each of them runs.
 
 A fork has only the thread that forked. Whether that matters depends on the library that started the others. /proc has only
-their ids, so a thread's start function is read from glibc's own record of it, at the offsets that glibc publishes for
-debuggers. The record may change meanwhile, because threads end. So memory is read by system calls, which fail on unmapped
-addresses, and not through /proc, which a fork in a Landlock sandbox does not have.
+their ids. So a thread's start function is read from glibc's own record of it, at offsets that glibc publishes for debuggers.
+The record may change meanwhile, because threads end. So memory is read by system calls, which fail on unmapped addresses.
+/proc is no alternative, because a fork in a Landlock sandbox does not have it.
 """
 
 from __future__ import annotations
