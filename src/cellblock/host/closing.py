@@ -60,7 +60,6 @@ class Closing:
 
     @property
     def begun(self) -> bool:
-        """Whether closing has begun."""
         return self._task is not None
 
     async def finish(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:

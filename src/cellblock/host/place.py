@@ -110,7 +110,6 @@ class PrivateDirectories(SessionPlace):
 
     @property
     def home(self) -> str:
-        """The home directory."""
         return f"{self.path}/home"
 
     @property

@@ -69,7 +69,6 @@ class SavedFile:
             self._member = self._zip.open(_new_member(name), "w", force_zip64=True)
 
     def write(self, data: bytes) -> None:
-        """Write to the member."""
         assert self._member is not None
         with self.file.telling():
             self._member.write(data)

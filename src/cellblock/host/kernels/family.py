@@ -185,7 +185,6 @@ class Family:
         return first + self.ports
 
     def add(self, kernel: Kernel) -> None:
-        """Add a kernel to this family."""
         self.awaited = max(self.awaited - 1, 0)
         self._kernels.add(kernel)
         self.idling.touch()

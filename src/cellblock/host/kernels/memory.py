@@ -106,7 +106,6 @@ class MemoryWatch:
         return self._loop.time() < self._no_copies_until or self._last > _ROOM * self.limit
 
     def stop(self) -> None:
-        """Stop measuring."""
         for timer in (self._timer, self._unanswered):
             if timer is not None:
                 timer.cancel()

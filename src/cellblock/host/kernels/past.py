@@ -27,7 +27,6 @@ class _Numbers:
         self.last = 0
 
     def next(self) -> int:
-        """Return the next number."""
         self.last += 1
         return self.last
 

@@ -133,7 +133,6 @@ class _Stream(io.RawIOBase):
         self._left = memoryview(b"")
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]

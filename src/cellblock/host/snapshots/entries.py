@@ -86,7 +86,6 @@ class Entries(Mapping[str, "Entry"]):
         return self.parts[0].get if len(self.parts) == 1 else self.get
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the entry of a name."""
         return self.parts[_place(name, len(self.parts))].get(name, default)
 
     def items(self) -> ItemsView[str, Entry]:

@@ -173,7 +173,6 @@ class TapeRecording(Recording):
 
 
 def sent_message(record: Record) -> ToWorker:
-    """Return the message in a `SENT` record."""
     (frame,) = FrameParser().feed(record.content)
     return decode(frame)  # type: ignore[return-value]  # written by us
 

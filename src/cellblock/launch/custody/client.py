@@ -86,7 +86,6 @@ class Process:
                 signal.pidfd_send_signal(self.descriptors[0], number)
 
     def kill(self) -> None:
-        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
     async def ended(self, timeout: float) -> bool:

@@ -56,7 +56,6 @@ class Message(NamedTuple):
 
 
 def send(sock: socket.socket, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
-    """Send one message."""
     parts = [json.dumps({**head, "fds": len(fds)}).encode(), b"\n", data]
     if fds:
         socket.send_fds(sock, parts, fds)

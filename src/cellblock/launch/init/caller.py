@@ -37,7 +37,6 @@ class Caller:
         self._number = number
 
     def read(self, address: int, size: int) -> bytes:
-        """Read its memory."""
         memory = os.open(f"/proc/{self.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._check_there()

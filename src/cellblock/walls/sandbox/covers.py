@@ -86,7 +86,6 @@ class Covers:
         return {target[:end] for target in moved for end in (*_ends_of_parts(target), len(target))}
 
     def cover_all(self) -> None:
-        """Cover all paths."""
         for step in self._steps:
             self.cover(step)
 

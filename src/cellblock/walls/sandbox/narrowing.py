@@ -15,7 +15,6 @@ class _Names:
         self._root: dict[Any, Any] = {}
 
     def add(self, parts: list[str]) -> None:
-        """Add a name."""
         node = self._root
         for part in parts:
             node = node.setdefault(part, {})

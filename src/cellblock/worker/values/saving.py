@@ -131,7 +131,6 @@ class _Out:
             self._held.clear()
 
     def send(self, message: bytes) -> None:
-        """Send a message."""
         self._publisher.publish({VALUE_MIME: message})
         self._publisher.clear_output()
 
