@@ -53,10 +53,12 @@ class ErrorInfo:
     traceback: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the error as JSON data."""
         return {"ename": self.ename, "evalue": self.evalue, "traceback": list(self.traceback)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ErrorInfo:
+        """Create an error from the data of `to_dict`."""
         return cls(data["ename"], data["evalue"], list(data["traceback"]))
 
 
@@ -118,6 +120,7 @@ class OutputItem:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OutputItem:
+        """Create an output from the data of `to_dict`."""
         bundle = {
             mime: value if is_text(mime) or isinstance(value, bytes) else _from_base64(value)
             for mime, value in data["data"].items()
@@ -145,6 +148,7 @@ class AttemptSnapshot:
     error: ErrorInfo | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the attempt as JSON data."""
         return {
             "attempt": self.attempt,
             "code": self.code,
@@ -156,6 +160,7 @@ class AttemptSnapshot:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AttemptSnapshot:
+        """Create an attempt from the data of `to_dict`."""
         error = None if data["error"] is None else ErrorInfo.from_dict(data["error"])
         return cls(data["attempt"], data["code"], data["status"], data["output"], data["stderr"], error)
 

@@ -21,10 +21,12 @@ class Plain:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the object as JSON data."""
         return as_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Create an object from the data of `to_dict`."""
         made: Self = _converters(cls)[1](data)
         return made
 

@@ -47,6 +47,7 @@ class ProgramOutput:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Create a piece from the data of `to_dict`."""
         return cls(data["stream"], _from_text("data", data), data["offset"])
 
 
@@ -145,6 +146,7 @@ class ExecResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Create a result from the data of `to_dict`."""
         found = {name: value for name, value in data.items() if not name.endswith("_base64")}
         streams = {name: _from_text(name, data) for name in ("stdout", "stderr")}
         return cls(**{**found, **streams, "left": tuple(found["left"])})
@@ -194,6 +196,7 @@ class ProcessOutput:
     result: ExecResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the output as JSON data."""
         return {
             "pieces": [piece.to_dict() for piece in self.pieces],
             "position": self.position,
@@ -203,6 +206,7 @@ class ProcessOutput:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Create an output from the data of `to_dict`."""
         return cls(
             pieces=tuple(map(ProgramOutput.from_dict, data["pieces"])),
             position=data["position"],

@@ -102,6 +102,7 @@ class SessionRecord:
             )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON data."""
         return {
             "kernel_id": self.kernel_id,
             "name": self.name,
@@ -173,10 +174,12 @@ class ExecutionEvent:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON data."""
         return {"seq": self.seq, "kind": self.kind, "data": dict(self.data)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ExecutionEvent:
+        """Create an event from the data of `to_dict`."""
         return cls(data["seq"], data["kind"], data["data"])
 
     @property

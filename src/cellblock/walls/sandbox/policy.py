@@ -330,6 +330,7 @@ class Policy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Create a policy from the data of `to_dict`."""
         files: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list | tuple) else value for name, value in data["filesystem"].items()
         }
@@ -342,6 +343,7 @@ class Policy:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the policy as JSON data."""
         return dataclasses.asdict(self)
 
 
