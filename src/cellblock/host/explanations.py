@@ -54,7 +54,7 @@ class Explanations:
         """The directory that its kernels have, as device and inode: a sandbox does not follow its name."""
 
     def kernel_begins(self, *, afresh: bool = True) -> None:
-        """Note the directory of a new kernel.
+        """Record the directory of a new kernel.
 
         Args:
             afresh: Whether the kernel looks the directory up by name. Otherwise it may have an earlier kernel's directory.

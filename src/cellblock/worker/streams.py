@@ -63,7 +63,7 @@ class OutStream(io.TextIOBase):
         self._outbox.flush_soon()
 
     def fileno(self) -> int:
-        """The descriptor for subprocesses, which the host reads as well."""
+        """Return the descriptor for subprocesses, which the host reads as well."""
         return DESCRIPTORS[self._stream]
 
     def isatty(self) -> bool:

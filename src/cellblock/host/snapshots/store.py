@@ -300,7 +300,7 @@ class Store:
             self._lock.release()
 
     def has(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is kept here."""
+        """Return whether a snapshot is in the store."""
         return snapshot in self._snapshots
 
     def check(self, snapshot: Snapshot) -> None:

@@ -124,7 +124,10 @@ class TapeRecording(Recording):
         self.tape.append(Kind.STOP, pickle.dumps((reason, means)))
 
     def asked(self, question: Question) -> bool:
-        """Note the request, which the journal already contains because it came from the kernel."""
+        """Remember the request, which the journal already contains because it came from the kernel.
+
+        Return whether this is a replay.
+        """
         self.standing.question, self.standing.begun, self.standing.decided = question, False, False
         return self.replaying
 

@@ -88,7 +88,7 @@ class Aux:
         return cls(reader, writer, owner)
 
     def left(self) -> int | None:
-        """The number of the journal whose bytes are still in the pipe; None if it is empty."""
+        """Return the number of the journal whose bytes are still in the pipe; None if it is empty."""
         return self._owner[0] if pending(self._reader) else None
 
     def move(self, source: int, number: int, tape: int, size: int, most: int) -> int:

@@ -415,7 +415,7 @@ class Init:
         return seat.below(spared, alone=self._alone(seat))
 
     def _alone(self, seat: Seat) -> bool:
-        """Whether all other kernels are ending."""
+        """Return whether all other kernels are ending."""
         return all(other is seat or other.leaving for other in self._seats.values())
 
     def _leave(self, seat: Seat) -> None:
