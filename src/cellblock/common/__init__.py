@@ -1,1 +1,1 @@
-"""Helpers for every trusted district: settings, threads, turns of the loop, atomic files."""
+"""Helpers for all trusted packages: settings, threads, event loop turns, atomic files."""

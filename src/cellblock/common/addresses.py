@@ -1,4 +1,4 @@
-"""Addresses at which servers listen, and connections to them."""
+"""Listening addresses of servers, and connections to them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from cellblock.errors import InvalidInputError
 
 
 def bracketed(host: str) -> str:
-    """Return a host as URLs have it: addresses of IPv6 in brackets."""
+    """Return a host in URL syntax: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def listen(host: str, port: int, what: str) -> socket.socket:
-    """Listen at an address.
+    """Open a listener.
 
     Args:
         host: The address, or a name.
-        port: The port; 0 for any that is free.
+        port: The port; 0 for any free one.
         what: The name of the listening program, for the error message.
 
     Raises:
-        InvalidInputError: It cannot be used.
+        InvalidInputError: The address cannot be used.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.create_server(address, family=family, backlog=1024)
-        # asyncio turns off Nagle's algorithm only for this protocol number; with it, small messages wait for 40 ms.
+        # asyncio disables Nagle's algorithm only for this protocol number. Otherwise small messages wait for 40 ms.
         return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
@@ -37,23 +37,23 @@ def listen(host: str, port: int, what: str) -> socket.socket:
 
 
 async def connect(address: str, port: int, seconds: float) -> socket.socket:
-    """Return a connection to a server, for asyncio.
+    """Connect to a server, for asyncio.
 
     Args:
         address: Its IP address.
         port: Its port.
-        seconds: In which it has to answer.
+        seconds: Time limit in seconds.
 
     Raises:
         OSError: It cannot be reached; `TimeoutError` if it does not answer in time.
     """
-    # asyncio turns off Nagle's algorithm only for this protocol number.
+    # asyncio disables Nagle's algorithm only for this protocol number.
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setblocking(False)
         async with asyncio.timeout(seconds):
             await asyncio.get_running_loop().sock_connect(sock, (address, port))
-    except BaseException:  # also a cancellation: nobody else closes it
+    except BaseException:  # includes cancellation: nothing else closes it
         sock.close()
         raise
     return sock

@@ -35,14 +35,14 @@ _LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \
 
 
 def environment() -> Mapping[str, str]:
-    """Return this process's environment, for settings of other programs: of pip, and references of MCP servers."""
+    """Return this process's environment, for settings of pip and references of MCP servers."""
     return os.environ
 
 
 def server_environment() -> Mapping[str, str]:
     """Return the variables for ``${NAME}`` in parameters of MCP servers: this process's environment, then ``.env``.
 
-    The file is read now. `PROGRAM_VARIABLES` are not taken from it.
+    The file is read on each call. It cannot set `PROGRAM_VARIABLES`.
     """
     path = variables_file()
     given = _kept[path] if path in _kept else _dotenv(path)
@@ -50,13 +50,13 @@ def server_environment() -> Mapping[str, str]:
 
 
 def variables_file() -> Path:
-    """Return the ``.env`` of the current directory, the project's root. No sandbox may change or make it."""
+    """Return the ``.env`` of the current directory, the project's root. No sandbox may change or create it."""
     return Path.cwd() / ".env"
 
 
 def keep_variables() -> None:
-    """Read ``.env`` for the last time: a session is about to start in a sandbox that cannot keep it from making one."""
-    with suppress(FileNotFoundError):  # the current directory is gone
+    """Read ``.env`` for the last time, before a session starts in a sandbox that cannot prevent its creation."""
+    with suppress(FileNotFoundError):  # the current directory was removed
         path = variables_file()
         _kept.setdefault(path, _dotenv(path))
 
@@ -65,12 +65,12 @@ _kept: dict[Path, dict[str, str]] = {}
 
 
 def read_file(path: Path, most: int, flags: int = 0) -> bytes:
-    """Read a file that others may have put there: refuse pipes and devices, which might never end.
+    """Read an untrusted file. Refuse pipes and devices, which might never end.
 
     Args:
         path: The file.
-        most: Maximum bytes.
-        flags: More flags to open it with.
+        most: Maximum size in bytes.
+        flags: More flags for open().
 
     Raises:
         OSError: It cannot be opened or read.
@@ -90,13 +90,13 @@ def read_file(path: Path, most: int, flags: int = 0) -> bytes:
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """Parse untrusted TOML, within limits: `tomllib` is slow, and takes quadratic time for the dots of a line.
+    """Parse untrusted TOML within limits: `tomllib` is slow, and takes quadratic time for the dots of a line.
 
     Raises:
-        ValueError: It is not TOML in UTF-8, or over a limit.
+        ValueError: It is not TOML in UTF-8, or exceeds a limit.
         RecursionError: It is nested too deeply.
     """
-    import tomllib  # late: few programs have such a file
+    import tomllib  # rarely used
 
     if len(data) > _MAX_TOML:
         raise ValueError(f"it has more than {_MAX_TOML:,} bytes of TOML")
@@ -112,7 +112,7 @@ def _dotenv(path: Path) -> dict[str, str]:
     try:
         text = read_file(path, _MAX_DOTENV, os.O_NOFOLLOW).decode("utf-8", "replace")
     except (OSError, ValueError):
-        return {}  # there is no readable file: a missing variable is reported when it is looked up
+        return {}  # no readable file: a missing variable is reported when it is looked up
     return {match["name"]: _unquoted(match["value"]) for match in _LINE.finditer(text)}
 
 
@@ -123,18 +123,18 @@ def _unquoted(value: str) -> str:
 
 
 def isolation() -> str:
-    """Return the default isolation of sessions: ``CELLBLOCK_ISOLATE``, or None."""
+    """Return the default isolation of sessions (``CELLBLOCK_ISOLATE``), or None."""
     return os.environ.get("CELLBLOCK_ISOLATE", "")
 
 
 def records_content() -> bool:
-    """Return whether spans contain code, arguments and output, as OpenTelemetry's variable for generative AI says."""
+    """Return whether spans contain code, arguments and output, by OpenTelemetry's variable for generative AI."""
     value = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
     return value.strip().upper() in ("SPAN_ONLY", "SPAN_AND_EVENT", "TRUE")
 
 
 def trace_context() -> dict[str, str]:
-    """Return the trace that this process's caller is in: ``TRACEPARENT`` and ``TRACESTATE``."""
+    """Return the caller's trace context: ``TRACEPARENT`` and ``TRACESTATE``."""
     return {name.lower(): value for name in ("TRACEPARENT", "TRACESTATE") if (value := os.environ.get(name))}
 
 
@@ -144,9 +144,9 @@ def names_service() -> bool:
 
 
 def telemetry_exporters() -> dict[str, list[str]] | None:
-    """Return the exporters to add to those that OpenTelemetry's variables name; None for no SDK.
+    """Return the exporters to add to those in OpenTelemetry's variables; None for no SDK.
 
-    An endpoint is enough: what is not named goes there. OTLP is spoken over HTTP, unless the variables say gRPC.
+    An endpoint is enough: signals without an exporter use it. OTLP uses HTTP, unless the variables say gRPC.
     """
     given = {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and value.strip()}
     named = {signal: f"OTEL_{signal.upper()}S_EXPORTER" for signal in ("trace", "metric", "log")}
@@ -166,15 +166,15 @@ def telemetry_exporters() -> dict[str, list[str]] | None:
 
 
 def while_unchanged(function: Callable[[], _T]) -> Callable[[], _T]:
-    """Cache the result of a function of the environment until the environment changes.
+    """Cache a function of the environment until the environment changes.
 
-    Each call of a named session needs settings and paths, and computing them took 30 µs of its millisecond.
+    Each call of a named session needs settings and paths. Computing them took 30 µs of its millisecond.
     """
     known: list[tuple[dict[Any, Any], _T]] = []
 
     @functools.wraps(function)
     def wrapped() -> _T:
-        # Comparing the dict behind `os.environ` takes a microsecond; its own methods take one for each variable.
+        # Comparing the dict in `os.environ` takes a microsecond. Its own methods take one for each variable.
         data: dict[Any, Any] | None = getattr(os.environ, "_data", None)
         if data is None:
             return function()
@@ -190,7 +190,7 @@ def state_directory() -> Path:
     """Return the directory of persistent state, whether or not it exists.
 
     ``$CELLBLOCK_HOME`` or ``$KERNELBOX_HOME``, or ``cellblock`` in ``$XDG_STATE_HOME``, or ``~/.local/state/cellblock``.
-    Relative paths count as not set, as the XDG base directory specification has it. For the first two, a warning says so.
+    Relative paths are ignored, as in the XDG base directory specification. For the first two, a warning says so.
     """
     for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME"):
         if os.path.isabs(own := os.environ.get(name, "")):
@@ -201,9 +201,9 @@ def state_directory() -> Path:
 
 
 def trash_limits() -> tuple[float, int]:
-    """Return for how many days, and up to how many bytes in total, files stay in the trash of sessions.
+    """Return the maximum age in days and the maximum total size in bytes of the trash of sessions.
 
-    ``CELLBLOCK_TRASH_DAYS`` and ``CELLBLOCK_TRASH_BYTES``; what is not a positive number has no effect.
+    ``CELLBLOCK_TRASH_DAYS`` and ``CELLBLOCK_TRASH_BYTES``. Values other than positive numbers are ignored.
     """
     given = (os.environ.get(name, "") for name in ("CELLBLOCK_TRASH_DAYS", "CELLBLOCK_TRASH_BYTES"))
     days, size = (float(text) if re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text) else 0.0 for text in given)
@@ -227,12 +227,12 @@ def _base(variable: str, default: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _path(*parts: str) -> Path:
-    return Path(*parts)  # every call of a named session needs these, and parsing them takes longer than everything else here
+    return Path(*parts)  # every call of a named session needs these, and parsing is the slowest step
 
 
 def set_variables(prefixes: tuple[str, ...]) -> dict[str, str]:
     """Return the non-empty variables with one of these prefixes."""
-    # Names first, and as bytes: decoding all of the environment takes 30 µs.
+    # Names first, and as bytes: decoding the whole environment takes 30 µs.
     encoded = tuple(map(os.fsencode, prefixes))
     names = [os.fsdecode(name) for name in os.environb if name.startswith(encoded)]
     return {name: value for name in names if (value := os.environ.get(name))}

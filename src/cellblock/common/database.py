@@ -1,8 +1,8 @@
 """SQLite files on the trusted side, in a directory that only this user can write to. Independent processes share them.
 
-SQLite's locks are POSIX locks. Closing *any* descriptor of a file drops all locks that the process has on it, and the last
-process that closes the file then removes its ``-wal`` under the connections of this one: records that were acknowledged are
-lost. So nothing in this process opens these files except SQLite, and each file has one connection.
+SQLite's locks are POSIX locks. Closing *any* descriptor of a file drops all locks that the process has on it. The last process
+that closes the file then removes its ``-wal`` under this process's connections, which loses acknowledged records. So nothing
+in this process opens these files except SQLite, and each file has one connection.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _PAUSE = 0.005
 
 
 class Database:
-    """One SQLite file, in WAL mode: readers do not wait for writers, and writes are atomic, even in a crash.
+    """A SQLite file in WAL mode: readers do not wait for writers, and writes are atomic, even in a crash.
 
-    All objects of a process that use the same file share one connection, in any thread. It is opened when it is needed, again
-    if the file was replaced, and never inherited by a forked process.
+    All objects of a process for the same file share one connection, in any thread. It is opened on demand, again if the file
+    was replaced, and never inherited by a forked process.
 
     Args:
-        directory: The directory of the file. It is created, for this user alone, if it is missing.
+        directory: The directory of the file. If missing, it is created for this user only.
         name: The file's name.
-        schema: ``CREATE TABLE IF NOT EXISTS`` and the like, run when the file is opened.
-        synchronous: ``FULL``: a transaction that has returned survives a power failure. ``NORMAL``: it survives the death of
-            every process.
+        schema: Statements such as ``CREATE TABLE IF NOT EXISTS``, run when the file is opened.
+        synchronous: ``FULL``: a committed transaction survives a power failure. ``NORMAL``: it survives the death of every
+            process.
 
     Raises:
-        StoreError: The directory cannot be created, or others than this user can write to it.
+        StoreError: The directory cannot be created, or is writable by other users.
     """
 
     def __init__(self, directory: Path, name: str, schema: str, *, synchronous: str = "FULL") -> None:
@@ -57,7 +57,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write to the file. The changes are atomic: if an exception is raised, none is made.
+        """Write to the file in a transaction, which an exception rolls back.
 
         Raises:
             StoreError: The file cannot be read or written, or is not a database.
@@ -73,12 +73,12 @@ class Database:
                 time.sleep(_PAUSE)
 
     async def write(self, statement: str, values: tuple[Any, ...] = (), *, patience: float = _BUSY) -> None:
-        """Execute a statement in a transaction of its own, without blocking the event loop while somebody else writes.
+        """Execute a statement in its own transaction, without blocking the event loop during another's write.
 
         Args:
             statement: The statement.
             values: Its values.
-            patience: Seconds to wait for others.
+            patience: Seconds to wait for other writers.
 
         Raises:
             StoreError: The file cannot be written.
@@ -118,7 +118,7 @@ class Database:
             raise StoreError(f"{self._path} is damaged: {found}")
 
     def version(self) -> tuple[int, ...]:
-        """Return a value that is another one after every change of the file, by any process.
+        """Return a value that differs after every change of the file by any process.
 
         Raises:
             StoreError: The file cannot be read.
@@ -129,7 +129,7 @@ class Database:
             return file.opened, changes, connection.total_changes
 
     def close(self) -> None:
-        """Close the file, unless other objects use it. This object opens it again when it is used."""
+        """Close the file, unless other objects use it. The next use opens it again."""
         self._shared = None
 
     @property
@@ -149,7 +149,7 @@ class Database:
                     connection.execute("BEGIN IMMEDIATE")
                 yield connection
                 connection.execute("COMMIT")
-            except BaseException:  # also an interrupt: all of it or nothing
+            except BaseException:  # includes interrupts: all of it or nothing
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
@@ -160,11 +160,11 @@ class Database:
 
 
 class _LockedError(Exception):
-    """Somebody else is writing."""
+    """Another process or thread is writing."""
 
 
 class _File:
-    """The connection of this process to a file.
+    """This process's connection to a file.
 
     Attributes:
         opened: How often it was opened.
@@ -181,11 +181,11 @@ class _File:
 
     @contextmanager
     def using(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
-        """Use the connection; no other thread does so meanwhile.
+        """Use the connection exclusively.
 
         Raises:
             StoreError: The file cannot be used.
-            _LockedError: Another thread uses it, and this is not to wait.
+            _LockedError: Another thread uses it, and `wait` is false.
         """
         while True:
             with self._locked(wait):
@@ -223,7 +223,7 @@ class _File:
                 self._connection = self._connect()
                 break
             except sqlite3.OperationalError as error:
-                # SQLite does not wait itself where it could wait forever: two processes that both begin to use WAL mode.
+                # SQLite itself does not wait where it could wait forever: when two processes both switch to WAL mode.
                 if not _is_busy(error) or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE)
@@ -240,14 +240,14 @@ class _File:
             for statement in filter(str.strip, self._schema.split(";")):
                 connection.execute(statement)
             connection.execute("COMMIT")
-        except BaseException:  # also an interrupt: nobody else closes it
+        except BaseException:  # includes interrupts: nothing else closes it
             connection.close()
             raise
         return connection
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn errors into `StoreError`s that name the file. After an error, the next use opens the file anew."""
+        """Convert errors to `StoreError`s that name the file. After an error, the next use opens the file again."""
         try:
             yield
         except sqlite3.IntegrityError as error:
@@ -258,19 +258,18 @@ class _File:
             raise StoreError(f"{self._path} cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Close the connection; call it with the lock."""
+        """Close the connection, with the lock held."""
         connection, self._connection, self._identity = self._connection, None, None
         if connection is not None:
             connection.close()
 
     def hold(self) -> None:
-        """Close the connection, and keep other threads from using the file until `release`."""
+        """Close the connection, and block other threads until `release`."""
         self._lock.acquire()
         with suppress(sqlite3.Error):
             self.close()
 
     def release(self) -> None:
-        """End `hold`."""
         self._lock.release()
 
     def __del__(self) -> None:
@@ -285,9 +284,9 @@ _held: list[_File] = []
 
 
 def _before_fork() -> None:
-    """Close all files: SQLite must not be used in a forked process that inherits a connection, nor beside one.
+    """Close all files: a forked process must not use SQLite with an inherited connection, nor next to one.
 
-    There, SQLite takes locks of its parent for its own, so that it would not lock the file at all.
+    In the child process, SQLite takes its parent's locks for its own, and so does not lock the file at all.
     """
     _OPENING.acquire()
     for file in [*_FILES.values()]:
@@ -306,7 +305,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 @contextmanager
 def _without_waiting(connection: sqlite3.Connection) -> Iterator[None]:
-    """Execute a statement that writes. To wait for others in SQLite would keep threads from the connection meanwhile.
+    """Execute a write statement without waiting in SQLite, which would block the connection for other threads.
 
     Raises:
         _LockedError: Another process is writing.
@@ -327,14 +326,14 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def _create(path: str) -> None:
-    """Create a file with mode 0600, if it is missing. If SQLite created it, others could read it until its mode is changed.
+    """Create a missing file with mode 0600. If SQLite created it, other users could read it until its mode is changed.
 
     Raises:
         OSError: It cannot be created, or is a symbolic link.
     """
     with suppress(FileExistsError):
         if sys.platform == "linux":
-            os.mknod(path, 0o600 | stat.S_IFREG)  # opens no descriptor, whose closing would drop locks
+            os.mknod(path, 0o600 | stat.S_IFREG)  # opens no descriptor, whose close would drop locks
         else:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     if not stat.S_ISREG(os.lstat(path).st_mode):

@@ -1,4 +1,4 @@
-"""Runs a program of this package on untrusted data, in a process of its own: it may take long, or much memory."""
+"""Runs a program of this package on untrusted data in a separate process, because it may use much time or memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _at_once = asyncio.Semaphore(2)
 
 
 async def run(program: str, data: bytes, seconds: float) -> bytes | None:
-    """Run a program that sets its own limits of memory and processor time, without site packages and environment.
+    """Run a program that limits its own memory and CPU time, without site packages and environment.
 
     Args:
         program: The path of the program.
         data: Its standard input.
-        seconds: Seconds for which it may run, whatever it waits for.
+        seconds: Time limit in seconds, including waits.
 
     Returns:
-        What it has written to its standard output; None if it failed, or was over a limit.
+        Its standard output; None if it failed, or exceeded a limit.
     """
     async with _at_once:
         process = await asyncio.create_subprocess_exec(

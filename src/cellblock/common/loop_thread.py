@@ -1,4 +1,4 @@
-"""Runs an event loop in a thread, for synchronous callers."""
+"""An event loop in a thread, for synchronous callers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """A running event loop. Any number of threads may use it at once.
+    """A running event loop, usable from any number of threads.
 
     Attributes:
         loop: The loop.
     """
 
     def __init__(self) -> None:
-        """Start the thread and its loop."""
         self._process = os.getpid()
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._main, args=[started], name="cellblock", daemon=True)
@@ -33,7 +32,7 @@ class LoopThread:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs: it was not closed, and belongs to this process."""
+        """Whether the loop is open and belongs to this process."""
         return self._process == os.getpid() and self._thread.is_alive() and not self._stop.is_set()
 
     def _main(self, started: Future[asyncio.AbstractEventLoop]) -> None:
@@ -42,16 +41,13 @@ class LoopThread:
             started.set_result(asyncio.get_running_loop())
             await self._stop.wait()
 
-        with asyncio.Runner() as runner:  # which closes what generators and tasks hold at its end
+        with asyncio.Runner() as runner:  # which closes the generators and tasks at its end
             runner.run(serve())
 
     def run(self, work: Awaitable[_T]) -> _T:
         """Run a coroutine in the loop, and return its result.
 
-        If the caller is interrupted (Ctrl-C), the work is cancelled, and has ended when this raises.
-
-        Args:
-            work: The coroutine to run.
+        If the caller is interrupted (Ctrl-C), the coroutine is cancelled, and has ended when this raises.
 
         Raises:
             StateError: The loop has ended, or this is the loop's own thread, which would wait for itself.
@@ -77,7 +73,7 @@ class LoopThread:
             raise
 
     def call(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function in the loop, and return what it returns.
+        """Call a function in the loop, and return its result.
 
         Args:
             work: The function, which does not wait.
@@ -93,7 +89,7 @@ class LoopThread:
         return self.run(called())
 
     def close(self) -> None:
-        """End the loop and all that runs in it. Closing twice is fine."""
+        """End the loop and everything in it. Idempotent."""
         if self.usable and threading.current_thread() is not self._thread:
             self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()

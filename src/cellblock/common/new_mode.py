@@ -1,4 +1,4 @@
-"""Creates files with the permissions that were asked for, also in a directory with a default access list (ACL)."""
+"""Creates files with the requested permissions, even in a directory with a default access control list (ACL)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def create(path: str | os.PathLike[str], flags: int, mode: int, *, dir_fd: int | None = None) -> int:
-    """Create a file as `os.open` does, without the permissions that the umask forbids: a default access list overrides it.
+    """Create a file like `os.open`, and apply the umask even if a default ACL overrides it.
 
     Args:
         path: The file, which must not exist.
@@ -24,14 +24,14 @@ def create(path: str | os.PathLike[str], flags: int, mode: int, *, dir_fd: int |
         found = stat.S_IMODE(os.fstat(descriptor).st_mode)
         if found & 0o077 and (wanted := found & ~_umask()) != found:
             os.fchmod(descriptor, wanted)
-    except BaseException:  # of any kind: nobody else has the descriptor
+    except BaseException:  # of any kind: nothing else has the descriptor
         os.close(descriptor)
         raise
     return descriptor
 
 
 def _umask() -> int:
-    """Return the umask of this process, without changing it even for a moment: other threads may create files."""
+    """Return the umask without changing it even briefly, because other threads may create files."""
     with suppress(OSError), open("/proc/self/status", "rb") as file:
         for line in file:
             if line.startswith(b"Umask:"):

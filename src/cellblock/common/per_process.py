@@ -1,4 +1,4 @@
-"""What a process makes once, for all its threads: a loop, a connection, sessions of its own."""
+"""Objects that a process creates once for all its threads: a loop, a connection, its own sessions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _UsableT = TypeVar("_UsableT", bound=_Usable)
 
 
 class PerProcess(Generic[_P, _UsableT]):
-    """Makes something when it is first asked for, and anew when that is not usable any more, or after a fork.
+    """A factory with a cache: it creates an object on first use, and again once that is unusable, or after a fork.
 
-    What the process before a fork has made is kept: a loop that is collected would take its descriptors out of the epoll that
-    both processes share.
+    The parent's object is kept in a child process: a collected loop would remove its descriptors from the epoll that both
+    processes share.
     """
 
     def __init__(self, make: Callable[_P, _UsableT]) -> None:
-        """Begin with nothing made.
+        """Start with an empty cache.
 
         Args:
-            make: Makes it, of arguments that can be hashed: there is one for each.
+            make: Creates an object from hashable arguments; there is one for each.
         """
         self._make = make
         self._made: dict[tuple[Hashable, ...], _UsableT] = {}
@@ -36,7 +36,7 @@ class PerProcess(Generic[_P, _UsableT]):
         os.register_at_fork(after_in_child=self._after_fork)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _UsableT:
-        """Return this process's."""
+        """Return this process's object."""
         key = os.getpid(), *args, *kwargs.items()
         with self._lock:
             found = self._made.get(key)

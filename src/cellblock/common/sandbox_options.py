@@ -1,6 +1,6 @@
-"""The options that change a sandbox's policy without a file, declared once for Python, the command line, HTTP and MCP.
+"""Options that change a sandbox's policy without a file, declared once for Python, the command line, HTTP and MCP.
 
-Standard library only: the command line reads this at each start.
+Standard library only, because the command line loads this at each start.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:I?B)?", re.IGNORECA
 
 @dataclass(kw_only=True)
 class SandboxOptions:
-    """Options that change the default policy of a session, or the given one, in what they name and nothing else.
+    """Options that change a session's policy in what they name and nothing else.
 
     The metadata of each field are its flags on the command line, and their help.
 
     Attributes:
-        memory: The memory that all processes of the session may use together, such as ``"2G"``, ``"512MiB"`` or a number of
-            bytes. K, M, G and T are powers of 1,024, with or without ``B`` or ``iB``. The default is 4 GiB.
-        read: Files and directories that code may read, beside its workspace: one path or a list.
-        write: Files and directories that code may change, beside its workspace: one path or a list. Names such as ``.git``
-            and ``.env`` are protected at the top of each directory, as in a workspace.
-        hosts: Hosts that code may reach, such as ``"pypi.org"``, ``"*.example.org"`` or ``"example.org:8443"``: one or a
-            list.
+        memory: Memory limit for all processes of the session, such as ``"2G"``, ``"512MiB"`` or a number of bytes. K, M, G and
+            T are powers of 1,024, with or without ``B`` or ``iB``. Default: 4 GiB.
+        read: Files and directories that code may read, in addition to its workspace: one path or a list.
+        write: Files and directories that code may change, in addition to its workspace: one path or a list. Names such as
+            ``.git`` and ``.env`` are protected at the top of each directory, as in a workspace.
+        hosts: Hosts that code may reach, such as ``"pypi.org"``, ``"*.example.org"`` or ``"example.org:8443"``: one or a list.
         allow_hosts: Another name of `hosts`, for a list only.
 
     Raises:
@@ -71,22 +70,22 @@ class SandboxOptions:
 
     @property
     def given(self) -> list[str]:
-        """The names of the options that are given."""
+        """The names of the given options."""
         return [name for name in NAMES if getattr(self, name) not in (None, ())]
 
     def paths(self, name: Literal["read", "write"]) -> tuple[str, ...]:
-        """Return the paths of an option, in which ``~`` is expanded."""
+        """Return the paths of an option, with ``~`` expanded."""
         return tuple(getattr(self, name))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options that are given, as JSON data."""
+        """Return the given options as JSON data."""
         values = {name: getattr(self, name) for name in self.given}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def resolved(self) -> SandboxOptions:
-        """Return these options with absolute paths in which symbolic links are resolved.
+        """Return these options with absolute paths and resolved symbolic links.
 
-        Call this once, before code of the session runs: later, code could have put a link in the place of a directory.
+        Call this once, before the session's code runs, which could replace a directory with a link.
 
         Raises:
             InvalidInputError: A path does not exist.
@@ -105,7 +104,7 @@ def _bytes(given: object) -> int | None:
     if given is None or type(given) is int:
         return given
     if isinstance(given, str) and (match := _SIZE.fullmatch(given.strip())):
-        from decimal import Decimal  # late: most sessions have the default
+        from decimal import Decimal  # most sessions have the default
 
         size = Decimal(match[1]) * _UNITS[match[2].upper()]
         if size == int(size):

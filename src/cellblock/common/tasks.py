@@ -1,4 +1,4 @@
-"""Coroutines of which the first that ends decides."""
+"""Races of coroutines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 async def first_of(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Run coroutines until one of them has ended, and cancel the others.
+    """Run coroutines until one of them ends, and cancel the others.
 
     Returns:
-        Their tasks, of which all have ended: `asyncio.Task.cancelled` tells those that were cancelled.
+        Their ended tasks. `asyncio.Task.cancelled` tells which were cancelled.
     """
     tasks = [asyncio.create_task(one) for one in work]
     try:
@@ -24,7 +24,7 @@ async def first_of(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
 
 
 async def _all_ended(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for the end of tasks, also if that is cancelled once more; then it is cancelled at the end."""
+    """Wait for the end of tasks, even if cancelled again. A cancellation is then raised at the end."""
     cancelled: asyncio.CancelledError | None = None
     while not all(task.done() for task in tasks):
         try:

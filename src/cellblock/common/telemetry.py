@@ -1,6 +1,6 @@
-"""Spans, metrics and trace contexts, through OpenTelemetry's API. Without a program that uses it, nothing is loaded.
+"""Spans, metrics and trace contexts by OpenTelemetry's API, which is only used if the program loads it.
 
-What is counted is also kept here, in `FIGURES`, for the gateway's text for Prometheus: that needs no OpenTelemetry.
+`FIGURES` also holds all metrics, for the gateway's Prometheus endpoint, which needs no OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ GAUGES = {
 
 
 def api() -> Any:
-    """Return OpenTelemetry's API for spans, if the program has loaded it and said where spans go; else None.
+    """Return OpenTelemetry's trace API, if the program has loaded it and configured a provider; else None.
 
-    The MCP SDK loads the API, too. Spans that go nowhere took a tenth of a tool call.
+    The MCP SDK loads the API, too. Spans without a destination took a tenth of a tool call.
     """
     loaded = sys.modules.get("opentelemetry.trace")
     return None if loaded is None or isinstance(loaded.get_tracer_provider(), loaded.ProxyTracerProvider) else loaded
 
 
-# -- what is counted -----------------------------------------------------------------------------------------------------
+# -- metrics -------------------------------------------------------------------------------------------------------------
 
 
 class Figures:
-    """The metrics of this process since it began.
+    """The metrics of this process since its start.
 
     Attributes:
-        histograms: Metric and labels → how many values are in each bucket, and their sum.
+        histograms: Metric and labels → number of values in each bucket, and their sum.
         numbers: Metric and labels → a count.
     """
 
@@ -88,7 +88,7 @@ class Figures:
         self.lock = threading.Lock()
 
     def observe(self, name: str, seconds: float, labels: Labels) -> None:
-        """Count a value of a histogram."""
+        """Add a value to a histogram."""
         with self.lock:
             known = self.histograms.get((name, labels))
             if known is None:
@@ -105,7 +105,7 @@ class Figures:
                 self.numbers[name, labels] = self.numbers.get((name, labels), 0) + count
 
     def as_data(self) -> dict[str, Any]:
-        """Return all of it as JSON data, for another process."""
+        """Return all metrics as JSON data, for another process."""
         with self.lock:
             histograms = [[name, labels, values[:]] for (name, labels), values in self.histograms.items()]
             return {"histograms": histograms, "numbers": [[*key, count] for key, count in self.numbers.items()]}
@@ -115,12 +115,12 @@ FIGURES = Figures()
 
 
 def observe(name: str, seconds: float, labels: Labels = ()) -> None:
-    """Count how long something took.
+    """Record a duration.
 
     Args:
         name: A metric of `HISTOGRAMS`.
-        seconds: How long.
-        labels: Names and values. There are few values of each; no names of sessions, and nothing that code can choose.
+        seconds: The duration.
+        labels: Names and values, with few values of each: no session names, and nothing that code can choose.
     """
     FIGURES.observe(name, seconds, labels)
     if (instrument := _instrument(name)) is not None:
@@ -128,7 +128,7 @@ def observe(name: str, seconds: float, labels: Labels = ()) -> None:
 
 
 def add(name: str, count: int = 1, labels: Labels = ()) -> None:
-    """Add to a metric of `COUNTERS` or `GAUGES`; otherwise as `observe`."""
+    """Add to a metric of `COUNTERS` or `GAUGES`. Labels are as for `observe`."""
     FIGURES.add(name, count, labels)
     if (instrument := _instrument(name)) is not None:
         instrument.add(count, dict(labels))
@@ -138,10 +138,10 @@ _instruments: dict[str, Any] = {}
 
 
 def _instrument(name: str) -> Any:
-    """Return the API's instrument of a metric; None if the program has not loaded the API for metrics."""
+    """Return the API's instrument of a metric; None if the program has not loaded the metrics API."""
     if (known := _instruments.get(name)) is not None or "opentelemetry.metrics" not in sys.modules:
         return known
-    meter = sys.modules["opentelemetry.metrics"].get_meter(SCOPE)  # the instruments of a proxy begin to work with a provider
+    meter = sys.modules["opentelemetry.metrics"].get_meter(SCOPE)  # the instruments of a proxy start to work with a provider
     if name in HISTOGRAMS:
         made = meter.create_histogram(name, "s", HISTOGRAMS[name], explicit_bucket_boundaries_advisory=_BOUNDS)
     elif name in COUNTERS:
@@ -164,7 +164,7 @@ def measure_memory(used: Callable[[], int]) -> None:
 
 
 def prometheus(data: Mapping[str, Any]) -> list[str]:
-    """Return the data of `Figures.as_data` in Prometheus' text format, with the names that OpenTelemetry's exporters give."""
+    """Format the data of `Figures.as_data` for Prometheus, with the names of OpenTelemetry's exporters."""
     lines: list[str] = []
     for name, help_ in HISTOGRAMS.items():
         shown = f"{_shown(name)}_seconds"
@@ -195,14 +195,14 @@ def _braces(labels: Any) -> str:
 
 
 class Step:
-    """Something that takes a while: a span, if the program traces, and a value of a histogram. A context manager.
+    """A timed step, as a context manager: a span, if the program traces, and a value of a histogram.
 
-    Exceptions are not recorded, only their class: their messages contain what code or a server has written.
+    Of exceptions, only the class is recorded: messages contain text of code or a server.
 
     Attributes:
-        span: The span; None if nobody traces.
-        labels: The labels of the histogram's value, beside ``error.type``.
-        error: The reason of the failure, one of a few words; empty if the step has not failed.
+        span: The span, if traced.
+        labels: The labels of the histogram's value, in addition to ``error.type``.
+        error: The reason for a failure, one of a few words; empty on success.
     """
 
     __slots__ = ("_above", "_attributes", "_began", "_kind", "_metric", "_name", "_token", "error", "labels", "span")
@@ -220,12 +220,12 @@ class Step:
         """Prepare a step.
 
         Args:
-            name: The span's name; without one, there is no span.
+            name: The span's name; empty for no span.
             attributes: Its attributes.
-            above: The context that it is below; by default the current one.
+            above: The parent context; by default the current one.
             kind: Its kind.
-            metric: The histogram that counts it, if any.
-            labels: Labels for that.
+            metric: The histogram, if any.
+            labels: Labels of the histogram's value.
         """
         self.span: Any = None
         self.labels = labels
@@ -258,17 +258,16 @@ class Step:
             _contexts().detach(self._token)
 
     def set(self, name: str, value: str | float | bool) -> None:
-        """Set an attribute of the span."""
         if self.span is not None:
             self.span.set_attribute(name, value)
 
     def fail(self, why: str) -> None:
-        """Say that the step has failed."""
+        """Mark the step as failed."""
         self.error = why
 
 
 def untraced(_name: str, _attributes: Attributes | None = None, **options: Any) -> Step:
-    """Return a step without a span, for what belongs to no session."""
+    """Return a step without a span, for work outside sessions."""
     return Step(**options)
 
 
@@ -299,7 +298,7 @@ def outgoing() -> dict[str, str]:
         return _passed_on.get() or _inherited
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    # Not the program's own propagators: other people's MCP servers must not get its baggage.
+    # Not the program's own propagators: third-party MCP servers must not get its baggage.
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier
@@ -307,7 +306,7 @@ def outgoing() -> dict[str, str]:
 
 @contextmanager
 def passing_on(carrier: Mapping[str, Any]) -> Iterator[None]:
-    """Continue a trace as `incoming` does; a process that does not trace hands it on: for fronts, whose daemon may trace.
+    """Continue a trace as `incoming` does. A process that does not trace forwards it, because its daemon may trace.
 
     Args:
         carrier: Data from a client, which may contain ``traceparent`` and ``tracestate`` among other things.
@@ -327,10 +326,10 @@ def passing_on(carrier: Mapping[str, Any]) -> Iterator[None]:
 
 
 def incoming(carrier: object) -> AbstractContextManager[None]:
-    """Continue a trace of another process while this context manager is entered.
+    """Continue a trace of another process within a context.
 
     Args:
-        carrier: The value that `outgoing` has returned there. An invalid one counts as none.
+        carrier: The value of `outgoing` in that process. An invalid one is ignored.
     """
     return _continued(carrier) if carrier and api() is not None else _NOTHING
 
@@ -361,18 +360,18 @@ def _continued(carrier: object) -> Iterator[None]:
 
 @contextmanager
 def exporting(service: str) -> Iterator[bool]:
-    """Set up OpenTelemetry's SDK in a process of cellblock's own, if the standard variables say where to send things.
+    """Set up OpenTelemetry's SDK in one of cellblock's own processes, if the standard variables configure a destination.
 
-    At the end, what was not sent yet is sent, within two seconds.
+    At the end, unsent data is sent, within two seconds.
 
     Args:
-        service: The name of the service, unless ``OTEL_SERVICE_NAME`` or ``OTEL_RESOURCE_ATTRIBUTES`` says another.
+        service: The name of the service, unless ``OTEL_SERVICE_NAME`` or ``OTEL_RESOURCE_ATTRIBUTES`` sets another.
 
     Yields:
         Whether something is sent.
 
     Raises:
-        InvalidInputError: The variables are set, but the packages are missing, or do not know what the variables say.
+        InvalidInputError: The variables are set, but the packages are missing or do not support them.
     """
     exporters = config.telemetry_exporters()
     if exporters is None or api() is not None:
@@ -396,7 +395,7 @@ def exporting(service: str) -> Iterator[bool]:
 
 
 def send_the_rest() -> None:
-    """Send what was not sent yet, for two seconds at most, and then nothing more: the SDK would try for 15 seconds."""
+    """Send unsent data for at most two seconds, and then stop: the SDK would try for 15 seconds."""
     found = (("opentelemetry.trace", "tracer"), ("opentelemetry.metrics", "meter"), ("opentelemetry._logs", "logger"))
     providers = [getattr(sys.modules[name], f"get_{kind}_provider")() for name, kind in found if name in sys.modules]
     threads = [threading.Thread(target=one.shutdown, daemon=True) for one in providers if hasattr(one, "shutdown")]

@@ -1,4 +1,4 @@
-"""Runs functions in threads, and continues with the existing ones if no further one can be started."""
+"""Thread pools and threads that degrade gracefully when no thread can be started."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool that starts its first thread at once. If no further one can be started, the existing ones do the work.
+    """A pool that starts its first thread at once, and continues with existing threads if no more can be started.
 
-    The pool of the standard library raises ``RuntimeError`` then, although it has threads.
+    The standard library's pool then raises ``RuntimeError``, although it has threads.
 
     Raises:
-        RuntimeError: The first one cannot be started.
+        RuntimeError: The first thread cannot be started.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -29,12 +29,7 @@ class Threads(ThreadPoolExecutor):
 
 
 def run_aside(work: Callable[[], object], name: str) -> None:
-    """Run a function in a new thread, or in this one if none can be started.
-
-    Args:
-        work: The function to run.
-        name: The thread's name.
-    """
+    """Run a function in a new thread, or in this one if none can be started."""
     try:
         threading.Thread(target=work, name=name).start()
     except RuntimeError:  # the system has no room for a thread, or Python is about to end

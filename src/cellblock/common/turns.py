@@ -1,4 +1,4 @@
-"""Takes turns, so that work for many connections does not block the event loop."""
+"""Fair scheduling of connections, so that work for many of them does not block the event loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SHORTEST = 0.001
 
 
 class Turns:
-    """Lets the connections of one loop work in turns, each for a moment.
+    """A scheduler that lets the connections of one loop work in turns.
 
-    A read that finds data at once does not suspend its task, so that a busy connection would never yield by itself.
+    A read that finds data at once does not suspend its task, so a busy connection would never yield by itself.
     """
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class Turns:
         self._scheduled = False
 
     async def give_way(self) -> None:
-        """Return at once while this turn of the loop has time left; otherwise wait for the next turn.
+        """Return at once while this turn of the loop has time left. Otherwise wait for the next turn.
 
-        Call it before each piece of work that takes a moment: parsing a head, a chunk, a read, packing an answer.
+        Call it before each short piece of work: parsing a head, a chunk, a read, packing an answer.
         """
         if time.monotonic() < self._until:
             return
@@ -40,7 +40,7 @@ class Turns:
         await turn
 
     def _next(self) -> None:
-        """Wake one waiting task; called once in each turn of the loop."""
+        """Wake one waiting task, once in each turn of the loop."""
         self._scheduled = False
         while self._waiting:
             turn = self._waiting.popleft()
@@ -57,5 +57,5 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary(
 
 
 def turns() -> Turns:
-    """Return the turns of the running loop, which all of its connections share."""
+    """Return the scheduler of the running loop, which all of its connections share."""
     return _turns.setdefault(asyncio.get_running_loop(), Turns())

@@ -1,15 +1,15 @@
-"""Folders at URLs, as fsspec reaches them: in buckets, on other machines, in memory. Each file is written whole or not at all.
+"""Folders at URLs, accessed with fsspec: in buckets, on other machines, in memory. Each file is written atomically.
 
 fsspec, and a package for most schemes, are optional, and are imported when a URL is first used. ``file:`` needs neither.
-Credentials come from where the package of the scheme looks for them, or from fsspec's own settings; a URL cannot have any.
+Credentials come from the scheme's package or fsspec's settings; a URL cannot contain any.
 
-How a file is written whole depends on the scheme:
+Atomic writes depend on the scheme:
 
 - ``file``: to a temporary name, then renamed.
-- Object stores (`_OBJECTS`): they show an object when all of it has arrived, and not before.
-- Any other: to a temporary name, then moved. That is as atomic as the scheme's own move.
+- Object stores (`_OBJECTS`): they show an object once it is complete.
+- Others: to a temporary name, then moved. That is as atomic as the scheme's own move.
 
-Whatever a store answers is hostile: sizes are checked before and while something is read.
+Answers of a store are untrusted: sizes are checked before and during a read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSED = re.compile(r"credential|permission|forbidden|denied|unauthori[sz]ed|s
 
 
 class Folder(Protocol):
-    """A folder at a URL. It need not exist. Its methods block, and can be called in any thread.
+    """A folder at a URL, which need not exist. Methods block, and any thread can call them.
 
     All of them raise `StoreError` if the store cannot be used, and `UnsupportedError` if a package for it is missing.
     """
@@ -51,48 +51,48 @@ class Folder(Protocol):
     """Whether `create` is safe against others who create the same name at once."""
 
     def prepare(self) -> None:
-        """Import what it needs. Nothing is asked for yet."""
+        """Import the required packages, without a request."""
 
     def names(self) -> list[str]:
         """Return the names of its files."""
 
     def read(self, name: str, most: int) -> bytes | None:
-        """Return a small file; None if there is none."""
+        """Return a small file; None if it does not exist."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file if there is none of this name; return whether that was so."""
+        """Write a small file if the name is free. Return whether it was."""
 
     def upload(self, name: str, path: str, stop: threading.Event | None = None) -> None:
-        """Copy a local file into it, unless that is stopped meanwhile: then nothing is changed."""
+        """Copy a local file to the folder. If stopped meanwhile, change nothing."""
 
     def download(self, name: str, file: IO[bytes], stop: threading.Event | None = None) -> None:
         """Copy a file of at most `MAX_FILE` bytes to an open local one."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if there is one."""
+        """Remove a file, if it exists."""
 
     def clear(self) -> None:
         """Remove all of its files."""
 
     def written(self, name: str) -> float:
-        """Return when a file was written, by the clock of the store, in seconds since the epoch."""
+        """Return when a file was written, by the store's clock, in seconds since the epoch."""
 
 
 def folder_at(url: str) -> Folder:
-    """Return the folder at a URL. Nothing is imported or asked for yet.
+    """Return the folder at a URL, without imports and requests.
 
     Raises:
-        InvalidInputError: It is not a URL that is supported.
+        InvalidInputError: The URL is not supported.
     """
     path = local_path(url)
     return _LocalFolder(url, path) if path is not None else _StoreFolder(url)
 
 
 def age(folder: Folder, name: str) -> float:
-    """Return how many seconds ago a file was written, by the clock of its store alone: clocks of machines differ.
+    """Return the age of a file in seconds by its store's clock alone, because clocks of machines differ.
 
     Raises:
         StoreError, UnsupportedError: As for `Folder`.
@@ -124,7 +124,7 @@ class _LocalFolder:
         self._path = path
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Do nothing: no package is needed."""
 
     def names(self) -> list[str]:
         with self._telling("cannot be listed"):
@@ -152,7 +152,7 @@ class _LocalFolder:
             fresh = f".{name}-{secrets.token_hex(8)}"
             self.write(fresh, data)
             try:
-                os.link(self._of(fresh), self._of(name))  # unlike a rename, it fails if there is one
+                os.link(self._of(fresh), self._of(name))  # unlike a rename, it fails if the name is taken
             except FileExistsError:
                 return False
             finally:
@@ -178,7 +178,7 @@ class _LocalFolder:
     def clear(self) -> None:
         for name in self.names():
             self.remove(name)
-        with suppress(OSError):  # there are others by now, or it is gone
+        with suppress(OSError):  # it has new files by now, or was removed
             os.rmdir(self._path)
 
     def written(self, name: str) -> float:
@@ -203,7 +203,7 @@ class _LocalFolder:
 
 
 class _StoreFolder:
-    """A folder that fsspec reaches."""
+    """A folder that fsspec accesses."""
 
     def __init__(self, url: str) -> None:
         self.url = url if url.endswith("://") else url.rstrip("/")
@@ -258,7 +258,7 @@ class _StoreFolder:
         with self._telling(f"cannot have {name}"):
             from fsspec.callbacks import Callback
 
-            # Packages that send parts call it after each of them, and give up the rest if it raises.
+            # Packages that send parts call it after each of them, and stop if it raises.
             progress = Callback(hooks={"stop": lambda *_args, **_more: _check_stop(stop)})
             _check_stop(stop)
             self._place(name, lambda store, target: store.put_file(path, target, callback=progress), stop)
@@ -292,7 +292,7 @@ class _StoreFolder:
                 ) from None
 
     def _place(self, name: str, write: Callable[[Any, str], object], stop: threading.Event | None = None) -> None:
-        """Write a file so that it is whole under its name, or is not there."""
+        """Write a file atomically."""
         store, path = self._at(name)
         if self._scheme in _OBJECTS:
             write(store, path)
@@ -303,7 +303,7 @@ class _StoreFolder:
             write(store, fresh)
             _check_stop(stop)
             store.mv(fresh, path)
-        except BaseException:  # also an interrupt: nothing of it stays
+        except BaseException:  # includes interrupts: nothing of it stays
             with suppress(Exception):
                 store.rm_file(fresh)
             raise
@@ -334,7 +334,7 @@ class _StoreFolder:
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
-        """Turn whatever a package raises into our errors."""
+        """Convert any exception of a package to our errors."""
         try:
             yield
         except StoreError as error:
@@ -363,7 +363,7 @@ def _bounded(data: bytes, most: int) -> bytes:
 
 
 def _copy(source: IO[bytes], size: int, file: IO[bytes], stop: threading.Event | None) -> None:
-    """Copy exactly as many bytes as were announced, within the limit and the room on the disk."""
+    """Copy exactly the announced number of bytes, within the limit and the space on the disk."""
     if size > MAX_FILE:
         raise StoreError(f"it has {size:,} bytes, over the limit of {MAX_FILE:,}")
     room = shutil.disk_usage(os.path.dirname(file.name) if isinstance(file.name, str) else tempfile.gettempdir()).free

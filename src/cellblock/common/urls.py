@@ -1,4 +1,4 @@
-"""URLs of files: which of them can be used, and their parts. `url_folder` reaches them."""
+"""File URLs: which are supported, and their parts. `url_folder` accesses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether something is a URL, not a path: it begins with a scheme and ``://``. ``./a://b`` is a path."""
+    """Return whether a text is a URL, not a path: it begins with a scheme and ``://``. ``./a://b`` is a path."""
     return isinstance(path, str) and _URL.match(path) is not None
 
 
@@ -20,7 +20,7 @@ def split(url: str) -> tuple[str, str]:
     """Return the URL of a file's folder, and its name.
 
     Raises:
-        InvalidInputError: It cannot be the URL of a file.
+        InvalidInputError: The URL cannot be the URL of a file.
     """
     scheme, rest = check(url)
     folder, _, name = rest.rpartition("/")
@@ -33,7 +33,7 @@ def local_path(url: str) -> str | None:
     """Return the path of a ``file:`` URL; None for any other.
 
     Raises:
-        InvalidInputError: It is not absolute, or names another machine.
+        InvalidInputError: The path is not absolute, or the URL names another machine.
     """
     scheme, rest = check(url)
     if scheme not in ("file", "local"):
@@ -47,10 +47,10 @@ def local_path(url: str) -> str | None:
 
 
 def check(url: str) -> tuple[str, str]:
-    """Return the scheme of a URL, and what follows it.
+    """Return the scheme of a URL, and the rest.
 
     Raises:
-        InvalidInputError: It is not one that is supported.
+        InvalidInputError: The URL is not supported.
     """
     scheme, _, rest = url.partition("://")
     if ":" in rest.partition("/")[0].rpartition("@")[0]:

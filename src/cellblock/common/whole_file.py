@@ -1,4 +1,4 @@
-"""Writes files atomically: to a temporary name in the same directory, then renamed. They survive a power failure."""
+"""Atomic file writes that survive a power failure: to a temporary name in the same directory, then renamed."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def claimed(descriptor: int) -> int:
-    """Claim something with a temporary name, as long as this descriptor is open, and return it; others do not remove it."""
-    with suppress(OSError):  # a file system without locks: then nobody removes it, either
+    """Lock a temporary file while this descriptor is open, so that other processes do not remove it. Return the descriptor."""
+    with suppress(OSError):  # a file system without locks: then nothing removes it, either
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return descriptor
 
 
 def open_unnamed(directory: int, flags: int, mode: int) -> int | None:
-    """Create a file without a name in an open directory: it is gone if this process is killed before `give_name`.
+    """Create an unnamed file in an open directory. It disappears if this process is killed before `give_name`.
 
     Args:
         directory: The directory.
@@ -53,7 +53,7 @@ def open_unnamed(directory: int, flags: int, mode: int) -> int | None:
         mode: As for `os.open`.
 
     Returns:
-        Its descriptor; None if the file system has no such files.
+        Its descriptor; None if the file system does not support it.
 
     Raises:
         OSError: It cannot be created.
@@ -69,10 +69,10 @@ def open_unnamed(directory: int, flags: int, mode: int) -> int | None:
 
 
 def give_name(file: int, name: str, directory: int) -> None:
-    """Give a file without a name its first one.
+    """Give an unnamed file its first name.
 
     Raises:
-        OSError: It cannot have that name.
+        OSError: The file cannot have that name.
     """
     os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=directory, follow_symlinks=True)
 
@@ -80,15 +80,15 @@ def give_name(file: int, name: str, directory: int) -> None:
 class WholeFile:
     """A new file with a temporary name until it is complete. `OSError`s are passed on.
 
-    It can be used in a ``with`` block, which yields the file to write to and completes it unless something is raised.
+    As a context manager, it yields the file to write to, and completes it unless an exception is raised.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
-        """Set the path; `open` creates the file.
+        """Set the path. `open` creates the file.
 
         Args:
             path: Its final path. An existing file is replaced.
-            mode: Who can read and write it, like the mode of `os.open`.
+            mode: Its permissions, like the mode of `os.open`.
         """
         self._parent, self._final = os.path.split(os.path.abspath(path))
         self._mode = mode
@@ -97,7 +97,7 @@ class WholeFile:
         self._file: IO[bytes] | None = None
 
     def open(self) -> IO[bytes]:
-        """Create it, and return it for writing and reading."""
+        """Create the file, and return it for writing and reading."""
         name = ""
         directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -106,25 +106,25 @@ class WholeFile:
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 opened = create(name, flags, self._mode, dir_fd=directory)
             self._file = os.fdopen(claimed(opened), "w+b")
-        except BaseException:  # also an interrupt: no one else closes it
+        except BaseException:  # includes interrupts: nothing else closes it
             os.close(directory)
             raise
         self._name, self._directory = name, directory
         return self._file
 
     def finish(self) -> None:
-        """Rename the complete file to its final path. When this returns, it is on the disk."""
+        """Rename the complete file to its final path. On return, it is on the disk."""
         assert self._file is not None
         assert self._directory is not None
         self._file.flush()
-        sync(self._file.fileno())  # before the rename: otherwise, an empty file can have the name after a power failure
+        sync(self._file.fileno())  # before the rename: otherwise, the file can be empty after a power failure
         if self._name or not self._is_first():
             os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             self._name = ""
         sync(self._directory)
 
     def _is_first(self) -> bool:
-        """Give the file its final name if that is free, or else a temporary one: a link replaces nothing."""
+        """Give the file its final name if that is free, or else a temporary one. A link replaces nothing."""
         assert self._file is not None
         assert self._directory is not None
         try:
@@ -137,14 +137,14 @@ class WholeFile:
         return True
 
     def close(self) -> None:
-        """Close it, if it is open. If it is not complete, it is removed."""
+        """Close the file, if it is open. Remove an incomplete one."""
         directory, self._directory = self._directory, None
         if directory is None:
             return
         if self._name:
             with suppress(OSError):
                 os.unlink(self._name, dir_fd=directory)
-        with suppress(OSError):  # what is left to be written, if it was not complete
+        with suppress(OSError):  # unwritten data of an incomplete file
             if self._file is not None:
                 self._file.close()
         os.close(directory)

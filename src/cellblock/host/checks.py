@@ -1,4 +1,4 @@
-"""Checks arguments before anything starts: invalid input raises a clear error, and nothing is lost."""
+"""Validation of arguments before anything starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_REQUIREMENTS = 32 * 1024
 """Characters of all requirements of one call together. They become one line of a cell."""
 
 _MAX_BRANCHES = 1000
-_SHOWN = 200  # maximum characters of a message that shows an invalid value
+_SHOWN = 200  # maximum characters of an invalid value in a message
 DEFAULT_TIMEOUT = 120.0
 """Default time limit of a cell in seconds, in every front."""
 
@@ -32,10 +32,10 @@ INSTALL_TIMEOUT = 600.0
 
 
 def check_code(code: str) -> None:
-    """Check a cell's source.
+    """Validate a cell's source.
 
     Raises:
-        InvalidInputError: It is not valid.
+        InvalidInputError: The source is invalid.
     """
     if not isinstance(code, str):
         raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
@@ -57,7 +57,7 @@ _FENCE = "```"
 
 
 def without_fence(code: str) -> str:
-    """Return the code inside a Markdown fence, if the fence is all there is: language models often write one around a cell."""
+    """Return the code inside a Markdown fence that encloses the whole text, as language models often write."""
     text = code.strip()
     if not text.startswith(_FENCE) or not text.endswith("\n" + _FENCE):
         return code
@@ -67,10 +67,10 @@ def without_fence(code: str) -> str:
 
 
 def find_tier(name: object) -> Tier:
-    """Return the isolation tier of a name.
+    """Return the isolation tier with a name.
 
     Raises:
-        InvalidInputError: There is no such tier.
+        InvalidInputError: The name is unknown.
     """
     tier = TIERS.get(name) if isinstance(name, str) else None
     if tier is None:
@@ -79,15 +79,15 @@ def find_tier(name: object) -> Tier:
 
 
 def find_sandbox(name: object, option: str, advice: str) -> Tier:
-    """Return the isolation tier of the name of a sandbox: ``none`` is not one.
+    """Return the isolation tier of a sandbox. ``none`` is not a sandbox.
 
     Args:
         name: The name.
         option: The option's name, for the error message.
-        advice: How to do without a sandbox.
+        advice: How to run without a sandbox.
 
     Raises:
-        InvalidInputError: There is no such sandbox.
+        InvalidInputError: The name is unknown.
     """
     tier = TIERS.get(name) if isinstance(name, str) else None
     if tier is None or not tier.sandboxed:
@@ -102,12 +102,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def names_of_ours() -> str:
-    """Return the names of the sandboxes that cellblock makes itself, for messages."""
+    """Return the names of cellblock's own sandboxes, for messages."""
     return _listed(name for name, tier in TIERS.items() if tier.ours)
 
 
 def default_tier() -> Tier:
-    """Return the default tier: that of ``CELLBLOCK_ISOLATE``, or the one for this kind of machine.
+    """Return the tier in ``CELLBLOCK_ISOLATE``, or the default for this platform.
 
     Raises:
         InvalidInputError: The variable's value is not the name of a sandbox.
@@ -118,10 +118,10 @@ def default_tier() -> Tier:
 
 
 def check_possible(tier: Tier) -> None:
-    """Check that kernels can be isolated in this way on this machine.
+    """Check that this machine supports a tier.
 
     Raises:
-        SandboxError: This machine does not allow it; the message names the ways out.
+        SandboxError: It does not. The message names the alternatives.
     """
     missing = tier.missing()
     if isinstance(missing, Failure):
@@ -131,10 +131,10 @@ def check_possible(tier: Tier) -> None:
 
 
 def fit_policy(policy: Policy, tier: Tier) -> Policy:
-    """Return a policy for this kind of isolation, with the restrictions that no policy can lift (`Tier.fit`).
+    """Return a policy for a tier, with the restrictions that no policy can lift (`Tier.fit`).
 
     Raises:
-        InvalidInputError: The policy is for another kind, or asks for something impossible.
+        InvalidInputError: The policy is for another kind, or impossible in this tier.
     """
     if not isinstance(policy, Policy):
         raise InvalidInputError(f"policy must be a Policy, not {policy!r}: Policy.parse() makes one of a dict")
@@ -145,7 +145,7 @@ def fit_policy(policy: Policy, tier: Tier) -> Policy:
 
 
 def check_maker_directory(directory: str, tier: Tier) -> None:
-    """Check that a session without a named directory can work in the directory of the program that makes it.
+    """Check that a session without a named directory can work in the current directory of its creator.
 
     Raises:
         InvalidInputError: The session is sandboxed, and the directory contains the user's home directory.
@@ -157,16 +157,16 @@ def check_maker_directory(directory: str, tier: Tier) -> None:
 def check_state_apart(writable: Iterable[str]) -> None:
     """Check that no session works in or around cellblock's own state and settings.
 
-    A session that can write to a directory around them could replace them.
+    A session that can write a parent directory of them could replace them.
 
     Args:
-        writable: The directories that it can write and its workspace, without symbolic links.
+        writable: The session's writable directories and its workspace, without symbolic links.
 
     Raises:
-        InvalidInputError: A session would.
+        InvalidInputError: A directory contains them or lies in them.
     """
     state, file = os.path.realpath(config.state_directory()), config.settings_file()
-    # The file may be a link: neither its place nor its target may be writable.
+    # The file may be a link: neither its location nor its target may be writable.
     settings = {os.path.realpath(file), os.path.join(os.path.realpath(file.parent), file.name)}
     for place in writable:
         found = ""
@@ -187,10 +187,10 @@ def check_state_apart(writable: Iterable[str]) -> None:
 
 
 def check_forbidding(tier: Tier, asked: bool) -> None:
-    """Check that kernels can be kept from executing programs.
+    """Check that kernels can be prevented from executing programs.
 
     Raises:
-        InvalidInputError: This isolation cannot do it, or there is no `on_command` to decide about commands.
+        InvalidInputError: The tier cannot do it, or there is no `on_command` to decide about commands.
     """
     if not tier.ours:
         raise InvalidInputError(
@@ -202,10 +202,10 @@ def check_forbidding(tier: Tier, asked: bool) -> None:
 
 
 def check_branches(n: int, seeds: Sequence[int] | None) -> None:
-    """Check the number of branches and their seeds.
+    """Validate the number of branches and their seeds.
 
     Raises:
-        InvalidInputError: They are not valid.
+        InvalidInputError: They are invalid.
     """
     if type(n) is not int or not 1 <= n <= _MAX_BRANCHES:
         raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {shown(n)}")
@@ -217,24 +217,24 @@ def check_branches(n: int, seeds: Sequence[int] | None) -> None:
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Check a timeout.
+    """Validate a timeout.
 
     Raises:
-        InvalidInputError: It is not valid.
+        InvalidInputError: The timeout is invalid.
     """
     if timeout is None:
         return
-    # Written so that it rejects NaN, and integers that are larger than any float.
+    # Also rejects NaN, and integers larger than any float.
     right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
         raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {shown(timeout)}")
 
 
 def check_place(code: str, cursor: int | None) -> tuple[str, int]:
-    """Check some code and a cursor in it, and return both; the cursor is the end by default.
+    """Validate some code and a cursor in it, and return both. The default cursor is the end.
 
     Raises:
-        InvalidInputError: The code is not valid, or the cursor is not in it.
+        InvalidInputError: The code is invalid, or the cursor is outside it.
     """
     check_code(code)
     if cursor is None:
@@ -245,10 +245,10 @@ def check_place(code: str, cursor: int | None) -> tuple[str, int]:
 
 
 def check_requirements(requirements: tuple[object, ...]) -> None:
-    """Check the arguments of `install`.
+    """Validate the arguments of `install`.
 
     Raises:
-        InvalidInputError: They are not valid, or there are none.
+        InvalidInputError: They are invalid, or there are none.
     """
     if not requirements:
         raise InvalidInputError("say what to install: install('package>=1')")
@@ -265,10 +265,10 @@ def check_requirements(requirements: tuple[object, ...]) -> None:
 
 
 def check_on_input(on_input: object) -> None:
-    """Check the function that answers `input()`.
+    """Check that the handler of `input()` is callable.
 
     Raises:
-        InvalidInputError: It is not callable.
+        InvalidInputError: It is not.
     """
     if on_input is not None and not callable(on_input):
         raise InvalidInputError(f"on_input must be a function that takes the prompt and returns the line, not {on_input!r}")

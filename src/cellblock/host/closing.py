@@ -1,4 +1,4 @@
-"""Closes owners of processes or descriptors: completely, even if the caller is cancelled."""
+"""Reliable close of owners of processes or descriptors, even if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, ClassVar, NoReturn
 
 
 class AsyncOnly:
-    """For classes that need ``async with``: raises a helpful error for ``with``."""
+    """A base class for asynchronous context managers that gives a helpful error for ``with``."""
 
     _sync_twin: ClassVar[str] = ""
     """The name of the class for programs without an event loop; empty if there is none."""
 
     def __enter__(self) -> NoReturn:
-        """Raise an error that says what to write.
+        """Raise an error with the correct syntax.
 
         Raises:
             TypeError: Always.
@@ -30,10 +30,10 @@ class AsyncOnly:
 
 
 class SyncOnly:
-    """For classes that need ``with``, and have an asynchronous twin: raises a helpful error for ``async with``."""
+    """A base class for synchronous context managers that gives a helpful error for ``async with``."""
 
     async def __aenter__(self) -> NoReturn:
-        """Raise an error that says what to write.
+        """Raise an error with the correct syntax.
 
         Raises:
             TypeError: Always.
@@ -49,10 +49,10 @@ class SyncOnly:
 
 
 class Closing:
-    """One close, shared by all its callers.
+    """One close operation, shared by all its callers.
 
-    It runs in a task of its own, so that cancelling a waiter does not stop it. If it failed, or was itself cancelled when its
-    loop shut down, the next call tries again; so what it does must be safe to repeat.
+    It runs in its own task, so that cancelling a waiter does not stop it. If it fails, or its loop shuts down, the next call
+    tries again, so the operation must be idempotent.
     """
 
     def __init__(self) -> None:
@@ -60,23 +60,13 @@ class Closing:
 
     @property
     def begun(self) -> bool:
-        """Whether closing has begun."""
         return self._task is not None
 
     async def finish(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait until everything is closed.
-
-        Args:
-            close: Closes it.
-        """
         await asyncio.shield(self.begin(close))
 
     def begin(self, close: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Start closing, without waiting for it.
-
-        Args:
-            close: Closes it.
-        """
+        """Start to close without waiting."""
         if self._task is None or _failed(self._task):
             self._task = asyncio.create_task(close())
         return self._task
@@ -89,7 +79,7 @@ def _failed(task: asyncio.Task[None]) -> bool:
 
 
 async def in_thread(work: Callable[..., object], *arguments: object) -> None:
-    """Run the last step of closing something in a thread, or here if the interpreter is exiting: it starts no threads then.
+    """Run the last step of a close in a thread, or here if the interpreter is exiting and starts no threads.
 
     Args:
         work: The work, which may take long.
@@ -97,7 +87,7 @@ async def in_thread(work: Callable[..., object], *arguments: object) -> None:
     """
     try:
         running = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
-    except RuntimeError:  # from the executor: exceptions of the work itself are in the future
+    except RuntimeError:  # from the executor: the work's own exceptions are in the future
         work(*arguments)
     else:
         await running

@@ -19,21 +19,21 @@ _MAX_TAIL = 16 * 1024
 
 
 def pending(descriptor: int) -> int:
-    """Return how many bytes can be read from a pipe or a stream socket now."""
+    """Return the number of readable bytes of a pipe or a stream socket."""
     count = array.array("i", [0])
     fcntl.ioctl(descriptor, termios.FIONREAD, count, True)
     return count[0]
 
 
 def unread(descriptor: int) -> int:
-    """Return how many bytes written to a stream socket the other end has not read yet."""
+    """Return the number of bytes sent to a stream socket that the other end has not read."""
     count = array.array("i", [0])
     fcntl.ioctl(descriptor, termios.TIOCOUTQ, count, True)
     return count[0]
 
 
 def read_some(descriptor: int, size: int = PIPE_READ) -> bytes | None:
-    """Read what is available from a non-blocking descriptor; None if there is nothing yet, b"" at its end."""
+    """Read available data from a non-blocking descriptor; None without data, b"" at its end."""
     try:
         return os.read(descriptor, size)
     except BlockingIOError:
@@ -43,10 +43,10 @@ def read_some(descriptor: int, size: int = PIPE_READ) -> bytes | None:
 
 
 def receive_message(connection: socket.socket, size: int) -> tuple[bytes, list[int]]:
-    """Receive one message, with at most one descriptor that came with it.
+    """Receive one message, with at most one descriptor.
 
-    A peer that has closed its end with messages of ours unread is a reset connection, and Linux says that first, once. What
-    the peer itself has sent before, such as an exit status, comes next.
+    A peer that closed with unread messages is a reset connection, which Linux reports first, once. The peer's own earlier
+    messages, such as an exit status, come next.
 
     Raises:
         BlockingIOError: There is no message.
@@ -59,9 +59,7 @@ def receive_message(connection: socket.socket, size: int) -> tuple[bytes, list[i
 
 
 def receive_control(control: socket.socket, size: int) -> tuple[bytes, socket.socket | None]:
-    """Receive one control message, with the listening TCP socket that came with it.
-
-    Anything else that came with it is closed, unused.
+    """Receive one control message, with its listening TCP socket. Any other descriptor is closed.
 
     Raises:
         BlockingIOError: There is no message.
@@ -118,9 +116,9 @@ class Tail:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Whether the other end of a socket is closed."""
+    """Return whether the other end of a socket is closed."""
     poll = select.poll()
-    poll.register(descriptor, 0)  # POLLHUP comes without being asked for
+    poll.register(descriptor, 0)  # POLLHUP needs no request
     return bool(poll.poll(0))
 
 
@@ -136,11 +134,11 @@ class Child(Protocol):
 
 
 async def process_ended(process: Child, timeout: float) -> bool:
-    """Wait until a child process has ended.
+    """Wait for the end of a child process.
 
     Args:
         process: The child.
-        timeout: Maximum seconds to wait.
+        timeout: Time limit in seconds.
 
     Returns:
         Whether it has ended.

@@ -1,4 +1,4 @@
-"""Directories that sandboxed sessions can write, or once could: nothing in them is trusted without a check."""
+"""Directories that sandboxed sessions can or could write. Their content is untrusted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ places: set[str] = set()
 """Directories of this process's sessions, without symbolic links. They stay after their sessions have ended, as do the files
 in them."""
 
-_MOST_LINKS = 40  # same limit as the kernel's
+_MOST_LINKS = 40  # the limit of Linux
 _MOST_RECORDS = 10_000
-_MOST_PLACES = 10_000  # after that, directories that are gone are forgotten
+_MOST_PLACES = 10_000  # above this number, records of removed directories are dropped
 _BETWEEN_LOOKS = 1000
 """Number of directories recorded between two checks for too many records."""
 
@@ -42,7 +42,7 @@ def add(directories: Iterable[str]) -> None:
 
 
 def check_links(name: str, path: str) -> None:
-    """Check that no session can have planted a link on the way to a path, and so have chosen its target.
+    """Check that a path contains no link that a session could have created to choose its target.
 
     Args:
         name: The caller's name for the path, for the error.
@@ -60,7 +60,7 @@ def check_links(name: str, path: str) -> None:
 
 
 def _links(path: str) -> Iterator[tuple[str, str]]:
-    """Yield each link on the way to an absolute path, after the directory that contains it."""
+    """Yield each link in an absolute path, after the directory that contains it."""
     here, ahead = "/", path.split("/")[::-1]
     for _ in range(_MOST_LINKS):
         target = None
@@ -112,7 +112,7 @@ def _record(place: str) -> None:
 
 
 def _is_recorded(directory: str) -> bool:
-    """Whether a session of any program could write a directory."""
+    """Return whether a session of any program could write a directory."""
     try:
         records = _records()
         return any(
@@ -123,7 +123,7 @@ def _is_recorded(directory: str) -> bool:
 
 
 def _forget_some(records: Path) -> None:
-    """Remove records of directories that are gone and, if there are still too many, the oldest."""
+    """Remove records of removed directories and, above the limit, the oldest ones."""
     entries = [entry for entry in os.scandir(records) if entry.is_symlink()]
     if len(entries) <= _MOST_RECORDS:
         return

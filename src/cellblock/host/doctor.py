@@ -1,4 +1,4 @@
-"""Checks what this machine supports and what a policy amounts to, before anything is started."""
+"""Reports what this machine supports and what a policy means on it, before anything starts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Check:
     """The result of one check.
 
     Attributes:
-        name: Its subject.
+        name: Subject.
         ok: Whether it passed.
         needed: Whether kernels or sandboxes depend on it.
         found: The finding, in words.
-        remedy: The way to fix it, if it failed.
+        remedy: How to fix a failure.
     """
 
     name: str
@@ -53,7 +53,7 @@ def examine(native: Trial, other: Trial | None = None, chosen: Tier = NATIVE) ->
 
     Args:
         native: The result of trying a native sandbox.
-        other: The result of trying a Landlock sandbox, if that was tried.
+        other: The result of trying a Landlock sandbox, if tried.
         chosen: The default tier here.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -137,11 +137,11 @@ _DIVIDED = {
 
 
 def _shared(version: tuple[int, int], mounted: int) -> Check:
-    """Return which limits that all processes of a user share are divided between native sandboxes and others.
+    """Return which per-user limits native sandboxes share with other processes.
 
     Args:
-        version: That of Linux.
-        mounted: The flags of the mount of /proc/sys.
+        version: Version of Linux.
+        mounted: Mount flags of /proc/sys.
     """
     missing = [f"{what} (Linux {'.'.join(map(str, least))})" for least, what in _DIVIDED.items() if version < least]
     if mounted & os.ST_RDONLY and version >= (5, 12):
@@ -184,19 +184,19 @@ async def report() -> dict[str, Any]:
 
 
 def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = None, tier: Tier = NATIVE) -> dict[str, Any]:
-    """Return what a policy amounts to on this machine: what is readable, writable, masked, reachable and limited.
+    """Return what a policy means on this machine: what is readable, writable, masked, reachable and limited.
 
     Args:
         policy: The policy.
-        workspace: The working directory of the session; the current one by default.
-        tier: The kind of sandbox, one of cellblock's own.
+        workspace: The session's working directory; by default the current one.
+        tier: One of cellblock's own sandboxes.
 
     Raises:
-        InvalidInputError: The workspace is not valid, or this kind of sandbox cannot have such a policy there.
+        InvalidInputError: The workspace is invalid, or the sandbox does not support the policy there.
     """
     directory = str(environment.check_directory("workspace", workspace or os.getcwd()))
     policy = fit_policy(policy, tier)
-    # Without mounts, the session's own /tmp is a directory on disk, and has no limit.
+    # Without mounts, the session's /tmp is a directory on disk without a limit.
     files = _in_landlock(policy, directory) if tier.private_directories else _in_namespaces(policy, directory)
     limits = asdict(policy.resources)
     if tier.private_directories:
@@ -212,7 +212,7 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
 
 
 def explainable_tier() -> Tier:
-    """Return the default tier here, or the native one if another program decides what the default one's policies mean.
+    """Return the default tier, or the native one if another program interprets the default one's policies.
 
     Raises:
         InvalidInputError: As for `default_tier`.
@@ -222,7 +222,7 @@ def explainable_tier() -> Tier:
 
 
 def _in_landlock(policy: Policy, directory: str) -> dict[str, Any]:
-    """Return which parts of the file system a session can use in a Landlock sandbox."""
+    """Return the accessible parts of the file system in a Landlock sandbox."""
     allowed = landlock_rules.rules(policy, probe.look(), directory, probe.interpreter_directories())
     there = [item for item in allowed if os.path.lexists(item.path)]
     return {
@@ -237,7 +237,7 @@ def _in_landlock(policy: Policy, directory: str) -> dict[str, Any]:
 
 
 def _in_namespaces(policy: Policy, directory: str) -> dict[str, Any]:
-    """Return which parts of the file system a session has in a native sandbox."""
+    """Return the visible parts of the file system in a native sandbox."""
     plan = make_plan(policy, probe.look(), directory, probe.interpreter_directories())
     steps = plan.steps
     readable = [step.target for step in steps if isinstance(step, Graft)]

@@ -1,7 +1,7 @@
-"""Runs code while a model still writes it: each statement as soon as it is complete, and all of it as one cell.
+"""Runs code while a model is still writing it: each complete statement at once, all within one cell.
 
-What has run is undone if the text turns out to be another one, or is withdrawn. So only a session with exact undo runs ahead;
-in others the code waits for the end of the text. Tool calls and connections wait for it in any case.
+If the text changes or is withdrawn, the executed part is undone, so only sessions with exact undo run ahead. In other
+sessions, the code waits for the complete text. Tool calls and connections always wait for it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _AHEAD = re.compile(r"[ \t]*(#.*)?$")
 
 
 def ready(text: str) -> int:
-    """Return how many characters of a text are whole statements, whatever follows: they can run.
+    """Return the length of the prefix that consists of complete statements, whatever follows.
 
-    The last statement is never among them: until another one begins, it may go on.
+    The last statement is excluded, because it may continue until another one begins.
 
     Args:
         text: The text so far, from the beginning of a statement.
@@ -69,19 +69,19 @@ def ready(text: str) -> int:
 
 
 def _begins_statement(line: str) -> bool:
-    """Whether a line surely begins another statement, even if more is still to come."""
+    """Return whether a partial line certainly begins another statement."""
     if not line or line[0] in " \t\r\n\f#)]}" or _AHEAD.fullmatch(line.rstrip("\r\n")):
         return False
     word = _WORD.match(line)
     if word is None:
         return True
-    if word.end() == len(line):  # the word may go on
+    if word.end() == len(line):  # the word may be incomplete
         return not any(name.startswith(word[0]) for name in _GOES_ON)
     return word[0] not in _GOES_ON
 
 
 def parses(text: str) -> bool:
-    """Whether a text is plain Python, as far as it is parsed here: no magics, no commands, no fence, no mistake."""
+    """Return whether a text is plain Python as far as it is parsed here: no magics, commands, fences, or errors."""
     if len(text) > _MAX_PARSED:
         return False
     try:
@@ -92,7 +92,7 @@ def parses(text: str) -> bool:
 
 
 class Eager(AsyncOnly):
-    """One cell whose text is still being written, made by `Session.eager`.
+    """One cell whose text is still being written, from `Session.eager`.
 
     An async context manager::
 
@@ -101,7 +101,7 @@ class Eager(AsyncOnly):
                 eager.feed(part)
             result = await eager.finish()
 
-    If the block is left without `finish`, the session goes back to before the cell.
+    Leaving the block without `finish` undoes the cell.
     """
 
     def __init__(
@@ -115,15 +115,15 @@ class Eager(AsyncOnly):
         timeout: float | None,
         on_input: OnInput | None,
     ) -> None:
-        """Prepare; nothing runs before there is a whole statement.
+        """Store the arguments. Nothing runs before the first complete statement.
 
         Args:
             cells: Runs the cell.
-            holding: Holds tool calls and connections until the text is complete.
+            holding: Blocks tool calls and connections until the text is complete.
             undo: Undoes the last cell.
-            execute: Runs a whole text.
-            ahead: Whether the session can go back, so that statements run before the text is complete.
-            timeout: Seconds that the code may run once the text is complete.
+            execute: Runs a complete text.
+            ahead: Whether statements run before the text is complete, because the session can undo them.
+            timeout: Time limit in seconds after the text is complete.
             on_input: Answers `input()`.
         """
         self._cells = cells
@@ -160,15 +160,15 @@ class Eager(AsyncOnly):
 
     @property
     def ran(self) -> str:
-        """The part of the text that has run, or runs."""
+        """The executed part of the text."""
         return self._text[: self._sent]
 
     def feed(self, part: str) -> None:
-        """Add what the model has written next; whole statements begin to run.
+        """Add text from the model. Complete statements start to run.
 
         Raises:
-            InvalidInputError: It is not a string, or cannot be code.
-            StateError: It was finished already.
+            InvalidInputError: The text is not a string, or cannot be code.
+            StateError: `finish` was already called.
         """
         if not isinstance(part, str):
             raise InvalidInputError(f"part must be a string, not {type(part).__name__}")
@@ -179,7 +179,10 @@ class Eager(AsyncOnly):
             self._run_ahead()
 
     async def replace(self, text: str) -> None:
-        """Replace the whole text, because the model has begun anew. If what has run is not its beginning, it is undone."""
+        """Replace the whole text, because the model started again.
+
+        Undo the executed part unless the new text begins with it.
+        """
         if self._finished:
             raise StateError("this cell is finished already: make another one with session.eager()")
         check_code(text)
@@ -189,7 +192,7 @@ class Eager(AsyncOnly):
         self._run_ahead()
 
     async def finish(self) -> CodeExecutionResult:
-        """Run the rest, and return the result of the cell, as `Session.execute` would for the whole text.
+        """Run the rest and return the cell's result, like `Session.execute` for the whole text.
 
         Raises:
             InvalidInputError, StateError, LaunchError: As for `Session.execute`.
@@ -199,7 +202,7 @@ class Eager(AsyncOnly):
         check_code(self._text)
         self._finished = True
         if self._running is None or self._cell is None or not parses(self._text):
-            # Nothing has run; or it has magics or a mistake somewhere, with which the text means something as a whole only.
+            # Nothing has run. Or the text has a magic or an error, so that it is only meaningful as a whole.
             await despite_cancellation(asyncio.create_task(self._withdraw()))
             return await self._execute(self._text, self._timeout)
         self._cell.code = self._text
@@ -221,7 +224,7 @@ class Eager(AsyncOnly):
         if not self._ahead or len(self._text) - self._sent > _LONGEST or (self._sent == 0 and self._text[:1] in " \t`%!?"):
             return
         if self._running is not None and self._running.done():
-            return  # it has failed: what follows does not run, unless the text is replaced
+            return  # it failed: what follows does not run, unless the text is replaced
         if not (count := ready(self._text[self._sent :])):
             return
         piece = self._text[self._sent : self._sent + count]
@@ -243,14 +246,14 @@ class Eager(AsyncOnly):
             return await answer if isinstance(answer, Awaitable) else answer
         assert self._cell is not None
         if self._cell.not_undoable and not self._finished:
-            await asyncio.Event().wait()  # it could not be undone: it waits for the end, which begins anew
+            await asyncio.Event().wait()  # the undo failed: wait for `finish`, which starts again
         return await self._pieces.get()
 
     def _note_begin(self, position: str) -> None:
         self._begun = self._begun or bool(position)
 
     async def _withdraw(self) -> None:
-        """Go back to before the cell, if any of it has run."""
+        """Undo the cell, if any of it has run."""
         cell, running = self._cell, self._running
         self._cell = self._running = None
         self._sent, self._pieces = 0, asyncio.Queue()
@@ -261,7 +264,7 @@ class Eager(AsyncOnly):
         if not self._begun:
             running.cancel()
         while not running.done():
-            # Stopped like any other, and not cancelled: a cell that is cancelled has no result, and is not undone by itself.
+            # Stopped, not cancelled: a cancelled cell has no result and is not undone.
             if self._cells.current is cell:
                 await self._cells.stop()
             await asyncio.wait([running], timeout=_MOMENT)

@@ -1,4 +1,4 @@
-"""A kernel's interpreter, environment and directory. None of it comes from the host's environment."""
+"""A kernel's interpreter, environment and directory, independent of the host's environment."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def find_interpreter(python: str | os.PathLike[str] | None) -> str:
     """Return the path of the kernels' interpreter.
 
     Args:
-        python: A path to an interpreter, the directory of a virtual environment, a command on the PATH such as
-            ``python3.12``, or None for the interpreter that runs this.
+        python: A path to an interpreter, the directory of a virtual environment, a command on the PATH such as ``python3.12``,
+            or None for the running interpreter.
 
     Raises:
-        InterpreterError: There is none.
+        InterpreterError: The interpreter does not exist.
     """
     if python is None:
         if not sys.executable:
@@ -52,18 +52,18 @@ def find_interpreter(python: str | os.PathLike[str] | None) -> str:
 
 
 def _straight(path: Path) -> str:
-    """Return the absolute path of an interpreter, without ``..``: what that leads through may not exist in a sandbox.
+    """Return an interpreter's absolute path without ``..``, whose intermediate directories may be missing in a sandbox.
 
-    The interpreter itself is not resolved: that of a virtual environment is a link, and the link's location matters.
+    The path is not resolved further: in a virtual environment the interpreter is a link, and the link's location matters.
     """
     return os.path.join(os.path.realpath(path.parent), path.name) if ".." in path.parts else str(path.absolute())
 
 
 def check_modules(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of modules to preload, checked and in order.
+    """Validate the names of modules to preload, and return them in order.
 
     Raises:
-        InvalidInputError: One is not a module name.
+        InvalidInputError: A name is invalid.
     """
     if isinstance(names, str):
         raise InvalidInputError(f"preload must be a sequence of module names: preload=({names!r},)")
@@ -75,15 +75,15 @@ def check_modules(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | None = None) -> dict[str, str]:
-    """Return the whole environment of a kernel: a small base and the caller's variables.
+    """Return a kernel's complete environment: a small base and the caller's variables.
 
     Args:
-        interpreter: The interpreter's path; its directory comes first on the PATH.
-        extra: The caller's variables; they win over the base.
+        interpreter: The interpreter's path, whose directory comes first on the PATH.
+        extra: The caller's variables, which override the base.
         home: The home directory in a sandbox, where the user's own is hidden; None for the user's own.
 
     Raises:
-        InvalidInputError: A name or value cannot be in an environment, or all of it is too large.
+        InvalidInputError: A name or value is invalid in an environment, or the environment is too large.
     """
     user = _user(os.getuid())
     binaries = Path(interpreter).parent
@@ -94,12 +94,12 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
         "SHELL": "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
-        # Output of Python programs appears at once, even without a terminal, and is not lost if the program is killed.
+        # Python programs then print at once without a terminal, and lose no output when killed.
         "PYTHONUNBUFFERED": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         # Figures as JSON: the default would send all of plotly.js, 4 MB, with the first figure.
         "PLOTLY_RENDERER": "plotly_mimetype",
-        # `git status` would write to the index, and its cell could not be undone.
+        # Otherwise `git status` writes to the index, and its cell cannot be undone.
         "GIT_OPTIONAL_LOCKS": "0",
     }
     if (binaries.parent / "pyvenv.cfg").is_file():
@@ -121,10 +121,10 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
 
 
 def current_directory() -> str:
-    """Return this program's current directory, without symbolic links.
+    """Return this program's current directory without symbolic links.
 
     Raises:
-        InvalidInputError: It was removed.
+        InvalidInputError: The directory was removed.
     """
     try:
         return os.path.realpath(os.getcwd())
@@ -140,8 +140,8 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
         path: The directory.
 
     Raises:
-        InvalidInputError: It does not exist, is not a directory, or cannot be entered; or a link on the way may have been
-            made by a session.
+        InvalidInputError: It does not exist, is not a directory, or cannot be entered, or a session may have created a link in
+            its path.
     """
     given = Path(path).expanduser()
     distrusted.check_links(name, str(given))
@@ -155,7 +155,7 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
 
 
 def check_still_usable(directory: str) -> None:
-    """Check that a kernel can start in a session's directory, which somebody or the session's code may have changed.
+    """Check that a kernel can start in a session's directory, which may have changed.
 
     Raises:
         LaunchError: It cannot.
@@ -168,7 +168,7 @@ def check_still_usable(directory: str) -> None:
         ) from error
     if not stat.S_ISDIR(found.st_mode):
         raise LaunchError(f"no kernel can start in {directory}, which is no directory any more. Put it back, then try again")
-    # In a sandbox, root has no more rights than others.
+    # In a sandbox, root has no extra permissions.
     if found.st_uid == os.geteuid() and found.st_mode & _ENTERED != _ENTERED:
         raise LaunchError(
             f"no kernel can start in {directory}, because its mode is {stat.S_IMODE(found.st_mode):03o}: somebody, or a cell, "
@@ -177,10 +177,10 @@ def check_still_usable(directory: str) -> None:
 
 
 def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str] = ()) -> Path:
-    """Return the absolute path of a directory that can be written to, or can be created.
+    """Return the absolute path of a directory that can be written or created.
 
-    Links in it are resolved here, once: they are the caller's. A link in a directory that sessions can write is rejected,
-    because a session may have planted it.
+    The caller's links are resolved here, once. A link in a directory that sessions can write is rejected, because a session
+    may have created it.
 
     Args:
         name: The caller's name for it, for the error.
@@ -188,7 +188,7 @@ def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str
         shared: Real paths of the directories that sessions can write.
 
     Raises:
-        InvalidInputError: It can be neither written to nor created.
+        InvalidInputError: It can be neither written nor created.
     """
     directory = _resolved(Path(path).expanduser().absolute(), [place for place in shared if place != "/"])
     nearest = directory
@@ -210,11 +210,11 @@ def _resolved(path: Path, shared: Sequence[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
-_known_user = functools.cache(pwd.getpwuid)  # but not that there is none: the database may be on the network
+_known_user = functools.cache(pwd.getpwuid)  # no cache of missing users: the database may be on the network
 
 
 def _user(uid: int) -> pwd.struct_passwd | None:
-    """Return a user's entry in the database of users; None if there is none, as in many containers."""
+    """Return a user's entry in the user database; None if missing, as in many containers."""
     try:
         return _known_user(uid)
     except KeyError:

@@ -31,13 +31,13 @@ class Values:
     """The variables of a session."""
 
     def __init__(self, name: str, run: Run, look: Run, limit: int) -> None:
-        """Prepare to move values.
+        """Store the arguments.
 
         Args:
             name: The session's name in messages.
-            run: Runs a cell that leaves no trace.
-            look: Runs one that only looks at variables.
-            limit: Maximum bytes of a value.
+            run: Runs a silent cell.
+            look: Runs a silent cell that only reads variables.
+            limit: Maximum size of a value in bytes.
         """
         self._name = name
         self._look = look
@@ -48,14 +48,14 @@ class Values:
         """Set a variable of the session.
 
         Supported values are text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables
-        of pyarrow (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
+        of pyarrow (docs/sessions.md). No file and no history entry remains.
 
         Args:
             name: The variable.
             value: The value.
 
         Raises:
-            InvalidInputError: The name is not valid, the value is not supported, or it exceeds the limits of a cell.
+            InvalidInputError: The name is invalid, the value is not supported, or it exceeds the limits of a cell.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
         _check_name(name)
@@ -70,7 +70,7 @@ class Values:
             _check_not_refused(message)
 
     async def get(self, name: str, *, unpickle: bool = False) -> Any:
-        """Return the value of a variable of the session, if it is of a type that `put` supports.
+        """Return the value of a variable of the session, if `put` supports its type.
 
         Args:
             name: The variable.
@@ -78,7 +78,7 @@ class Values:
                 program.
 
         Raises:
-            InvalidInputError: There is no such variable, its value is not supported, or it exceeds the limits of a cell.
+            InvalidInputError: The variable does not exist, its value is not supported, or it exceeds the limits of a cell.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
         _check_name(name)
@@ -88,15 +88,15 @@ class Values:
         if message == f"refused\nthe session has no variable {name!r}".encode():
             raise InvalidInputError(f"{self._name} has no variable {name!r}; variables() lists those that it has")
         _check_not_refused(message)
-        from cellblock.wire.values.forms import decode  # loads pickle; few programs need it
+        from cellblock.wire.values.forms import decode  # loads pickle, and is rarely used
 
         return await asyncio.to_thread(decode, message, self._limit, unpickle=unpickle)
 
     async def variables(self) -> list[Variable]:
-        """Return the variables of the session: type, size, shape, and a short text of each.
+        """Return the session's variables, each with type, size, shape, and a short text.
 
-        No method that the session's code has defined is called for it. If there are many thousands, only the first ones are
-        returned, as many as fit in a message of 1 MB.
+        This calls no method that the session's code defined. Of many thousands of variables, only the first ones that fit in a
+        1 MB message are returned.
 
         Raises:
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
@@ -108,7 +108,7 @@ async def survey(run: Run, seconds: float | None = None) -> Survey:
     """Return the variables of a session.
 
     Args:
-        run: Runs a cell that leaves no trace.
+        run: Runs a silent cell.
         seconds: Time limit for hashing the values; None for no hashes.
     """
     from cellblock.model.variables import read_survey  # as below
@@ -120,7 +120,7 @@ async def survey(run: Run, seconds: float | None = None) -> Survey:
 
 
 def _lines(value: object, limit: int) -> list[str]:
-    from cellblock.wire.values.forms import encode  # loads pickle; few programs need it
+    from cellblock.wire.values.forms import encode  # loads pickle, and is rarely used
 
     message = encode(value, limit - _ROOM)
     starts = range(0, len(message), _PIECE)
@@ -133,14 +133,14 @@ def _check_name(name: str) -> None:
 
 
 def sent(result: CodeExecutionResult, failed: str = "the value was not carried") -> bytes | None:
-    """Return the value that a cell has sent; None if it has sent none.
+    """Return the value that a cell sent, if any.
 
     Args:
         result: The cell's result.
         failed: The message if the cell failed.
 
     Raises:
-        KernelDiedError, ExecutionTimeoutError, CodeExecutionError: It failed.
+        KernelDiedError, ExecutionTimeoutError, CodeExecutionError: The cell failed.
     """
     if result.status == "died":
         raise KernelDiedError(result.error.evalue if result.error else "the kernel died")

@@ -1,4 +1,4 @@
-"""Explains errors of cells with facts that only the session knows: its directory, limits, and modules in its workspace."""
+"""Explains cell errors with facts that only the session knows: its directory, limits, and workspace modules."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Explanations:
     """Explains the errors of one session's cells."""
 
     def __init__(self, directory: str, tier: Tier, policy: Policy, files: Callable[[], Files]) -> None:
-        """Prepare to explain errors.
+        """Store the arguments.
 
         Args:
             directory: The session's working directory.
-            tier: How the session is isolated.
+            tier: Its isolation.
             policy: Its policy.
             files: Returns the files of that directory.
         """
@@ -54,13 +54,13 @@ class Explanations:
         """The directory that its kernels have, as device and inode: a sandbox does not follow its name."""
 
     def kernel_begins(self, *, afresh: bool = True) -> None:
-        """Note which directory a kernel gets.
+        """Record the directory of a new kernel.
 
         Args:
-            afresh: Whether it finds the directory by its name. Otherwise it may have that of an earlier kernel.
+            afresh: Whether the kernel looks the directory up by name. Otherwise it may have an earlier kernel's directory.
 
         Raises:
-            LaunchError: The kernel needs the directory, and it is gone.
+            LaunchError: The directory was removed, and the kernel needs it.
         """
         now = self._look()
         if now is None and afresh:
@@ -78,11 +78,7 @@ class Explanations:
         return found.st_dev, found.st_ino
 
     async def explained(self, result: CodeExecutionResult) -> CodeExecutionResult:
-        """Return the result of a cell, with an explanation of its error if there is one.
-
-        Args:
-            result: The result.
-        """
+        """Return the result of a cell, with an explanation of its error if there is one."""
         error = result.error
         if error is None or result.status != "error":
             return result
@@ -132,7 +128,7 @@ class Explanations:
             return ""
         try:
             there = await self._files().list(package.replace(".", "/"))
-        except CellblockError:  # of any kind: there is none, or it cannot be read
+        except CellblockError:  # missing or unreadable
             return ""
         stems = (one.path.rpartition("/")[2].removesuffix(".py") for one in there if one.kind != "symlink")
         known = [stem for stem in stems if stem.isidentifier() and not stem.startswith("_")]
@@ -141,7 +137,7 @@ class Explanations:
 
 
 def _told(result: CodeExecutionResult, error: ErrorInfo, how: str) -> CodeExecutionResult:
-    """Return a result whose error also says how to go on, wherever the result shows it."""
+    """Return a result whose error also gives advice, wherever the result shows it."""
     said = f"{error.evalue} ({how})" if error.evalue else how
     parts = list(error.traceback)
     if parts and parts[-1].rstrip().endswith(error.evalue):

@@ -1,4 +1,4 @@
-"""Delays effects outside of a session while its code runs speculatively: it may still be withdrawn."""
+"""A gate for external effects while a session's code runs speculatively, because the code may be withdrawn."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from cellblock.errors import StateError
 
 
 class Holding:
-    """Lets tool calls and connections through, or makes them wait until they are released or refused."""
+    """A gate that passes tool calls and connections, or blocks them until they are released or refused."""
 
     def __init__(self) -> None:
-        """Start without holding anything."""
         self._held: asyncio.Future[bool] | None = None
         self.waiting = 0
         """How many wait."""
 
     def hold(self) -> None:
-        """Hold what comes from now on."""
+        """Block all later effects."""
         self._held = asyncio.get_running_loop().create_future()
 
     def release(self) -> None:
-        """Let everything through."""
+        """Open the gate."""
         self._settle(True)
 
     def refuse(self) -> None:
-        """Refuse what waits, because its code was withdrawn; let through what comes from now on."""
+        """Refuse blocked effects, because their code was withdrawn, and open the gate."""
         self._settle(False)
 
     def _settle(self, wanted: bool) -> None:
@@ -34,10 +33,10 @@ class Holding:
             held.set_result(wanted)
 
     async def wait(self) -> None:
-        """Wait while effects are held.
+        """Wait until the gate is open.
 
         Raises:
-            StateError: The code that wants it was withdrawn.
+            StateError: The requesting code was withdrawn.
         """
         held = self._held
         if held is None:

@@ -1,4 +1,4 @@
-"""The host: owns the launchers and sessions of one process and one event loop."""
+"""The host: launchers and sessions of one process and one event loop."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ _log = logging.getLogger("cellblock.sessions")
 
 
 class Host(AsyncOnly):
-    """Runs sessions on this machine, in the caller's process and event loop.
+    """Creates sessions and runs their kernels on this machine, within the caller's process and event loop.
 
-    One zygote serves each combination of interpreter and preloaded modules; sessions run in parallel. An async context
-    manager.
+    One zygote serves each combination of interpreter and preloaded modules. Sessions run in parallel. A host is an async
+    context manager.
 
     Attributes:
-        defaults: The defaults of its sessions' options.
-        facts: The facts of this machine.
+        defaults: Defaults for the options of sessions.
+        facts: Facts about this machine.
         index: The package index for sessions.
-        keeper: Keeps for the next host what outlives this process.
-        kernels: The kernels of its sessions.
-        checkpoint_budget: The limits on automatic checkpoints of all its sessions.
+        keeper: Preserves sessions for the next host.
+        kernels: Kernels of the host's sessions.
+        checkpoint_budget: Limits on automatic checkpoints of all sessions.
     """
 
     def __init__(
@@ -76,25 +76,25 @@ class Host(AsyncOnly):
         """Configure a host.
 
         Args:
-            python: The interpreter that kernels run in: a path, a virtual environment's directory, a command, or None for
-                this program's own. It needs Python 3.11 or newer, and IPython.
-            preload: Modules to import once, before kernels are forked; each kernel then has them at no cost.
-            launch: ``zygote`` forks kernels from a warm process, ``spawn`` starts an interpreter for each. By default
-                ``zygote`` on Linux and ``spawn`` elsewhere.
-            start_timeout: Seconds until a kernel must be ready.
-            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters;
-                ``landlock`` does without namespaces and mounts, and promises less (docs/landlock.md); ``srt`` runs them under
-                 that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights of this process.
-                 By default the value of ``CELLBLOCK_ISOLATE``, or else ``native`` on Linux and ``srt`` elsewhere.
-            policy: The policy of sandboxed kernels; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
-            custodian: Holds the kernels, so that they outlive this process: the next host with the same custodian continues
-                them (`adopt`). Kernels that are spawned or under ``srt`` end with this process all the same.
+            python: Interpreter of the kernels: a path, a virtual environment's directory, or a command. It needs Python 3.11
+                or newer, and IPython. Default: this program's interpreter.
+            preload: Modules to import once, before kernels are forked. Each kernel starts with them at no cost.
+            launch: ``zygote`` forks kernels from a warm process (default on Linux); ``spawn`` starts an interpreter for each
+                (default elsewhere).
+            start_timeout: Time limit for a kernel to become ready, in seconds.
+            isolate: ``native`` isolates kernels with Linux namespaces, mounts and system-call filters. ``landlock`` needs
+                neither namespaces nor mounts, and guarantees less (docs/landlock.md). ``srt`` uses Anthropic's sandbox-runtime
+                (docs/srt.md). ``none`` gives kernels all permissions of this process. Default: ``CELLBLOCK_ISOLATE`` if set,
+                else ``native`` on Linux and ``srt`` elsewhere.
+            policy: Policy of sandboxed kernels, which sessions can narrow. ``srt`` also accepts an `SrtPolicy`.
+            custodian: A process that holds the kernels, so that they outlive this process. The next host with the same
+                custodian continues them (`adopt`). Kernels with ``launch="spawn"`` or ``srt`` always end with this process.
 
         Raises:
-            UnsupportedError: On Windows.
-            SandboxError: This machine cannot make the sandbox; the message gives advice.
-            InterpreterError: There is no such interpreter.
-            InvalidInputError: Another argument is not valid.
+            UnsupportedError: The platform is Windows.
+            SandboxError: This machine cannot create the sandbox. The message gives advice.
+            InterpreterError: The interpreter does not exist.
+            InvalidInputError: Another argument is invalid.
         """
         if sys.platform == "win32":
             raise UnsupportedError("cellblock does not run on Windows itself: install it in WSL 2 and run it there")
@@ -127,7 +127,7 @@ class Host(AsyncOnly):
 
     @property
     def warm(self) -> set[tuple[str, ...]]:
-        """Sets of modules that are imported already, so that sessions with these in `preload` start at once."""
+        """Sets of imported modules: sessions with such a set as `preload` start at once."""
         return self.kernels.launchers.warm
 
     async def __aenter__(self) -> Self:
@@ -140,25 +140,25 @@ class Host(AsyncOnly):
         await self.close()
 
     async def start(self) -> None:
-        """Warm up the zygote, so that the first session starts as quickly as the others. Under srt, this does nothing.
+        """Warm up the zygote, so that the first session starts as quickly as later ones. Has no effect under srt.
 
         Raises:
-            LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
+            LaunchError: The zygote cannot be started. Subclasses: `InterpreterError`, `PreloadError`.
         """
         self.check_usable()
         if self.defaults.tier.wrapped:
-            return  # it is made for a workspace, and a session will name it
+            return  # srt starts one per workspace, which only the session names
         key = LaunchKey(self.defaults.interpreter, self.defaults.preload, self.defaults.tier)
         self.kernels.launchers.begin(key)
-        # The first session would load it otherwise. It takes long, so the loop keeps running meanwhile.
+        # Otherwise the first session loads it. Loading is slow, so it runs in a thread.
         await asyncio.to_thread(import_module, "cellblock.host.session")
         await self.kernels.launchers.started(key)
 
     def begin(self, options: SessionOptions) -> None:
-        """Warm up a zygote while the caller makes a session of this kind; making the first one loads many modules.
+        """Start warming up a zygote while the caller creates the first session, which loads many modules.
 
         Args:
-            options: The session's options. Under srt, this does nothing.
+            options: The session's options. Has no effect under srt.
 
         Raises:
             StateError, InvalidInputError, InterpreterError: As for `session`.
@@ -171,25 +171,25 @@ class Host(AsyncOnly):
 
     @property
     def isolate(self) -> Isolate:
-        """How kernels are isolated, unless a session says otherwise."""
+        """The default isolation of sessions."""
         return self.defaults.tier.name
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, and so takes no more sessions."""
+        """Whether the host is closed and accepts no new sessions."""
         return self._closed
 
     async def close(self) -> None:
         """Close every session and end every process of this host.
 
-        It can be repeated. Cancelling the caller does not stop it.
+        The operation is idempotent. Cancelling the caller does not stop it.
         """
         self._closed = True
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
         failures: list[BaseException] = []
-        # Without a loop, the kernels cannot be reached any more; they end with their launchers.
+        # Without a loop, kernels cannot be reached. They end with their launchers.
         if self._owner is None or not self._owner[1].is_closed():
             ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
             failures = [end for end in ends if end is not None]
@@ -199,7 +199,7 @@ class Host(AsyncOnly):
                 self.keeper.store_gone()
         await self.kernels.close()
         self.keeper.close()
-        if self._sessions:  # of those that could not be closed
+        if self._sessions:  # sessions that could not be closed
             await in_thread(remove_places, self.keeper.places)
         if failures:
             raise failures[0]
@@ -214,23 +214,22 @@ class Host(AsyncOnly):
         start_from: Checkpoint | Beginning | None = None,
         **keywords: Unpack[SessionKeywords],
     ) -> Session:
-        """Make a session; ``async with`` or `Session.start` starts it.
+        """Create a session. ``async with`` or `Session.start` starts it.
 
         Args:
-            options: Its options.
-            hooks: Hooks of a front.
-            label: The session's label for the next host's program, if the host has a custodian.
-            remains: A result of `adopt`, for a session that continues it. Its options must be the same as before.
-            start_from: A checkpoint to start from, of any session of this host, even a closed one. The options are that
-                session's by default.
-            keywords: Attributes of `SessionOptions`; they override `options`.
+            options: The session's options.
+            hooks: Hooks of a frontend.
+            label: Label of the session for the next host's program. It needs a custodian.
+            remains: A result of `adopt` to continue. The options must be unchanged.
+            start_from: A checkpoint of any session of this host, open or closed. Options default to that session's.
+            keywords: Attributes of `SessionOptions`, which override `options`.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
-            InvalidInputError, InterpreterError: An option is not valid.
-            SandboxError: This machine cannot make the sandbox.
+            InvalidInputError, InterpreterError: An option is invalid.
+            SandboxError: This machine cannot create the sandbox.
         """
-        from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
+        from cellblock.host.session import Session  # loads all modules for cells, hence after `begin`
 
         self.check_usable()
         if start_from is not None and not isinstance(start_from, Beginning):
@@ -254,26 +253,26 @@ class Host(AsyncOnly):
         hooks: SessionHooks | None = None,
         **keywords: Unpack[SessionKeywords],
     ) -> Session:
-        """Make a session that continues a saved one, and start it: ``async with await host.load(path) as session``.
+        """Create a session from a saved one, and start it: ``async with await host.load(path) as session``.
 
-        Its attribute `loaded` says what was restored, and what could not be.
+        `Session.loaded` reports what was restored and what was not.
 
         Args:
-            path: The file that `Session.save` has written.
-            options: The session's options: those of the saved one are not in the file.
+            path: A file from `Session.save`.
+            options: The session's options. The file does not contain them.
             workspace: As for `Session.load`.
             timeout: As for `Session.load`.
             hooks: As for `session`.
             keywords: As for `session`.
 
         Raises:
-            CellblockError: As for `session`, `Session.start` and `Session.load`. Then no session remains.
+            CellblockError: As for `session`, `Session.start` and `Session.load`. The new session is closed.
         """
         session = self.session(options, hooks=hooks, **keywords)
         try:
             await session.start()
             await session.load(path, workspace=workspace, timeout=timeout)
-        except BaseException:  # also a cancellation: nothing else owns the session
+        except BaseException:  # includes cancellation: nothing else owns the session
             await session.close()
             raise
         return session
@@ -281,12 +280,12 @@ class Host(AsyncOnly):
     # -- sessions of a killed host ---------------------------------------------------------------------------------------
 
     async def adopt(self) -> list[SessionRemains]:
-        """Return the remains of a killed host's sessions, each for `session` or `discard`.
+        """Return the orphaned sessions of a killed host, each to pass to `session` or `discard`.
 
-        Those passed to neither end when this host is closed.
+        Sessions passed to neither end when this host closes.
 
         Raises:
-            StateError: The host has no custodian, or has adopted already.
+            StateError: The host has no custodian, or `adopt` was already called.
         """
         self.check_usable()
         if self._adopted or (keeping := self._keeping) is None:
@@ -302,11 +301,7 @@ class Host(AsyncOnly):
         return [*keeping.sessions]
 
     async def discard(self, remains: SessionRemains) -> None:
-        """End the remains of a session.
-
-        Args:
-            remains: A result of `adopt`.
-        """
+        """End an orphaned session that `adopt` returned."""
         keeping = self._keeping
         assert keeping is not None
         await self.kernels.discard(keeping, remains, self._store)
@@ -318,7 +313,7 @@ class Host(AsyncOnly):
 
     @property
     def _keeping(self) -> Keeping | None:
-        """The keeper, if it is one with a custodian."""
+        """The keeper, if the host has a custodian."""
         from cellblock.host.survival.keeping import Keeping
 
         return self.keeper if isinstance(self.keeper, Keeping) else None
@@ -326,14 +321,14 @@ class Host(AsyncOnly):
     # -- for sessions --------------------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Check that the host can be used here and now.
+        """Check that the host is open and belongs to this process and event loop.
 
         Raises:
-            StateError: It is closed, or belongs to another process or event loop.
+            StateError: The host is closed, or belongs to another process or event loop.
         """
         if self._closed:
             raise StateError("the host is closed; make a new one")
-        # First the process: in a fork there is no running loop, although there seems to be one.
+        # Check the process first: after a fork, a running loop only seems to exist.
         if self._owner is not None and self._owner[0] != os.getpid():
             raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
         here = (os.getpid(), asyncio.get_running_loop())
@@ -352,10 +347,10 @@ class Host(AsyncOnly):
             self.kernels.launchers.session_closed(key_of(session.wanted))
 
     def store(self) -> Store:
-        """Return the store for checkpoint files: a directory that is created on first use.
+        """Return the store for checkpoint files, created on first use.
 
         Raises:
-            SnapshotError: It cannot be created.
+            SnapshotError: The store cannot be created.
         """
         if self._store is None:
             from cellblock.host.checkpoints.files import make_store
@@ -365,7 +360,7 @@ class Host(AsyncOnly):
         return self._store
 
     def _keep(self, store: Store) -> None:
-        """Keep a store for the next host, also when its directory had to be made again."""
+        """Preserve a store for the next host, even if its directory was created again."""
         self.keeper.store_made(store)
         store.on_renewed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.keeper.store_made, store)
 

@@ -1,4 +1,4 @@
-"""The kernels of a host: making them, and taking over those of a killed host."""
+"""The kernels of a host: start them, and take over a killed host's."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 Launch = Literal["zygote", "spawn"]
-_DESCRIPTORS_PER_KERNEL = 11 + 16  # its own, its tape's and its states', and the reserved connections of its tool port
+_DESCRIPTORS_PER_KERNEL = 11 + 16  # its own, its journal's and its states', and the reserved connections of its tool port
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # connections to tool ports: reserved per session, and the maximum in total
 _SPARE_DESCRIPTORS = 256
-_IN_MESSAGE = 253  # the most descriptors in one message (SCM_MAX_FD), by which the counter may exceed a limit
+_IN_MESSAGE = 253  # the maximum number of descriptors in one message (SCM_MAX_FD), by which the counter may exceed a limit
 
 
 class Kernels:
-    """The kernels of a host: makes them, and takes over those of a killed host.
+    """The kernels of a host.
 
     Attributes:
-        alive: Those that have not ended.
-        launchers: The launchers that start them.
-        families: The families of kernels that have copies.
+        alive: The kernels that have not ended.
+        launchers: Their launchers.
+        families: Families of kernels with copies.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Kernels:
         """Start without kernels.
 
         Args:
-            launch: How they are started.
-            start_timeout: Seconds until one must be ready.
-            facts: The facts of this machine.
-            keeper: Keeps them for the next host.
-            check_usable: Checks that the host can be used here and now.
-            sessions: Returns how many sessions the host has.
+            launch: How to start kernels.
+            start_timeout: Time limit for a kernel to become ready, in seconds.
+            facts: Facts about this machine.
+            keeper: Preserves kernels for the next host.
+            check_usable: Checks that the host is open and belongs to this process and event loop.
+            sessions: Returns the number of sessions of the host.
         """
         self.alive: set[Kernel] = set()
         self.families: set[Family] = set()
@@ -90,12 +90,11 @@ class Kernels:
         self._sweeping: asyncio.Future[None] | None = None
 
     def next_number(self) -> int:
-        """Return a number that no kernel, session or launcher has had."""
+        """Return a new number for a kernel, session or launcher."""
         return next(self._numbers)
 
     async def end_all(self) -> None:
-        """End all kernels and copies."""
-        await asyncio.gather(*(kernel.close() for kernel in [*self.alive]))  # of sessions that were cut off
+        await asyncio.gather(*(kernel.close() for kernel in [*self.alive]))  # of sessions whose close was interrupted
         await asyncio.gather(*(family.close() for family in [*self.families]))
         if self._sweeping is not None and not self._sweeping.done():
             await asyncio.wait([self._sweeping])
@@ -107,14 +106,14 @@ class Kernels:
             self._groups.close()
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
-        """Start a kernel and wait until it takes cells. If this is cancelled, nothing remains.
+        """Start a kernel and wait until it accepts cells. A cancellation leaves nothing behind.
 
         Args:
             wanted: Its specification.
             prepare: Creates what the kernel needs outside. By then, a process exists that removes it if this one is killed.
 
         Raises:
-            LaunchError: It could not be started.
+            LaunchError: The kernel could not be started.
         """
         self._check_usable()
         _make_room_for(self._sessions() + 1, wanted.policy.resources.open_files)
@@ -135,12 +134,12 @@ class Kernels:
         return await self._launch_by(await self.launchers.started(key), wanted)
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
-        """Make a kernel from a copy, and wait until it takes cells. If this is cancelled, nothing remains.
+        """Create a kernel from a copy, and wait until it accepts cells. A cancellation leaves nothing behind.
 
         Args:
-            copy: The copy, which stays.
-            wanted: Its specification.
-            how: How it differs from the kernel that was copied.
+            copy: The copy, which is unchanged.
+            wanted: The kernel's specification.
+            how: The differences from the copied kernel.
 
         Raises:
             CheckpointError: The copy has ended.
@@ -158,10 +157,10 @@ class Kernels:
         kernel.origin = None
         return kernel
 
-    # -- of a killed host ----------------------------------------------------------------------------------------------
+    # -- takeover ------------------------------------------------------------------------------------------------------
 
     async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
-        """Continue a kernel of a killed host. Returns it with its last cell; None if that fails: then the kernel is ended."""
+        """Continue a killed host's kernel. Return it with its last cell; None if that fails, which ends the kernel."""
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.survival.recovery import recover
 
@@ -194,7 +193,7 @@ class Kernels:
         return None
 
     async def adopt(self, keeping: Keeping) -> None:
-        """Take over the launchers and copies of a killed host; end kernels that belong to no session."""
+        """Take over a killed host's launchers and copies. End kernels that belong to no session."""
         kernels = keeping.kernels
         for zygote in keeping.zygotes.values():
             self.launchers.adopt(
@@ -244,10 +243,10 @@ class Kernels:
             remains.launcher.kill(remains.first)
         keeping.kernel_gone(remains.number, [*remains.listeners])
         if remains.ends.group is not None and family is None and remains.first not in shared:
-            remains.ends.group.remove()  # this kills everything in it, also kernels that were made from copies of this one
+            remains.ends.group.remove()  # this kills all its processes, including kernels created from copies of this one
         self.launchers.kernel_closed(remains.launcher)
 
-    # -- making them ---------------------------------------------------------------------------------------------------
+    # -- launch --------------------------------------------------------------------------------------------------------
 
     async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
         await launcher.room(self._start_timeout)
@@ -260,17 +259,17 @@ class Kernels:
             kernel.memory.set_limits(kernel.wanted.policy.resources)
             await kernel.started(self._start_timeout)
             await kernel.recording.held(self._start_timeout)
-            await kernel.wake()  # init has blocked names for it, and is to be asked again when it is idle
-        except BaseException as error:  # also a cancellation: we own the kernel until it is returned
+            await kernel.wake()  # init blocked names for it, and must be asked again when it is idle
+        except BaseException as error:  # includes cancellation: we own the kernel until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
-                # It may be stopped; start the next kernel elsewhere.
+                # It may be stopped, so the next kernel uses another launcher.
                 self.launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
             await kernel.discard()
             raise
         return kernel
 
     def _take(self, family: Family, number: int, ends: Ends, wanted: KernelSpec) -> Kernel:
-        """Take ownership of a kernel at once: no await may come between."""
+        """Take ownership of a kernel. No await may come between."""
         from cellblock.host.kernels.kernel import Kernel
 
         try:
@@ -295,7 +294,7 @@ class Kernels:
         return on_closed
 
     def _family(self, launcher: Launcher, number: int, group: cgroups.Group | None) -> Family:
-        """Return the family of a kernel and of all that are made from its copies."""
+        """Return the family of a kernel and of all kernels created from its copies."""
         from cellblock.host.kernels.family import Family
 
         return Family(launcher, number, group, self)
@@ -310,24 +309,21 @@ class Kernels:
         return self._family(remains.launcher, remains.first, remains.ends.group)
 
     def family_connected(self, family: Family) -> None:
-        """See `FamilyObserver`."""
         self.families.add(family)
         self.launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
         self._keeper.family_made(family)
 
     def family_changed(self, family: Family) -> None:
-        """See `FamilyObserver`."""
         self._keeper.family_made(family)
 
     def family_closed(self, family: Family) -> None:
-        """See `FamilyObserver`."""
         self.families.discard(family)
         self._connected.pop(family.number, None)
         self._keeper.family_gone(family)
         self.launchers.kernel_closed(family.launcher)
 
     def _sweep(self, tier: Tier) -> None:
-        """Remove what killed hosts have left, in the background: it may be much, or in a large directory."""
+        """Remove leftovers of killed hosts in the background, which may take long."""
         if self._sweeping is None:
             with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
                 self._sweeping = asyncio.get_running_loop().run_in_executor(None, _remove_what_the_dead_left, tier.ours)
@@ -359,11 +355,11 @@ def _remove_what_the_dead_left(places: bool) -> None:
 def _make_room_for(kernels: int, open_files: int) -> None:
     """Raise this process's soft limit on descriptors if it is too low.
 
-    A user's processes share one counter of descriptors in messages that nobody has received, and each may send more while the
-    counter is below its own limit. Kernels must not be able to fill that of this process.
+    A user's processes share one counter of descriptors in unreceived messages, and each may send more while the counter is
+    below its own limit. Kernels must not be able to fill this process's limit.
 
     Args:
-        kernels: How many kernels there will be.
+        kernels: Expected number of kernels.
         open_files: The limit of each process of a kernel.
     """
     # Up to a quarter of all descriptors is for tool ports (`serving.listen`), so that each session has its share.

@@ -1,8 +1,8 @@
-"""Keeps this process from importing modules that sessions can write.
+"""Prevents this process from importing modules that sessions can write.
 
-A program usually runs in the directory that its sessions work in, and Python looks for modules there first. A module that we
-or our libraries load late, long after the first cell, could then be one that a cell has planted, with all of our rights.
-Imports by the program itself are its own responsibility (``python -P`` keeps the directory out altogether).
+A program usually runs in its sessions' working directory, where Python looks for modules first. A module that cellblock or its
+dependencies load late could then be one that a cell created, with all permissions of this process. The program's own imports
+are its own responsibility (``python -P`` excludes the directory altogether).
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _OURS = frozenset(
 
 
 def distrust(directories: Iterable[str]) -> None:
-    """Stop importing modules of ours from these directories, except from places in them that no session can write.
+    """Exclude directories from our own imports, except subdirectories that no session can write.
 
     Args:
-        directories: The directories that sessions can write, absolute.
+        directories: Absolute paths that sessions can write.
     """
     distrusted.add(directories)
     if not any(isinstance(finder, _Guard) for finder in sys.meta_path):
@@ -70,7 +70,7 @@ def distrust(directories: Iterable[str]) -> None:
 
 
 class _Guard(MetaPathFinder):
-    """Finds modules for our own imports, but not where a session could have planted them."""
+    """A finder for our own imports that skips paths that a session could have written."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -84,7 +84,10 @@ class _Guard(MetaPathFinder):
 
 
 def _asked_by_us(frame: FrameType | None) -> bool:
-    """Whether our code caused an import: imports by Python's own modules count for the module that imported those."""
+    """Return whether our code caused an import.
+
+    An import by Python's own modules counts for the module that imported these.
+    """
     while frame is not None:
         top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if top not in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""The errors for kernels that could not be started: the failure, its likely cause, and the ways out."""
+"""Errors for kernels that could not be started: the failure, its likely cause, and remedies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NO_SANDBOX: tuple[StepName, ...] = ("process", "worker", "python", "cell")
 
 
 def cannot_start(error: OSError) -> LaunchError:
-    """Return the error for a kernel whose start failed with a system error of this process."""
+    """Return the error for a start that failed with a system error of this process."""
     return launch_error("no kernel can be started now", failure_of(error, "process"))
 
 
 def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
-    """Return the error that explains a failure, its likely cause and the ways out.
+    """Return the error that explains a failure, its likely cause and remedies.
 
     Args:
         what: The failed operation, as a clause such as ``no kernel can be started now``.
@@ -34,8 +34,8 @@ def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
 
 def _explained(what: str, failure: Failure) -> str:
     try:
-        from cellblock.walls.sandbox import causes  # late: few programs ever need it
-    except OSError:  # no descriptor is left to read the module with
+        from cellblock.walls.sandbox import causes  # rarely used
+    except OSError:  # no descriptor is left to read the module
         ways = "Ways out: close files, or allow more (ulimit -n)"
         return f"{what}: this program has too many files open ({failure.said}). {ways}. 'cellblock doctor' says more"
     except ImportError:
@@ -49,7 +49,7 @@ def _explained(what: str, failure: Failure) -> str:
 
 
 def refused(told: Refused) -> LaunchError:
-    """Return the error for a message from init that refuses a session."""
+    """Return the error for init's refusal of a session."""
     failure = told_failure(told.step, told.code, told.error)
     if failure is None:
         return SandboxError(f"the sandbox cannot be made: {told.error[:_MAX_SAID]}")
@@ -58,11 +58,11 @@ def refused(told: Refused) -> LaunchError:
 
 
 def died(cause: str, status: int | None, said: str) -> LaunchError:
-    """Return the error for a kernel that ended before it took cells, without giving a reason.
+    """Return the error for a kernel that ended before it accepted cells, without a reason.
 
     Args:
         cause: The cause as derived from its end.
-        status: Its worker's wait status, if it is known.
+        status: Its worker's wait status, if known.
         said: Its output.
     """
     step: StepName = "confinement" if status == EXIT_UNCONFINED << 8 else "worker"
@@ -81,11 +81,11 @@ def ended(what: str, said: str) -> LaunchError:
 
 
 def _error_number(said: str) -> int:
-    """Return the number of the system error at the end of a traceback; 0 if there is none."""
+    """Return the system error number at the end of a traceback; 0 if there is none."""
     found = re.findall(r"\[Errno (\d{1,3})\]", said[-_MAX_SAID:])
     return int(found[-1]) if found else 0
 
 
 def quote(said: str) -> str:
-    """Return a process's output, formatted for the end of a message."""
+    """Format a process's output for the end of a message."""
     return f":\n{said.strip()}" if said.strip() else ""

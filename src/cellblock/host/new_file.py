@@ -1,4 +1,4 @@
-"""Files for saved sessions: one that is complete or does not exist, and one without a name."""
+"""New files for saved sessions: atomically named files, and unnamed ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cellblock.host.environment import check_directory
 
 
 class Telling:
-    """Turns errors of the system into `StoreError`."""
+    """A context manager that converts system errors to `StoreError`."""
 
     def __init__(self, what: str, then: str) -> None:
-        """Set the texts.
+        """Store the texts.
 
         Args:
             what: The failure, as a clause for the error message.
@@ -33,20 +33,17 @@ class Telling:
 
 
 class NewFile:
-    """A file that is written beside the one that it will replace. Only its owner can read it.
+    """A file that is written next to the one that it will replace. Only its owner can read it.
 
     Attributes:
         path: Its final path.
-        size: Its size in bytes, once it is complete.
+        size: Its size in bytes, once complete.
     """
 
     file: IO[bytes]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Check the path; `open` creates the file.
-
-        Args:
-            path: Its final path.
+        """Validate the path. `open` creates the file.
 
         Raises:
             InvalidInputError: The path is a directory.
@@ -58,10 +55,10 @@ class NewFile:
         self._whole = WholeFile(self.path)
 
     def open(self) -> None:
-        """Create it, under a temporary name.
+        """Create the file under a temporary name.
 
         Raises:
-            InvalidInputError: It cannot be in that directory.
+            InvalidInputError: The directory cannot contain it.
             StoreError: It cannot be written.
         """
         check_directory("the directory to write to", self.path.parent)
@@ -69,32 +66,32 @@ class NewFile:
             self.file = self._whole.open()
 
     def write(self, data: bytes) -> None:
-        """Write to it. Raises as `open`."""
+        """Write to the file. Raises as `open`."""
         with self.telling():
             self.file.write(data)
 
     def finish(self) -> None:
-        """Give the complete file its name, replacing an existing one. Raises as `open`."""
+        """Rename the complete file to its final path, replacing an existing one. Raises as `open`."""
         with self.telling():
             self.file.flush()
             self.size = os.fstat(self.file.fileno()).st_size
             self._whole.finish()
 
     def close(self) -> None:
-        """Close it, if it is open. An incomplete file is removed."""
+        """Close the file, if it is open. Remove an incomplete one."""
         self._whole.close()
 
     def telling(self) -> Telling:
-        """Return a context that turns errors of the system into `StoreError`s about this file."""
+        """Return a context manager that converts system errors to `StoreError` for this file."""
         return Telling(f"{self.path} cannot be written", "nothing was changed: what had that name before is as it was")
 
 
 class UnnamedFile:
-    """A temporary file that disappears with this process, however that ends: it has no name.
+    """A temporary file without a name, which disappears with this process.
 
     Attributes:
-        file: The file, once it is open.
-        size: Its size in bytes, once it is complete.
+        file: The file, once open.
+        size: Its size in bytes, once complete.
     """
 
     file: IO[bytes]
@@ -109,7 +106,7 @@ class UnnamedFile:
         return Path(f"/dev/fd/{self.file.fileno()}")
 
     def open(self) -> None:
-        """Create it.
+        """Create the file.
 
         Raises:
             StoreError: It cannot be written.
@@ -119,18 +116,18 @@ class UnnamedFile:
             self._opened = True
 
     def finish(self) -> None:
-        """Make it readable from its beginning. Raises as `open`."""
+        """Rewind the file for reading. Raises as `open`."""
         with self.telling():
             self.file.flush()
             self.size = os.fstat(self.file.fileno()).st_size
             self.file.seek(0)
 
     def close(self) -> None:
-        """Close it, if it is open. Then it is gone."""
+        """Close the file, if it is open, which deletes it."""
         if self._opened:
             self._opened = False
             self.file.close()
 
     def telling(self) -> Telling:
-        """Return a context that turns errors of the system into `StoreError`s about this file."""
+        """Return a context manager that converts system errors to `StoreError` for this file."""
         return Telling(f"a temporary file in {tempfile.gettempdir()} cannot be written", "nothing was changed")

@@ -1,4 +1,4 @@
-"""`Session.export`: the cells of a session as a notebook that Jupyter opens, or as a script."""
+"""`Session.export`: a session's cells as a Jupyter notebook or a script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_KEPT = "[cellblock] the output of this cell is no longer kept\n"
 
 
 async def export(path: str | os.PathLike[str], cells: Iterable[HistoryEntry]) -> Path:
-    """Write the cells of a session to a file; see `Session.export`."""
+    """Write the cells of a session to a file, for `Session.export`."""
     write = {".ipynb": notebook, ".py": script}.get(Path(path).suffix.lower())
     if write is None:
         raise InvalidInputError(f"{path} must end with .ipynb, for a notebook, or .py, for a script")
@@ -43,7 +43,7 @@ async def export(path: str | os.PathLike[str], cells: Iterable[HistoryEntry]) ->
 
 
 def script(cells: Iterable[HistoryEntry]) -> Iterator[str]:
-    """Yield the cells that led to the present state as Python, in the percent format of editors and Jupytext.
+    """Yield the cells that led to the current state as Python, in the percent format of editors and Jupytext.
 
     Magics become comments.
     """
@@ -69,7 +69,7 @@ def notebook(cells: Iterable[HistoryEntry]) -> Iterator[str]:
 
 
 def _cell_metadata(cell: HistoryEntry) -> dict[str, Any]:
-    """Return metadata for a cell that did not simply succeed, or was undone."""
+    """Return metadata for a cell that failed, was stopped, or was undone."""
     told: dict[str, Any] = {} if cell.status == "success" else {"status": cell.status}
     told |= {"abandoned": True} if cell.abandoned else {}
     if cell.result is not None:
@@ -92,7 +92,7 @@ def _outputs(cell: HistoryEntry) -> Iterator[str]:
 
 
 def _error(result: CodeExecutionResult, shown: str) -> dict[str, Any]:
-    """Return an exception in the notebook format. Of one that did not end the cell, there is only the text."""
+    """Return an exception in the notebook format. An exception that did not end the cell has only a text."""
     error = result.error
     if error is not None and shown in ("\n".join(error.traceback), f"{error.ename}: {error.evalue}"):
         return {"ename": error.ename, "evalue": error.evalue, "traceback": error.traceback or [shown]}

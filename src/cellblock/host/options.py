@@ -1,4 +1,4 @@
-"""The options of a session, in one place: each option's meaning, default and check."""
+"""Session options: meaning, default and check of each."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _POLICY = {
 
 
 def check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Check the names of options.
+    """Validate the names of options.
 
     Raises:
-        InvalidInputError: There is no such option.
+        InvalidInputError: A name is unknown.
     """
     for name in names:
         if name not in known:
@@ -64,7 +64,7 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _instead(name: str, known: Collection[str]) -> str:
-    """Return the replacement for an option that does not exist; empty if it is not known."""
+    """Return the replacement for an unknown option; empty if there is none."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
     if name in _RESOURCES:
@@ -79,10 +79,10 @@ def _instead(name: str, known: Collection[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exact:
-    """Automatic checkpoints of every state: a session makes one at the end of each cell, and the next cell waits for it.
+    """Automatic checkpoints of every state: created at the end of each cell, before the next cell starts.
 
     Attributes:
-        keep: How many cells can be undone: as many checkpoints are kept, plus the one of the present state.
+        keep: Number of cells that can be undone. One more checkpoint is kept, for the current state.
 
     Raises:
         InvalidInputError: The number is out of range.
@@ -96,13 +96,13 @@ class Exact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rolling:
-    """Automatic checkpoints for programs that run one cell right after the other: a session makes them while it is idle.
+    """Automatic checkpoints while the session is idle, for programs that run cells back to back.
 
     Attributes:
-        keep: How many are kept: how far `Session.undo` can go back.
-        after: Seconds from the end of a cell to its checkpoint, or a little more if the host has many sessions. If the next
-            cell comes earlier, none is made.
-        longest: Seconds that one may take. If one takes longer, no more are made.
+        keep: Number of checkpoints kept, which limits `Session.undo`.
+        after: Idle time in seconds before a checkpoint; slightly more if the host has many sessions. A cell that starts
+            earlier prevents the checkpoint.
+        longest: Time limit for a checkpoint, in seconds. After one exceeds it, no more are created.
 
     Raises:
         InvalidInputError: A value is out of range.
@@ -130,17 +130,17 @@ RecoveryOption: TypeAlias = Exact | Rolling | Literal["exact", "rolling", "none"
 
 
 def check_recovery(wanted: object) -> None:
-    """Check the `recovery` option.
+    """Validate the `recovery` option.
 
     Raises:
-        InvalidInputError: It is not valid.
+        InvalidInputError: The option is invalid.
     """
     if not isinstance(wanted, Exact | Rolling) and wanted not in ("exact", "rolling", "none"):
         raise InvalidInputError(f"recovery must be 'exact', 'rolling', 'none', an Exact or a Rolling, not {shown(wanted)}")
 
 
 def kind_of(recovery: RecoveryOption) -> Exact | Rolling | None:
-    """Return how automatic checkpoints are made for the `recovery` option; None if none are made."""
+    """Return the kind of automatic checkpoints for the `recovery` option; None for no automatic checkpoints."""
     match recovery:
         case "exact":
             return Exact()
@@ -153,35 +153,35 @@ def kind_of(recovery: RecoveryOption) -> Exact | Rolling | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOptions:
-    """The options of a session. Every interface makes one of these, and `Host.session` takes it.
+    """The options of a session, as `Host.session` takes them.
 
     Attributes:
         kernel_env: Environment variables for the kernel, in addition to a small base (docs/sessions.md).
-        working_dir: Directory of the kernel, which returns to it after each cell. By default, it starts in the current
-            directory of this process, and keeps changes of directory.
-        images_dir: Directory for pictures; by default ``images`` in `working_dir`, or else in the current directory. A model
-            can only open files in the session's workspace.
-        spill_dir: Directory for output that is too large to keep; by default it is dropped.
-        limits: How much output is kept.
-        python: The kernels' interpreter: a path, a virtual environment's directory, or a command. It needs Python 3.11 or
-            newer, and IPython. By default the host's.
-        preload: Modules that each kernel has imported at its start, at no cost. By default the host's.
-        packages: Packages to install for the session when it starts, such as ``pandas>=2`` (docs/sessions.md). Packages that
-            many sessions need are faster in the interpreter's own environment.
-        isolate: How kernels are isolated: ``native``, ``landlock``, ``srt`` or ``none``. By default the host's.
-        policy: The session's policy. If the host was given a policy, a session can only narrow it. By default the host's.
+        working_dir: Directory of the kernel, which returns to it after each cell. By default, the kernel starts in this
+            process's current directory and keeps changes of directory.
+        images_dir: Directory for images; by default ``images`` in `working_dir`, or else in the current directory. A model can
+            only open files in the session's workspace.
+        spill_dir: Directory for output above the limits. By default, such output is dropped.
+        limits: Limits on retained output.
+        python: Interpreter of the kernels: a path, a virtual environment's directory, or a command. It needs Python 3.11 or
+            newer, and IPython. Default: the host's.
+        preload: Modules that each kernel has already imported at its start, at no cost. Default: the host's.
+        packages: Packages to install when the session starts, such as ``pandas>=2`` (docs/sessions.md). Packages that many
+            sessions need are faster in the interpreter's own environment.
+        isolate: Isolation of the kernels: ``native``, ``landlock``, ``srt`` or ``none``. Default: the host's.
+        policy: The session's policy. It can only narrow a policy that was given to the host. Default: the host's.
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
-            (docs/shell.md). Only True means yes; a string means no and gives the reason. Without it, all may run.
+            (docs/shell.md). Only True means yes; a string means no and gives the reason. By default, all commands may run.
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
-        forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
-            `on_command`: commands that it lets through run beside the kernel. ``native`` and ``landlock`` only.
-        recovery: Which checkpoints the session makes automatically: `Session.undo` goes back to them, and if the kernel dies,
-            the session continues from the last one (docs/checkpoints.md). ``exact`` makes one at the end of each cell, and the
-            next cell waits for it. ``rolling`` makes one when the session has been idle for a moment, for programs that run
-            one cell right after the other. ``none`` makes none. An `Exact` or a `Rolling` sets how many are kept.
+        forbid_programs: Prevents the kernel from executing programs, so that code cannot bypass `on_command`. Approved
+            commands run outside the kernel. ``native`` and ``landlock`` only.
+        recovery: Automatic checkpoints, for `Session.undo` and for recovery after a kernel dies (docs/checkpoints.md).
+            ``exact`` creates one at the end of each cell, before the next cell starts. ``rolling`` creates one when the
+            session is idle, for programs that run cells back to back. ``none`` creates none. An `Exact` or `Rolling` sets how
+            many are kept.
 
     Raises:
-        InvalidInputError: An option is of the wrong type.
+        InvalidInputError: An option has the wrong type.
     """
 
     kernel_env: Mapping[str, str] | None = None
@@ -219,13 +219,13 @@ class SessionOptions:
                 raise InvalidInputError(f"{name} has a NUL character, which no path can contain: {shown(path)}")
 
     def same_surroundings(self, other: SessionOptions) -> bool:
-        """Whether both resolve to the same interpreter, sandbox and directories (`resolve`)."""
+        """Return whether both resolve to the same interpreter, sandbox and directories (`resolve`)."""
         rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "packages", "recovery")}
         return replace(other, **rest) == self
 
 
 class SessionKeywords(TypedDict, total=False):
-    """The options of `SessionOptions` as keywords, for type checkers; a test compares the two."""
+    """The attributes of `SessionOptions` as keywords, for type checkers. A test compares the two."""
 
     kernel_env: Mapping[str, str] | None
     working_dir: str | os.PathLike[str] | None
@@ -245,13 +245,13 @@ class SessionKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionHooks:
-    """The hooks of a front into a session that it serves.
+    """Callbacks of a frontend for a session that it serves.
 
     Attributes:
-        tool_port: Takes the listener on which tools are served to the session's code; each of its kernels has one.
-        uncounted_seconds: Returns the seconds so far that do not count towards the timeouts of its cells.
-        on_begin: Called when a cell has begun and its reader, if there is one, can receive notices.
-        outside: Returns the outside calls that were allowed since a time, in seconds since the epoch: no undo undoes them.
+        tool_port: Takes the listener for tool calls from the session's code; each kernel has one.
+        uncounted_seconds: Returns the total seconds excluded from the timeouts of cells.
+        on_begin: Called when a cell has begun and its reader, if any, can receive notices.
+        outside: Returns approved external calls since a time, in seconds since the epoch. Undo does not reverse them.
     """
 
     tool_port: OnListener | None = None
@@ -262,14 +262,14 @@ class SessionHooks:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """A host's defaults for the options of its sessions.
+    """A host's defaults for session options.
 
     Attributes:
         interpreter: Path of the kernels' interpreter.
-        preload: Modules that they have imported at their start.
-        tier: How they are isolated.
-        policy: The policy of their sandboxes.
-        ceiling: Whether sessions may only narrow `policy`: it was given to the host.
+        preload: Modules imported before kernels start.
+        tier: Isolation of the kernels.
+        policy: Policy of the sandboxes.
+        ceiling: Whether sessions may only narrow `policy`, because it was given to the host.
     """
 
     interpreter: str
@@ -282,31 +282,31 @@ class Defaults:
         """Return the path of a session's interpreter.
 
         Raises:
-            InterpreterError: There is none.
+            InterpreterError: The interpreter does not exist.
         """
         return self.interpreter if options.python is None else environment.find_interpreter(options.python)
 
     def modules_for(self, options: SessionOptions) -> tuple[str, ...]:
-        """Return the modules that a session's kernels have imported at their start.
+        """Return the modules imported before a session's kernels start.
 
         Raises:
-            InvalidInputError: One is not the name of a module.
+            InvalidInputError: A module name is invalid.
         """
         return self.preload if options.preload is None else environment.check_modules(options.preload)
 
     def tier_for(self, options: SessionOptions) -> Tier:
-        """Return how a session is isolated.
+        """Return a session's isolation.
 
         Raises:
-            InvalidInputError: There is no such tier.
+            InvalidInputError: The isolation is unknown.
         """
         return self.tier if options.isolate is None else find_tier(options.isolate)
 
     def policy_for(self, policy: Policy | None, tier: Tier) -> Policy:
-        """Return what a session is allowed to do.
+        """Return a session's policy.
 
         Raises:
-            InvalidInputError: The policy is for another kind of isolation, or asks for more than the host's allows.
+            InvalidInputError: The policy is for another isolation, or exceeds the host's policy.
         """
         if policy is None:
             return fit_policy(self.policy, tier)
@@ -320,18 +320,18 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """A session's options after all checks, with its host's defaults filled in.
+    """A session's validated options, with the host's defaults filled in.
 
     Attributes:
-        interpreter: Path of its kernels' interpreter.
-        preload: Modules that they have imported at their start.
-        tier: How they are isolated.
-        policy: The policy of its kernels' sandboxes.
-        cwd: Their initial working directory.
-        stay_in: The directory that they return to after each cell, if there is one.
+        interpreter: Path of the kernels' interpreter.
+        preload: Modules imported before kernels start.
+        tier: Isolation of the kernels.
+        policy: Policy of the sandboxes.
+        cwd: Initial working directory of kernels.
+        stay_in: Directory to return to after each cell, if any.
         images_dir: Directory for images.
-        spill_dir: Directory for output that is too large to keep.
-        writable: The directories that its code can write to.
+        spill_dir: Directory for output above the limits.
+        writable: Directories that the code can write to.
     """
 
     interpreter: str
@@ -346,16 +346,11 @@ class ResolvedOptions:
 
 
 def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> ResolvedOptions:
-    """Check a session's options and fill in defaults.
-
-    Args:
-        options: The options.
-        defaults: Its host's defaults.
-        facts: The facts of this machine.
+    """Validate a session's options and fill in defaults.
 
     Raises:
-        InvalidInputError, InterpreterError: An option is not valid.
-        SandboxError: This machine cannot make the sandbox.
+        InvalidInputError, InterpreterError: An option is invalid.
+        SandboxError: This machine cannot create the sandbox.
     """
     from cellblock.walls.sandbox.plan import check_unnamed_workspace, check_workspace, writable_places
 

@@ -1,4 +1,4 @@
-"""Installs packages for one session: pip runs in a sandbox of its own, with an index that the host serves."""
+"""Installs packages for one session: pip runs in its own sandbox, with an index that the host serves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PREFIX = "cellblock-packages-"
 _RUN_PIP = str(Path(__file__).parents[1] / "worker" / "run_pip.py")
 _CREDENTIALS = ".netrc"
 _LOOK = 0.5  # seconds between checks of the packages' size
-_MAX_ARGUMENTS = 128 * 1024  # characters; the system's limit for one argument
+_MAX_ARGUMENTS = 128 * 1024  # characters; Linux's limit for one argument
 _PATIENCE = 2.0  # seconds that a caller waits for the removal of packages
 
 Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
@@ -42,7 +42,7 @@ Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
 
 
 def name_places() -> str:
-    """Return the prefix of the package paths of one host's sessions: unguessable; nothing is created."""
+    """Return an unguessable path prefix for the packages of one host's sessions. Nothing is created."""
     try:
         top = os.path.abspath(tempfile.gettempdir())
     except FileNotFoundError as error:
@@ -52,13 +52,13 @@ def name_places() -> str:
 
 
 def remove_places_of_the_dead() -> None:
-    """Remove the packages of hosts that were killed together with their cleaners. It may take a while."""
+    """Remove the packages of hosts that were killed together with their cleaners. May take long."""
     for place in find_places(os.path.join(os.path.abspath(tempfile.gettempdir()), _PREFIX)):
         remove_abandoned(place)
 
 
 class SessionPackages:
-    """The packages of one session: their directory, and how they are installed.
+    """The packages of one session: their directory and installation.
 
     Attributes:
         inside: Their directory as seen by the session.
@@ -67,18 +67,18 @@ class SessionPackages:
     def __init__(
         self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, tier: Tier, places: Places = NO_PLACES
     ) -> None:
-        """Set the paths; nothing is created yet.
+        """Set the paths without creating anything.
 
         Args:
             place: An unused path.
             interpreter: The interpreter whose pip installs.
             env: The session's environment, used for pip.
             cwd: The session's directory.
-            tier: How the session is isolated.
-            places: Holds the directory for the next process, if it should outlive this one.
+            tier: The session's isolation.
+            places: Preserves the directory for the next process, if it should outlive this one.
         """
         self._kept = SessionPlace(place, places)
-        # In other sandboxes, pip has its own /tmp; without mounts, its build files are beside the packages meanwhile.
+        # In other sandboxes, pip has its own /tmp. Without mounts, its build files are next to the packages.
         self._scratch = PrivateDirectories(f"{place}-pip", places) if tier.private_directories else None
         self.inside = tier.packages(place)
         self._interpreter = interpreter
@@ -87,21 +87,21 @@ class SessionPackages:
         self._tier = tier
 
     def prepare(self) -> None:
-        """Create what has to exist before a kernel.
+        """Create what must exist before a kernel.
 
-        In other isolations, that is nothing: most sessions install nothing, and what was never created cannot be left behind.
+        In other tiers, that is nothing: most sessions install nothing, and what was never created cannot be left behind.
         """
         if self._tier.ours:
             self._kept.make()
 
     @property
     def place(self) -> str:
-        """Their directory outside."""
+        """Their directory outside the sandbox."""
         return self._kept.path
 
     @property
     def any(self) -> bool:
-        """Whether there are any."""
+        """Whether packages are installed."""
         with contextlib.suppress(OSError):
             return bool(os.listdir(self.place))
         return False
@@ -111,8 +111,8 @@ class SessionPackages:
 
         Args:
             index: The package index.
-            policy: The session's.
-            writable: Whether the packages can be changed: only for pip.
+            policy: The session's policy.
+            writable: Whether the packages can be changed, which only pip may.
         """
         # If everything is readable, only /tmp needs mounts, and mount points cannot be created elsewhere.
         everything = policy.filesystem.everything
@@ -132,13 +132,13 @@ class SessionPackages:
             kernel: The session's kernel.
             arguments: pip's arguments after ``install``.
             index: The package index.
-            facts: The facts of this machine.
+            facts: Facts about this machine.
             launch: Starts kernels.
 
         Raises:
-            InvalidInputError: The policy forbids it; the arguments name no package, or another index or target; or
-                the packages exceed their limit.
-            SandboxError, LaunchError: No sandbox could be made for pip, or it was killed.
+            InvalidInputError: The policy forbids it, the arguments name no package, or another index or target, or the
+                packages exceed their limit.
+            SandboxError, LaunchError: The sandbox for pip could not be created, or was killed.
         """
         from cellblock.walls.packages.mirror import PackageMirror  # loads an HTTP client, which few sessions need
 
@@ -169,7 +169,7 @@ class SessionPackages:
 
     @contextlib.contextmanager
     def _credentials(self, content: str) -> Iterator[None]:
-        """Keep a file that gives pip access to the index beside the packages. It is removed with them, if we are killed."""
+        """Create a credentials file for pip's access to the index. It is removed with the packages if we are killed."""
         path = os.path.join(self.place, _CREDENTIALS)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -187,7 +187,7 @@ class SessionPackages:
     async def _sandbox(
         self, kernel: RunningKernel, index: PackageIndex, facts: Facts, launch: Launch
     ) -> AsyncIterator[Control]:
-        """Make a sandbox for pip. It sees what the session sees, but the session's code neither runs in it nor reaches it."""
+        """Create a sandbox for pip. It sees what the session sees, but the session's code has no access to it."""
         wanted = kernel.wanted
         if not self._tier.sandboxed:
             yield kernel.control
@@ -220,10 +220,10 @@ class SessionPackages:
                 await self._scratch.remove()
 
     def _changes(self) -> dict[str, str | None]:
-        """Return changes to the environment that keep pip and Python from obeying the session's settings or files."""
+        """Return environment changes that make pip and Python ignore the session's settings and files."""
         places: dict[str, str | None] = {}
         if self._tier.ours:
-            # The session's home and temporary directory may be in its workspace; pip gets others.
+            # The session's home and temporary directory may be in its workspace, so pip gets others.
             own = {"HOME": "/tmp", "TMPDIR": None} if self._scratch is None else self._scratch.environment
             places = {**own, "TEMP": None, "TMP": None}
         return {**_steering(self._env), **places, "PIP_CONFIG_FILE": os.devnull}
@@ -244,7 +244,7 @@ class SessionPackages:
             )
 
     async def remove(self, patience: float = _PATIENCE) -> None:
-        """Remove all of them. A removal that takes longer continues in a thread, which the program waits for at its exit.
+        """Remove all packages. A slow removal continues in a thread, which the program waits for at its exit.
 
         Args:
             patience: Seconds to wait.
@@ -254,7 +254,7 @@ class SessionPackages:
         await self._kept.remove(patience)
 
 
-# pip reads no configuration and no variables, asks no questions and caches nothing. The mirror is local: retries are useless.
+# pip reads no configuration and no variables, asks no questions and caches nothing. Retries of the local mirror are useless.
 _OPTIONS = (
     "--isolated",
     "--no-input",
@@ -325,7 +325,7 @@ def _check(arguments: tuple[str, ...]) -> None:
 
 
 def _goes_elsewhere(argument: str) -> bool:
-    """Whether an argument has a forbidden short option; pip accepts several after one dash: ``-qt/tmp``."""
+    """Return whether an argument has a forbidden short option. pip accepts several after one dash: ``-qt/tmp``."""
     if not argument.startswith("-") or argument.startswith("--"):
         return False
     for letter in argument[1:]:

@@ -14,16 +14,16 @@ from cellblock.wire.sandbox import Bind
 
 
 class Places:
-    """Holds directories for the next process, in case this one is killed. These hold nothing."""
+    """A null registry of directories that the next process takes over if this one is killed."""
 
     def place_made(self, path: str, held: int) -> None:
-        """Hold a directory, so that it is not taken for abandoned."""
+        """Hold a directory, so that it does not count as abandoned."""
 
     def place_gone(self, path: str) -> None:
-        """Stop holding a directory."""
+        """Release a directory."""
 
     def take_place(self, path: str) -> int | None:
-        """Return the descriptor of a directory that an earlier process has created, if there is one; the caller closes it."""
+        """Return the descriptor of an earlier process's directory, if any. The caller closes it."""
         return None
 
 
@@ -40,11 +40,11 @@ class SessionPlace:
     """
 
     def __init__(self, path: str, places: Places = NO_PLACES) -> None:
-        """Set the path; nothing is created yet.
+        """Set the path without creating anything.
 
         Args:
-            path: Its path: unused, or created by an earlier process.
-            places: Holds it for the next process, if it should outlive this one.
+            path: Its path, unused or created by an earlier process.
+            places: Preserves it for the next process, if it should outlive this one.
         """
         self.path = path
         self._places = places
@@ -52,7 +52,7 @@ class SessionPlace:
         self.made = self._held is not None
 
     def make(self) -> None:
-        """Create it, if it does not exist; again, if somebody has removed it, such as a cleaner of /tmp.
+        """Create the directory if it is missing, for example because a cleaner of /tmp removed it.
 
         Raises:
             OSError: It cannot be created.
@@ -68,10 +68,10 @@ class SessionPlace:
             self._places.place_made(self.path, self._held)
 
     def clean(self) -> None:
-        """Remove what belongs to it elsewhere. Called in a thread, before the directory itself is removed."""
+        """Remove what belongs to it elsewhere. Called in a thread, before the directory is removed."""
 
     async def remove(self, patience: float = _PATIENCE) -> None:
-        """Remove it. A removal that takes longer continues in a thread, which the program waits for at its exit.
+        """Remove the directory. A slow removal continues in a thread, which the program waits for at its exit.
 
         Args:
             patience: Seconds to wait.
@@ -110,7 +110,6 @@ class PrivateDirectories(SessionPlace):
 
     @property
     def home(self) -> str:
-        """The home directory."""
         return f"{self.path}/home"
 
     @property
@@ -130,13 +129,12 @@ class PrivateDirectories(SessionPlace):
         return tuple(Bind(path, path, "rw") for path in (self.home, self.tmp))
 
     def make(self) -> None:
-        """Create them, if they do not exist."""
+        """Create missing directories."""
         super().make()
         for path in (self.home, self.tmp):
             os.makedirs(path, 0o700, exist_ok=True)
 
     async def remove(self, patience: float = _PATIENCE) -> None:
-        """Remove them."""
         for path in (self.home, self.tmp) if self.made else ():
             with contextlib.suppress(OSError):  # not empty
                 os.rmdir(path)
@@ -144,9 +142,9 @@ class PrivateDirectories(SessionPlace):
 
 
 def new_workspace() -> SessionPlace:
-    """Create a directory for one session to work in, in the directory for temporary files. Its maker removes it.
+    """Create a working directory for one session among temporary files. The caller removes it.
 
-    Those of programs that were killed are removed here.
+    Directories of killed programs are removed here.
 
     Raises:
         OSError: It cannot be created.

@@ -1,4 +1,4 @@
-"""Shows messages of a session's services to the reader of its output."""
+"""Messages of a session's services for the reader of its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 
 
 class Reader:
-    """The reader of one session's output, if there is one."""
+    """The reader of one session's output, if any."""
 
     def __init__(self, cells: Cells, kernels: KernelSlot) -> None:
         self._cells = cells
@@ -18,12 +18,12 @@ class Reader:
 
     @property
     def running(self) -> bool:
-        """Whether a cell is running now."""
+        """Whether a cell is running."""
         cell = self._cells.current
         return cell is not None and not cell.ended.is_set()
 
     def notify(self, about: object) -> bool:
-        """Queue a `Notice` about something for the reader of the running cell's stream.
+        """Queue a `Notice` for the reader of the running cell's stream.
 
         Returns:
             Whether there is a reader.
@@ -35,21 +35,21 @@ class Reader:
         return True
 
     def retract(self, about: object) -> None:
-        """Withdraw what was passed to `notify`, if it is still unread."""
+        """Withdraw an unread argument of `notify`."""
         if (cell := self._cells.current) is not None:
             cell.events.retract(about)
 
     def tell(self, line: str) -> None:
-        """Show a line to the reader of the running cell's stream; it is not in the result."""
+        """Show a line to the reader of the running cell's stream, but not in the result."""
         if (kernel := self._kernels.current) is not None and self.running:
             kernel.output.tell(line)
 
     def note(self, line: str) -> None:
-        """Show a line in the output of the running cell, or of the next one."""
+        """Show a line in the output of the running or next cell."""
         if (kernel := self._kernels.current) is not None:
             kernel.output.note(line)
 
     def show(self, data: Mapping[str, bytes]) -> None:
-        """Show a MIME bundle in the output of the running cell, or of the next one."""
+        """Show a MIME bundle in the output of the running or next cell."""
         if (kernel := self._kernels.current) is not None:
             kernel.output.show(data)

@@ -1,4 +1,4 @@
-"""The file of a saved session at a URL. A temporary file of this machine is written or read, and copied as a whole."""
+"""A saved session's file at a URL, copied as a whole to or from a temporary local file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RemoteFile:
     """
 
     def __init__(self, url: str) -> None:
-        """Check the URL; nothing is asked for yet.
+        """Validate the URL without a request.
 
         Raises:
             InvalidInputError: It cannot be the URL of a file.
@@ -38,15 +38,15 @@ class RemoteFile:
         return cls(path) if isinstance(path, str) and is_url(path) else None
 
     async def prepare(self) -> None:
-        """Check that there is a package for its scheme, before any work is done for it.
+        """Check, before any other work, that a package for the URL's scheme is installed.
 
         Raises:
-            UnsupportedError: There is none.
+            UnsupportedError: It is not.
         """
         await in_thread(self._folder.prepare)
 
     async def write(self, path: Path) -> None:
-        """Copy a local file to the URL: whole, or not at all.
+        """Copy a local file to the URL atomically.
 
         Raises:
             StoreError: It cannot be written.
@@ -71,16 +71,16 @@ class RemoteFile:
 
 
 def as_path(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the path of a ``file:`` URL, and anything else as it is.
+    """Return the path of a ``file:`` URL; return any other path unchanged.
 
     Raises:
-        InvalidInputError: It is a URL that is not supported.
+        InvalidInputError: The URL is not supported.
     """
     return (isinstance(path, str) and is_url(path) and local_path(path)) or path
 
 
 async def _until_cancelled(function: Callable[[threading.Event], None]) -> None:
-    """Call a function in a thread. If this is cancelled, the function is told to stop, and has returned afterwards."""
+    """Call a function in a thread. On cancellation, tell the function to stop, and wait for it."""
     stop = threading.Event()
     call = asyncio.ensure_future(in_thread(function, stop))
     try:
@@ -91,7 +91,7 @@ async def _until_cancelled(function: Callable[[threading.Event], None]) -> None:
             try:
                 await asyncio.wait([call])
             except asyncio.CancelledError:
-                continue  # one is enough: it is raised as soon as the function has returned
+                continue  # one is enough: it is raised once the function has returned
         if not call.cancelled():
             call.exception()  # mark as retrieved: the caller gets the cancellation
         raise

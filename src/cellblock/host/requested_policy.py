@@ -32,14 +32,14 @@ def requested_policy(
     """Return the policy that the arguments describe; None for the host's.
 
     Args:
-        policy: The policy; None for the one of `config`.
+        policy: The policy; None to use `config`.
         config: A configuration; None for the host's policy.
-        options: What to change in it.
-        tier: The isolation tier of the session.
-        host: The session's host, if it is known.
+        options: Changes to the policy.
+        tier: The session's isolation tier.
+        host: The session's host, if known.
 
     Raises:
-        InvalidInputError: An argument is wrong, or asks for more than the host's policy allows.
+        InvalidInputError: An argument is invalid, or exceeds the host's policy.
     """
     given = ["policy"] * (policy is not None) + ["sandbox_config"] * (config is not None) + options.given
     if not given:
@@ -86,7 +86,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _check_hosts(hosts: Sequence[str], name: str) -> None:
-    from cellblock.walls.egress.rules import Rule  # late: most sessions have no network
+    from cellblock.walls.egress.rules import Rule  # most sessions have no network
 
     for one in hosts:
         try:
@@ -105,7 +105,7 @@ def _check_writable(path: str) -> None:
 
 
 def _load_policy(config: Config, tier: Tier) -> Policy:
-    """Return the policy of a configuration. Complete settings of srt are passed to srt; others are read by cellblock."""
+    """Return the policy of a configuration. srt reads complete settings of srt, cellblock all others."""
     data = _read(config)
     source = "sandbox_config" if isinstance(config, Mapping) else os.fspath(config)
     ours = not (is_complete(data) or data.get("defaults") == SANDBOX_RUNTIME) or data.get("defaults") == DEFAULTS[0]
@@ -119,16 +119,13 @@ def _read(config: Config) -> Any:
 
 
 def as_in_ipybox(config: Config) -> tuple[Config, str]:
-    """Return a configuration as ipybox reads it, and a warning about what that shows; empty if it shows nothing more.
+    """Return a configuration as ipybox reads it, and a warning about what that exposes; empty if nothing more.
 
-    ipybox passes its ``sandbox_config`` to sandbox-runtime, by whose meaning everything can be read except ``denyRead``. This
-    holds for settings that are complete for sandbox-runtime. Others keep cellblock's defaults.
-
-    Args:
-        config: The configuration.
+    ipybox passes its ``sandbox_config`` to sandbox-runtime, where everything is readable except ``denyRead``. This holds for
+    settings that are complete for sandbox-runtime. Others keep cellblock's defaults.
 
     Raises:
-        InvalidInputError: It cannot be read.
+        InvalidInputError: The configuration cannot be read.
     """
     data = _read(config)
     if not is_complete(data) or "defaults" in data:

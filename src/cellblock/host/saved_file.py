@@ -1,6 +1,6 @@
-"""The file of a saved session: an uncompressed ZIP archive with a manifest in JSON, pickles, and the code of the cells.
+"""The file of a saved session: an uncompressed ZIP archive with a JSON manifest, pickles, and the code of the cells.
 
-The pickles are not read here. A file to load is hostile: every length is checked before anything of that length is allocated.
+The pickles are not read here. A file to load is untrusted: every length is checked before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _STATUSES = ("success", "error", "timeout", "interrupted", "died", "max_attempts
 
 
 class SavedFile:
-    """A file that a session is saved to.
+    """A saved session's file, for writing.
 
     Attributes:
         file: The file.
     """
 
     def __init__(self, path: str | os.PathLike[str] | UnnamedFile) -> None:
-        """Check the path; `open` creates the file.
+        """Validate the path. `open` creates the file.
 
         Args:
-            path: Its path; or another file, which `open` opens.
+            path: Its path, or another file, which `open` opens.
 
         Raises:
             InvalidInputError: The path is a directory.
@@ -57,25 +57,24 @@ class SavedFile:
         self._zip: zipfile.ZipFile | None = None
 
     def open(self) -> None:
-        """Create it. Raises as `NewFile.open`, like the other methods."""
+        """Create the file. Raises as `NewFile.open`, like the other methods."""
         self.file.open()
         self._zip = zipfile.ZipFile(self.file.file, "w", zipfile.ZIP_STORED, strict_timestamps=False)
 
     def begin(self, name: str) -> None:
-        """Start a member, after ending the one before."""
+        """End the current member and start a new one."""
         assert self._zip is not None
         with self.file.telling():
             self._end_member()
             self._member = self._zip.open(_new_member(name), "w", force_zip64=True)
 
     def write(self, data: bytes) -> None:
-        """Write to the member."""
         assert self._member is not None
         with self.file.telling():
             self._member.write(data)
 
     def finish(self, state: State, cells: Iterable[HistoryEntry]) -> None:
-        """Write the remaining members, and give the file its name."""
+        """Write the remaining members, and rename the file to its final path."""
         assert self._zip is not None
         self.begin(CELLS)
         for cell in cells:
@@ -94,25 +93,25 @@ class SavedFile:
             member.close()
 
     def close(self) -> None:
-        """Close it, if it is open. An incomplete file is removed."""
+        """Close the file, if it is open. Remove an incomplete one."""
         archive, self._zip = self._zip, None
         if archive is not None:
-            with suppress(Exception):  # an incomplete member cannot be closed, and is no longer needed
+            with suppress(Exception):  # an incomplete member cannot be closed, and is not needed
                 self._end_member()
             archive.fp = None  # closing the archive would write to the file
         self.file.close()
 
 
 def _new_member(name: str) -> zipfile.ZipInfo:
-    """Return a member as of now, as far as ZIP has times: machines without a battery start in 1970."""
+    """Return a member with the current time, within the range of ZIP: machines without a battery start in 1970."""
     return zipfile.ZipInfo(name, min(max(time.localtime()[:6], _FIRST_TIME), _LAST_TIME))
 
 
 class _Bounded(io.FileIO):
-    """A file whose reads are limited in size: `zipfile` trusts the lengths that an archive claims.
+    """A file with a limit on each read, because `zipfile` trusts the lengths in an archive.
 
     Attributes:
-        most: Maximum bytes of one read.
+        most: Maximum size of one read in bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,7 +143,7 @@ class LoadedFile:
         name: Its name in error messages.
         manifest: Its manifest.
         cells: The cells of the session, oldest first.
-        has_workspace: Whether it contains the files of the workspace.
+        has_workspace: Whether it contains the workspace's files.
     """
 
     manifest: Manifest
@@ -152,11 +151,11 @@ class LoadedFile:
     has_workspace = False
 
     def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
-        """Set the path; `open` opens the file.
+        """Set the path. `open` opens the file.
 
         Args:
             path: Its path.
-            name: Its name in error messages; its path by default.
+            name: Its name in error messages; by default its path.
         """
         self.path = Path(path).expanduser().absolute()
         self.name = name or str(self.path)
@@ -164,7 +163,7 @@ class LoadedFile:
         self._file: _Bounded | None = None
 
     def open(self) -> None:
-        """Open and check it.
+        """Open and validate the file.
 
         Raises:
             InvalidInputError: It is not a saved session, or is damaged.
@@ -175,12 +174,11 @@ class LoadedFile:
         self._checked(self._read)
 
     def close(self) -> None:
-        """Close it, if it is open."""
         if self._file is not None:
             self._file.close()
 
     def variables(self) -> Iterator[bytes]:
-        """Yield the pickles, in pieces.
+        """Yield the pickles in pieces.
 
         Raises:
             InvalidInputError: The file is damaged.
@@ -189,7 +187,7 @@ class LoadedFile:
         return self._pieces(VARIABLES)
 
     def workspace(self) -> Iterator[bytes]:
-        """Yield the tar archive of the workspace, in pieces. Raises as `variables`."""
+        """Yield the tar archive of the workspace in pieces. Raises as `variables`."""
         return self._pieces(WORKSPACE)
 
     def _pieces(self, name: str) -> Iterator[bytes]:
@@ -199,7 +197,7 @@ class LoadedFile:
                 yield piece
 
     def _checked(self, function: Callable[[], Any]) -> Any:
-        """Call a function that reads the archive, and turn its exceptions into our errors."""
+        """Call a function that reads the archive, and convert its exceptions to our errors."""
         try:
             with Telling(self._what, "nothing was changed"):
                 return function()
@@ -255,7 +253,7 @@ class LoadedFile:
 
 
 def _check_stored(member: zipfile.ZipInfo) -> None:
-    """Check that a member is not compressed, so that it cannot grow beyond its size in the file."""
+    """Check that a member is not compressed, so that it cannot exceed its size in the file."""
     if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size or member.flag_bits & 1:
         raise InvalidInputError(f"{member.filename} is compressed or encrypted, which a saved session never is")
 

@@ -1,6 +1,6 @@
-"""Saves and loads sessions: writes a session's state to a file, and reads it back.
+"""Saves a session's state to a file, and loads it.
 
-The pickles are made by the session's code, and read by the code of the loading session. Here they are opaque bytes.
+The session's code makes the pickles, and the loading session's code reads them. Here they are opaque bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Snapshot
     from cellblock.model import CodeExecutionResult
 
-_ROOM = 4096  # for the parts of a message other than its data
+_ROOM = 4096  # for the other parts of a message
 _PICKLING = "__import__('cellblock.worker.pickling', fromlist=['x'])"
 _SAVE = "__import__('cellblock.worker.values.saving', fromlist=['x']).save"
 _LOAD = "__import__('cellblock.worker.values.loading', fromlist=['x']).load"
@@ -51,14 +51,14 @@ Archive = Callable[[list[LeftOut]], "AsyncGenerator[bytes, None]"]
 
 @dataclass(frozen=True)
 class Ends:
-    """The parts of a session that saving and loading use.
+    """The parts of a session for save and load.
 
     Attributes:
-        run: Runs a cell that leaves no trace.
-        run_and_take: Runs such a cell, and passes on each value that it sends.
-        room: Maximum bytes of a value.
-        workspace: Its working directory.
-        files: The files in it.
+        run: Runs a silent cell.
+        run_and_take: Runs a silent cell, and passes on each value that it sends.
+        room: Maximum size of a value in bytes.
+        workspace: Working directory.
+        files: Files of the working directory.
     """
 
     run: Run
@@ -72,8 +72,8 @@ class LastState(NamedTuple):
     """The last state of a session that no cell is changing.
 
     Attributes:
-        number: The number of the state; 0 for that of a fresh kernel.
-        running: The tag of the cell that has begun in it; empty if none has.
+        number: The number of the state; 0 for a fresh kernel's.
+        running: The tag of the cell that began in it; empty if none has.
         busy: Whether something runs in the session.
     """
 
@@ -86,18 +86,18 @@ class Saving:
     """Saves one session, and loads others into it.
 
     Attributes:
-        loaded: The report of the last session that was loaded; None if none was.
+        loaded: The report of the last loaded session, if any.
     """
 
     def __init__(self, cells: Cells, checkpoints: Checkpoints, files: Files, workspace: str, room: int) -> None:
-        """Prepare to save and load.
+        """Store the arguments.
 
         Args:
             cells: The session's cells.
             checkpoints: Its checkpoints.
             files: The files of its workspace.
             workspace: Its working directory.
-            room: Maximum bytes of a value.
+            room: Maximum size of a value in bytes.
         """
         self._cells = cells
         self._checkpoints = checkpoints
@@ -105,7 +105,6 @@ class Saving:
         self.loaded: LoadReport | None = None
 
     async def save(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> SaveReport:
-        """See `Session.save`."""
         present, path = self._cells.past.present, as_path(path)
         if (remote := RemoteFile.at(path)) is None:
             return await _save(self._ends, SavedFile(path), present, workspace=workspace, timeout=timeout)
@@ -122,9 +121,7 @@ class Saving:
         return LastState(0 if number == self._checkpoints.fresh_state else number, running, self._cells.busy)
 
     async def save_aside(self, state: int, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> SaveReport:
-        """Save a state that has an automatic checkpoint, with its files, while cells continue.
-
-        A temporary kernel is made from the checkpoint for that.
+        """Save a state with an automatic checkpoint and its files from a temporary kernel, while cells continue.
 
         Args:
             state: The state's number (`last_state`).
@@ -132,7 +129,7 @@ class Saving:
             timeout: As for `Session.save`.
 
         Raises:
-            CheckpointError: There is no checkpoint of that state.
+            CheckpointError: The state has no checkpoint.
             CellblockError: As for `Session.save`.
         """
         checkpoints = self._checkpoints
@@ -151,14 +148,14 @@ class Saving:
                 file = SavedFile(path)
                 report = await _save(self._ends_of(kernel), file, past, workspace=False, timeout=timeout, archive=archive)
             finally:
-                await kernel.discard()  # its exit handlers, and text for open files, are the session's
+                await kernel.discard()  # its exit handlers and buffered text belong to the session
         finally:
             if files is not None:
                 checkpoints.files.drop(files)
         return report if files is not None else replace(report, left_out=[*report.left_out, LeftOut("the files", why)])
 
     def _ends_of(self, kernel: Kernel) -> Ends:
-        """Return the same parts, but with another kernel."""
+        """Return the session's parts with another kernel."""
         return replace(
             self._ends,
             run=functools.partial(self._cells.run_elsewhere, kernel),
@@ -166,7 +163,7 @@ class Saving:
         )
 
     async def _pieces(self, files: Snapshot, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]:
-        """Yield kept files as a tar stream."""
+        """Yield a snapshot as a tar stream."""
         found: list[tuple[str, str]] = []
         pieces = self._checkpoints.files.pack(files, found)
         try:
@@ -177,17 +174,16 @@ class Saving:
         left_out += [LeftOut(path, reason) for path, reason in found]
 
     async def load(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> LoadReport:
-        """See `Session.load`."""
         return await self._load(path, workspace=workspace, timeout=timeout)
 
     async def load_missing(
         self, path: str | os.PathLike[str], *, workspace: bool = True, timeout: float | None = DEFAULT_TIMEOUT
     ) -> list[str]:
-        """Continue a saved session as `load` does. Of its files, only missing ones are restored.
+        """Continue a saved session like `load`, but restore only missing files.
 
         Args:
             path: As for `Session.load`.
-            workspace: Whether to restore files, if the saved session has some.
+            workspace: Whether to restore the saved files, if any.
             timeout: As for `Session.load`.
 
         Returns:
@@ -238,12 +234,12 @@ async def _save(
 
     Args:
         ends: The session.
-        file: The file, which is closed in the end.
+        file: The file, which is closed at the end.
         cells: Its cells.
-        workspace: Whether the files of the workspace are saved, as they are now.
+        workspace: Whether to save the current workspace files.
         timeout: Time limit for pickling, in seconds.
-        archive: Yields a tar stream of files to save instead, and adds what it leaves out to its argument.
-        remote: Where the file is copied to when it is complete.
+        archive: Yields a tar stream of files to save instead, and adds omitted files to its argument.
+        remote: The destination of the complete file.
     """
     if remote is None and (workspace or archive is not None):
         _check_outside(file.file.path, ends.workspace)
@@ -278,7 +274,7 @@ def _check_outside(path: Path, workspace: str) -> None:
 
 
 def _relative(directory: str, workspace: str) -> str:
-    """Return a directory relative to the workspace, if it is inside: another session's workspace may be elsewhere."""
+    """Return a directory inside the workspace as a relative path: another session's workspace may be elsewhere."""
     return os.path.relpath(directory, workspace) if is_inside(directory, workspace) else directory
 
 
@@ -307,7 +303,7 @@ async def _take_state(ends: Ends, file: SavedFile, timeout: float | None) -> Sta
 
 
 def _complete(state: State | None, size: int) -> State:
-    """Return the state, after checking that the session has sent all of its pickles: `size` bytes."""
+    """Return the state after checking that the session sent all of its pickles, `size` bytes."""
     if state is None or any(group.size < 0 for group in state.groups) or sum(group.size for group in state.groups) != size:
         raise ProtocolError("the session did not send all of its state")
     return state
@@ -331,12 +327,12 @@ async def _load(
 
     Args:
         ends: The session.
-        file: The file, which is closed in the end.
-        prepare: Called when the file has been checked; nothing is changed before.
-        workspace: Whether the files of the workspace are unpacked.
+        file: The file, which is closed at the end.
+        prepare: Called after validation of the file. Nothing is changed before.
+        workspace: Whether to unpack the workspace files.
         timeout: Time limit for reading the pickles, in seconds.
-        changed: If given, existing files stay as they are, and those that differ from the saved ones are added to it.
-        keep: Keeps the files that are replaced; see `Files.untar`.
+        changed: If given, existing files are unchanged, and this collects those that differ from the saved ones.
+        keep: Saves files that are replaced (`Files.untar`).
 
     Returns:
         The report, and the cells of the saved session.
@@ -398,7 +394,7 @@ async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Lo
 
 
 def _lines(file: LoadedFile, workspace: str) -> list[str]:
-    """Return the lines that the session gets before the pickles: its state, and the code of its cells."""
+    """Return the lines that precede the pickles: the session's state, and the code of its cells."""
     state = file.manifest.state
     told = replace(state, left_out=(), directory=_absolute(state.directory, workspace))
     return [write(told).decode(), *(json.dumps(batch) for batch in _batches(file.cells))]
@@ -413,7 +409,7 @@ def _batches(cells: list[HistoryEntry]) -> Iterator[list[tuple[int | None, str]]
     batch: list[tuple[int | None, str]] = []
     size = 0
     for cell in cells:
-        size += 12 * len(cell.code) + 100  # as JSON, a character takes up to 12 bytes
+        size += 12 * len(cell.code) + 100  # in JSON, a character takes up to 12 bytes
         if size > PIECE and batch:
             yield batch
             batch, size = [], 0

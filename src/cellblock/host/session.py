@@ -1,4 +1,4 @@
-"""Sessions: cells run in order, and a kernel that dies is replaced."""
+"""Sessions: cells run in order, and a new kernel replaces a dead one."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 class SessionHost(Protocol):
-    """The part of a host that a session needs.
+    """The part of a host that a session uses.
 
     Attributes:
-        defaults: The defaults of its options.
-        facts: The facts of this machine.
+        defaults: Defaults for the session's options.
+        facts: Facts about this machine.
         index: The package index.
-        keeper: Keeps for the next host what outlives this process.
-        kernels: The kernels of its sessions.
+        keeper: Preserves sessions for the next host.
+        kernels: Kernels of the host's sessions.
     """
 
     defaults: Defaults
@@ -109,7 +109,7 @@ class SessionHost(Protocol):
 
 
 def _of(part: str, method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """Return a method that calls that of a part of the session, with the same arguments and documentation."""
+    """Return a method that delegates to a part of the session, with the same signature and documentation."""
 
     def call(self: Any, /, *args: _P.args, **keywords: _P.kwargs) -> _T:
         return method(getattr(self, part), *args, **keywords)
@@ -118,7 +118,7 @@ def _of(part: str, method: Callable[Concatenate[Any, _P], _T]) -> Callable[Conca
 
 
 def _traced(name: str) -> Callable[[Method[_P, _T]], Method[_P, _T]]:
-    """Return a decorator for a method that makes or uses a checkpoint: each call is a step with this name."""
+    """Return a decorator that runs a checkpoint method as a traced step with this name."""
 
     def decorate(method: Method[_P, _T]) -> Method[_P, _T]:
         async def call(self: Any, /, *args: _P.args, **keywords: _P.kwargs) -> _T:
@@ -131,20 +131,20 @@ def _traced(name: str) -> Callable[[Method[_P, _T]], Method[_P, _T]]:
 
 
 class Session(AsyncOnly):
-    """A stateful IPython session. Cells run one at a time, in the order in which they were requested.
+    """A stateful IPython session. Cells run one at a time, in request order.
 
-    Made by `Host.session`; an async context manager::
+    Create sessions with `Host.session`. A session is an async context manager::
 
         async with Host() as host, host.session() as session:
             result = await session.execute("1 + 1")
 
     Attributes:
-        wanted: The specification of its kernels.
-        trace: Its spans, for programs that use OpenTelemetry.
-        reader: The reader of its output, for services of the session.
-        holding: Holds its tool calls and connections while `eager` runs ahead.
-        succession: The state that it takes over from an earlier host, and leaves to a later one.
-        untouched: Whether it continues one of an earlier host, and has not begun with that: closing it ends nothing then.
+        wanted: Specification of the session's kernels.
+        trace: OpenTelemetry spans of the session.
+        reader: Reader of the session's output, for services of the session.
+        holding: Blocks tool calls and connections while `eager` runs ahead of the model.
+        succession: State transfer from an earlier host and to a later one.
+        untouched: Whether the session has yet to take over from an earlier host. Closing it then ends nothing.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Session(AsyncOnly):
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._walls = walls_of(resolved, host.facts, self._cwd)
-        # An earlier host, or the session that the checkpoint is of, has installed them.
+        # Already installed, by an earlier host or by the checkpoint's session.
         self._packages = () if start_from is not None or remains is not None else tuple(options.packages)
         self.holding = Holding()
         self.trace = SessionTrace(self._name)
@@ -262,14 +262,14 @@ class Session(AsyncOnly):
         return f"<Session {self._name.removeprefix('session ')} {self._cells.state}, isolate={self.isolate}, in {self._cwd!r}>"
 
     async def start(self, *, on_input: OnInput | None = None) -> None:
-        """Start the first kernel, or continue the kernel of an earlier host.
+        """Start the first kernel, or continue an earlier host's kernel.
 
         Args:
-            on_input: As for `execute`, for an earlier host's cell that had one.
+            on_input: Input handler for an earlier host's running cell, as for `execute`.
 
         Raises:
-            LaunchError: No kernel could be started; `InterpreterError` and `PreloadError` are kinds of it.
-            StateError: It was started before.
+            LaunchError: No kernel could be started. Subclasses: `InterpreterError`, `PreloadError`.
+            StateError: The session was started before.
         """
         if self._cells.state != "not started":
             raise StateError(f"{self._name} is {self._cells.state}; make a new one")
@@ -278,7 +278,7 @@ class Session(AsyncOnly):
         try:
             with self.trace.start(self.isolate):
                 await self._start(on_input)
-        except BaseException as error:  # also a cancellation: a start that fails leaves nothing
+        except BaseException as error:  # includes cancellation: a failed start leaves nothing behind
             _log.info("%s could not be started: %r", self._name, error)
             await self.close()
             raise
@@ -302,12 +302,12 @@ class Session(AsyncOnly):
         await self._install_first()
 
     async def _install_first(self) -> None:
-        """Install the packages from the options, unless they are installed already."""
+        """Install the packages from the options, unless they are already installed."""
         if not self._packages or self._branch is not None:
             return
         check_requirements(self._packages)
         code = f"%pip install --quiet {shlex.join(self._packages)}"
-        # Not subject to approval: the program that makes the session has asked for it.
+        # Needs no approval: the program that creates the session asked for it.
         result = await self._cells.run(Cell(code, None, queue_limit=None, silent=True, trusted=True), INSTALL_TIMEOUT)
         if not result.ok:
             said = [line for line in (result.text or "").splitlines() if line.startswith("ERROR: ")]
@@ -315,15 +315,15 @@ class Session(AsyncOnly):
             raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
 
     async def close(self) -> None:
-        """Stop whatever runs and end every process of the session.
+        """Stop all running code and end every process of the session.
 
-        It can be repeated. Cancelling the caller does not stop it.
+        The operation is idempotent. Cancelling the caller does not stop it.
         """
         self._cells.state = "closed"
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
-        if self.untouched:  # another attempt finds everything as the earlier host has left it
+        if self.untouched:  # the next attempt must find everything as the earlier host left it
             self._host.forget(self)
             return
         await self._end_programs("its session was closed")
@@ -344,7 +344,7 @@ class Session(AsyncOnly):
         await self._programs.end_all(why)
 
     async def _launch(self, dead: Kernel | None) -> Kernel:
-        """Start a kernel: from the session's initial checkpoint, from the last state of a dead kernel, or a fresh one."""
+        """Start a kernel: from the initial checkpoint, from a dead kernel's last state, or a fresh one."""
         if self._start_from is not None:
             kernel = await self._checkpoints.begin_with(self._start_from)
             self._start_from = None
@@ -372,26 +372,26 @@ class Session(AsyncOnly):
 
     @property
     def denials(self) -> list[Denial]:
-        """The last attempts to reach something on the network that the policy does not allow, oldest first."""
+        """The last network attempts that the policy denied, oldest first."""
         return [] if self._around.network is None else list(self._around.network.denials)
 
     @property
     def isolate(self) -> Isolate:
-        """How its kernels are isolated."""
+        """How the session's kernels are isolated."""
         return self.wanted.tier.name
 
     async def close_egress(self, routes: Sequence[str] = ()) -> None:
-        """From now on, let only some hosts be reached, of those that its policy allows: none by default.
+        """Restrict the network to some of the hosts that the policy allows (by default none).
 
-        Open connections end. It cannot be taken back, and no branch can be made afterwards, which could reach more.
+        Open connections end. The restriction is permanent, and the session can no longer be forked.
 
         Args:
-            routes: The hosts, as in `Network.allow`.
+            routes: The remaining hosts, as in `Network.allow`.
 
         Raises:
-            InvalidInputError: A host is wrong. Nothing has changed.
+            InvalidInputError: A host is invalid. Nothing has changed.
             StateError: The session has branches, which share its network.
-            UnsupportedError: It has no sandbox of ours, whose network can be closed.
+            UnsupportedError: The session is not in a cellblock sandbox.
         """
         self._cells.check_running()
         network = self._around.network
@@ -404,12 +404,12 @@ class Session(AsyncOnly):
         await network.close_to(routes)
 
     def watch(self, watcher: SessionWatcher) -> None:
-        """Tell a watcher about each cell and each program that ends from now on."""
+        """Notify a watcher of each later cell, and of each later program that ends."""
         self._cells.watchers.append(watcher)
         self._programs.watchers.append(watcher)
 
     async def wait_for_kernel(self) -> None:
-        """Wait for a kernel that takes cells, if the last one has died.
+        """Wait for a kernel that accepts cells, if the last one died.
 
         Raises:
             LaunchError, StateError: As for `execute`.
@@ -417,7 +417,7 @@ class Session(AsyncOnly):
         await self._kernels.live()
 
     async def has_kernel(self) -> bool:
-        """Return whether its kernel lives. If it is just ending, this waits for the report."""
+        """Return whether the kernel is alive. If the kernel is ending, wait for its exit status."""
         kernel = self._kernels.current
         if kernel is None:
             return False
@@ -426,7 +426,7 @@ class Session(AsyncOnly):
 
     @property
     def tied(self) -> str:
-        """Why no other process can continue it now without a loss; empty if one can."""
+        """Why another process cannot continue the session now without loss; empty if it can."""
         kernel, cell = self._kernels.current, self._cells.current
         if kernel is not None and kernel.death is None and not kernel.recording.lasting:
             return f"its variables end with the daemon, as it has launch='spawn' or isolate={self.wanted.tier.name!r}"
@@ -436,13 +436,13 @@ class Session(AsyncOnly):
 
     @property
     def memory(self) -> int:
-        """Bytes that its processes use, as last measured; 0 without a sandbox, where memory is not limited."""
+        """Memory of the session's processes in bytes, as last measured. 0 without a sandbox."""
         kernel = self._kernels.current
         return 0 if kernel is None or kernel.death is not None else kernel.memory.used
 
     @property
     def workspace(self) -> str:
-        """Its working directory."""
+        """The session's working directory."""
         return self._cwd
 
     @property
@@ -464,25 +464,26 @@ class Session(AsyncOnly):
         on_begin: Callable[[str], None] | None = None,
         on_notice: Callable[[object], None] | None = None,
     ) -> CodeExecutionResult:
-        """Run a cell and return its result, whatever its outcome.
+        """Run a cell and return its result, whether it succeeds or fails.
 
-        When this returns, the code no longer runs. Cancelling the awaiting task also stops the code.
+        The code has stopped when this returns. Cancelling the awaiting task also stops the code.
 
         Args:
-            code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
+            code: IPython code, including magics, ``!cmd`` and top-level ``await``.
             timeout: Time limit of the cell in seconds, from its start; None for no limit.
             silent: As for `stream`.
             parent: As for `stream`.
-            on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
-            tag: The program's label for this execution: `resumed` returns it if the next host continues it.
-            on_begin: Called with the cell's position (`position`) when it is about to be sent to a kernel; first with an empty
-                text if it has to wait for one. If it raises, the exception is raised here, and the cell does not run.
+            on_input: Answers `input()`: takes the prompt and returns the line. Without a handler, `input()` raises an error in
+                the cell.
+            tag: The program's label for this execution. If the next host continues the cell, `resumed` returns the label.
+            on_begin: Called with the cell's `position` before the cell is sent to a kernel. If the cell must wait for a
+                kernel, it is first called with an empty text. An exception from it is raised here, and the cell does not run.
             on_notice: Receives notices for the reader (`Notice`), for a cell without a stream.
 
         Raises:
-            InvalidInputError: The code is not valid, or the timeout is not a positive number.
+            InvalidInputError: The code is invalid, or the timeout is not a positive number.
             StateError: The session is not started, or closed.
-            LaunchError: The last kernel had died and no new one could be started.
+            LaunchError: The last kernel died and no new kernel could be started.
         """
         code = self._checked(code, timeout)
         cell = Cell(
@@ -510,24 +511,24 @@ class Session(AsyncOnly):
         tag: str = "",
         on_begin: Callable[[str], None] | None = None,
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Run a cell and yield its output as it happens, then its result.
+        """Run a cell and yield its output as it arrives, then its result.
 
-        A slow reader slows the cell down (backpressure); a reader that leaves stops it.
+        A slow consumer slows the cell down (backpressure). Closing the generator stops the cell.
 
         Args:
             code: As for `execute`.
             timeout: As for `execute`.
             chunks: Whether to yield `CodeExecutionChunk`s, or only the result.
-            rich: Whether to yield displayed values as `OutputItem`s, which have all types, and events when output is cleared.
-            silent: Whether the cell leaves no trace: no execution number, no history.
-            parent: The id of the Jupyter message that requested it, if there is one: then messages of widgets are yielded
-                (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
+            rich: Whether to yield displayed values as `OutputItem`s with all MIME types, and events when output is cleared.
+            silent: Whether the cell has no execution number and no history entry.
+            parent: The id of the requesting Jupyter message, if any. Widget messages (`wire.messages.Comm`) are then yielded,
+                and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
             tag: As for `execute`.
             on_begin: As for `execute`.
 
         Yields:
-            Chunks of output, notices, and last the `CodeExecutionResult`, which contains all output again.
+            Output chunks and notices, then the `CodeExecutionResult`, which contains all output.
 
         Raises:
             InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
@@ -549,20 +550,20 @@ class Session(AsyncOnly):
                 yield await self._explanations.explained(event) if isinstance(event, CodeExecutionResult) else event
 
     def eager(self, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None) -> Eager:
-        """Run a cell while a model still writes it: each statement as soon as it is complete, and all of them as one cell.
+        """Run a cell while a model is still writing it, one complete statement at a time.
 
-        Tool calls, and connections to hosts, wait until the text is complete. If it turns out to be another one, or is
-        withdrawn, the session goes back to before its first statement. A session without exact undo (``recovery="exact"``)
-        runs nothing before the end of the text.
+        Tool calls and network connections wait until the text is complete. If the text changes or is withdrawn, the session is
+        rolled back to before the first statement. Only a session with exact undo (``recovery="exact"``) runs statements early;
+        others wait for the complete text.
 
         Args:
-            timeout: Seconds that the code may run once the text is complete; None for no limit.
+            timeout: Time limit in seconds after the text is complete; None for no limit.
             on_input: As for `execute`.
 
         Returns:
-            An async context manager, whose `feed` takes the text, and whose `finish` returns the result.
+            An async context manager: `feed` takes text, `finish` returns the result.
         """
-        from cellblock.host.eager import Eager  # few sessions do it
+        from cellblock.host.eager import Eager  # rarely used
 
         check_timeout(timeout)
         return Eager(
@@ -581,38 +582,40 @@ class Session(AsyncOnly):
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, like ``%pip install`` in a cell.
 
-        pip runs in a separate sandbox, out of reach of the session's code, and uses the index that this program's pip is
-        configured for. The packages can be imported at once, survive `reset` (unless each kernel has its own srt, with
-        ``launch="spawn"``), and are removed with the session.
+        pip runs in a separate sandbox that the session's code cannot reach. It uses the package index that pip is configured
+        for in this program. The packages can be imported at once, and are removed with the session. They survive `reset`,
+        unless each kernel has its own srt (``launch="spawn"``).
 
         Args:
-            requirements: The packages, such as ``"polars>=1"``, and options of pip.
+            requirements: Requirements such as ``"polars>=1"``, and pip options.
             timeout: Time limit in seconds.
 
         Returns:
-            The result: pip's output, and an error if it failed.
+            pip's output, and an error if pip failed.
 
         Raises:
-            InvalidInputError: There is nothing to install.
+            InvalidInputError: There are no requirements.
             StateError, LaunchError: As for `execute`.
         """
         check_requirements(requirements)
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def interrupt(self) -> bool:
-        """Stop the running cell; its result has the status ``interrupted``. Variables are kept if the code stops in time.
+        """Stop the running cell. Its result has the status ``interrupted``.
+
+        Variables are kept if the code stops in time.
 
         Returns:
-            Whether a cell was running. It no longer does.
+            Whether a cell was running. The cell has stopped.
         """
         return await self._cells.stop()
 
     async def reset(self) -> None:
-        """Stop the running cell and all programs, and continue with a fresh kernel, without variables and imports.
+        """Stop the running cell and all programs, and continue with a fresh kernel without variables and imports.
 
         Raises:
             StateError: The session is not started, or closed.
-            LaunchError: No new kernel could be started; the next cell tries again.
+            LaunchError: No new kernel could be started. The next cell tries again.
         """
         await self._end_programs("its session was reset")
         await self._cells.reset()
@@ -625,36 +628,36 @@ class Session(AsyncOnly):
 
     @property
     def position(self) -> str:
-        """The position of the next cell, if it needs no other kernel; else empty. No two cells have the same position."""
+        """The unique position of the next cell; empty if that cell needs another kernel."""
         return self._kernels.position
 
     def history(self, count: int | None = None) -> list[HistoryEntry]:
-        """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
+        """Return the cells that this session ran, oldest first, across resets. Old entries lack their results.
 
         Args:
-            count: How many of the last ones; by default all that are kept (1,000).
+            count: Number of latest cells; by default all in the history (1,000).
         """
         entries = self._cells.past.entries
         return entries if count is None else entries[max(len(entries) - count, 0) :]
 
     async def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the cells and their output as a notebook for Jupyter, or as a script.
+        """Export the cells and their output as a Jupyter notebook, or the code as a script.
 
         Args:
-            path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
+            path: The file: ``.ipynb`` for a notebook, ``.py`` for a script without outputs. An existing file is replaced.
 
         Returns:
             The file's path.
 
         Raises:
-            InvalidInputError: The path is not valid, or has another extension.
-            StoreError: It cannot be written. An existing file is unchanged.
+            InvalidInputError: The path is invalid, or has another extension.
+            StoreError: The file cannot be written. An existing file is unchanged.
         """
-        from cellblock.host import notebook  # few sessions are exported
+        from cellblock.host import notebook  # rarely used
 
         return await notebook.export(path, self.history())
 
-    # -- variables, and questions about them ---------------------------------------------------------------------------
+    # -- variables and questions ---------------------------------------------------------------------------------------
 
     put = _of("_values", Values.put)
     get = _of("_values", Values.get)
@@ -667,19 +670,19 @@ class Session(AsyncOnly):
 
     @functools.cached_property
     def files(self) -> Files:
-        """The files of the session's working directory, for the caller, with the rights of the session."""
+        """The files of the session's working directory, with the session's permissions."""
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd), walls=self._walls, on_change=self._checkpoints.automatic.files_changed)
 
     @functools.cached_property
     def fs(self) -> SessionFiles:
-        """Files as the session's own code and programs see them: any path, links followed, with their rights."""
+        """Files as the session's code and programs see them: any path, with links followed and the session's permissions."""
         from cellblock.host.programs.files import SessionFiles
 
         return SessionFiles(self._programs.helper)
 
-    # -- programs beside the kernel ------------------------------------------------------------------------------------
+    # -- background programs -------------------------------------------------------------------------------------------
 
     exec = _of("_programs", Programs.exec)
     spawn = _of("_programs", Programs.spawn)
@@ -692,16 +695,16 @@ class Session(AsyncOnly):
 
     @property
     def has_packages(self) -> bool:
-        """Whether packages were installed in it."""
+        """Whether packages were installed in the session."""
         return self._around.packages.any
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return the session's checkpoints, oldest first, including automatic ones."""
+        """Return the session's checkpoints, including automatic ones, oldest first."""
         return self._checkpoints.all()
 
     @property
     def checkpoint_refused(self) -> str:
-        """Why the last automatic checkpoint was not made; empty if it was."""
+        """Why the last automatic checkpoint failed; empty if it succeeded."""
         return self._checkpoints.automatic.skipped
 
     diff = _of("_checkpoints", Checkpoints.diff)
@@ -709,64 +712,64 @@ class Session(AsyncOnly):
     async def file_versions(
         self, path: str, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None
     ) -> FileVersions:
-        """Return a file of the workspace as a checkpoint holds it, and as it was later.
+        """Return a workspace file from a checkpoint, and from a later one or now.
 
         Args:
             path: The file, relative to the workspace.
-            checkpoint: As for `diff`. Exact sessions keep the files with each of theirs; others with ``files="copy"``.
-            until: Another one, for the file in that; None for the file as it is now.
+            checkpoint: As for `diff`. Exact sessions include files in every checkpoint, others only with ``files="copy"``.
+            until: A later checkpoint; None for the current file.
 
         Raises:
-            InvalidInputError: The path is not in the workspace.
-            FilesError: There is no such file in either state, or it cannot be read.
-            CheckpointError: A checkpoint is gone, belongs to another host, or holds no files.
+            InvalidInputError: The path is outside the workspace.
+            FilesError: The file is missing from both states, or cannot be read.
+            CheckpointError: A checkpoint was dropped, belongs to another host, or has no files.
         """
-        from cellblock.host.checkpoints.versions import file_versions  # few programs need it
+        from cellblock.host.checkpoints.versions import file_versions  # rarely used
 
         return await file_versions(self._checkpoints, self.files, self._cwd, path, checkpoint, until)
 
     @_traced("restore")
     async def restore(self, checkpoint: Checkpoint | str, *, processes: Processes = "keep") -> Changes:
-        """Go back to a checkpoint of this session, or of any session of the same host, even a closed one.
+        """Restore a checkpoint of this session or of any session of the same host, open or closed.
 
-        A running cell is stopped, as by `reset`. If going back fails, the session stays as it is.
+        A running cell is stopped, as by `reset`. If the restore fails, the session is unchanged.
 
         Args:
-            checkpoint: A checkpoint, or the name or id of one of this session. It stays.
-            processes: Whether programs that run beside the kernel go on (``keep``), or are ended before (``stop``). None is
-                ended if the session refuses to go back.
+            checkpoint: A checkpoint, or the name or id of one of this session. It is not dropped.
+            processes: ``keep`` leaves background programs running; ``stop`` ends them first. A restore that is refused ends
+                none.
 
         Returns:
-            Which files were brought back, if it was made with ``files="copy"``.
+            The restored files, for a checkpoint with ``files="copy"``.
 
         Raises:
-            CheckpointError: It is gone, or belongs to another host.
-            SnapshotError: The files cannot be brought back.
+            CheckpointError: The checkpoint was dropped, or belongs to another host.
+            SnapshotError: The files cannot be restored.
             StateError, LaunchError: As for `reset`.
         """
         return await self._checkpoints.restore(checkpoint, self._ending(processes))
 
     @_traced("undo")
     async def undo(self, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
-        """Go back over the last cells: variables, directory, environment, execution count, history, and files.
+        """Undo the last cells: variables, directory, environment, execution count, history and files.
 
-        Exactly these cells are undone, or none: if something cannot be restored, such as the files of a workspace that is too
-        large to keep, nothing is changed (docs/checkpoints.md). What programs beside the kernel have done is not undone.
+        Either exactly these cells are undone, or none. If something cannot be restored, such as a workspace above the snapshot
+        limit, nothing is changed (docs/checkpoints.md). The effects of background programs are not undone.
 
         Args:
-            count: How many cells.
-            partial: Whether to go back to the last checkpoint from before these cells, even if that undoes more of them, and
-                 to leave files as they are if they cannot be restored. The result says so.
-            processes: As for `restore`. The result names those that go on.
+            count: Number of cells.
+            partial: Whether to fall back to the last checkpoint before these cells, even if more cells are undone, and to
+                leave unrestorable files unchanged. The result reports both.
+            processes: As for `restore`. The result names the programs that still run.
 
         Returns:
             What was undone.
 
         Raises:
-            CheckpointError: There are fewer cells, or they cannot be undone exactly; with `partial`, there is no checkpoint
-                from before them.
-            SnapshotError: The files cannot be brought back now, as the disk is full, for example. Nothing was changed. With
-                `partial`, they stay as they are.
+            CheckpointError: There are fewer cells, or they cannot be undone exactly. With `partial`: no checkpoint precedes
+                them.
+            SnapshotError: The files cannot be restored now, for example because the disk is full. Nothing was changed. Not
+                raised with `partial`: the files are left unchanged.
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
         undone = await self._checkpoints.undo(count, partial=partial, before=self._ending(processes))
@@ -778,7 +781,7 @@ class Session(AsyncOnly):
     restore_trash = _of("_checkpoints", Checkpoints.restore_trash)
 
     def _ending(self, processes: Processes) -> Before | None:
-        """Return what ends the programs before the session goes back, if they are to end."""
+        """Return a function that ends the background programs before a restore, or None to leave them running."""
         if processes not in ("keep", "stop"):
             raise InvalidInputError(f"processes must be 'keep' or 'stop', not {processes!r}")
         if processes == "keep":
@@ -802,27 +805,26 @@ class Session(AsyncOnly):
         same_random_state: bool = False,
         return_exceptions: bool = False,
     ) -> list[Session] | list[Session | BaseException]:
-        """Make sessions that start from this one's present state, independent of it and of each other.
+        """Create sessions that start from this session's current state. All are independent of each other.
 
-        They share this session's sandbox: its view of the file system, its network, and its limit of processes.
+        They share this session's sandbox: its file system view, network and process limit.
 
         Args:
-            n: How many.
-            files: ``copy`` gives each branch the files of the workspace in a directory of its own, which is its working
-                directory and is removed with it. With ``shared``, all work in one directory. By default ``copy`` if the
-                session has a ``working_dir``, else ``shared``.
-            seeds: For each branch, the seed of `random`, and of NumPy's and PyTorch's own generators if they are imported; by
-                default a new one. Generators in variables are copied with their state, like all variables.
-            same_random_state: Whether these generators continue from this session's state. Not together with `seeds`.
-            return_exceptions: Whether a branch that could not be started is returned as its exception. Otherwise the others
-                are closed, and the first exception is raised.
+            n: Number of branches.
+            files: ``copy`` gives each branch its own copy of the workspace as working directory, removed with the branch.
+                ``shared`` uses one directory for all. Default: ``copy`` if the session has a ``working_dir``, else ``shared``.
+            seeds: For each branch, the seed of the global generators of `random`, and of NumPy and PyTorch if imported.
+                Default: a new seed. Generators in variables are copied with their state.
+            same_random_state: Whether the global generators continue from this session's state. Excludes `seeds`.
+            return_exceptions: Whether to return an exception for each branch that fails to start. Otherwise all branches are
+                closed, and the first exception is raised.
 
         Returns:
-            The sessions, started. The caller closes them; at the latest, their host does.
+            The started sessions. The caller closes them; otherwise, the host does when it closes.
 
         Raises:
-            SnapshotError: The files cannot be copied: they are too many, too large, or there is no space.
-            InvalidInputError: ``files="copy"``, and the session has no ``working_dir``; another argument is wrong.
+            SnapshotError: The files cannot be copied: too many, too large, or no space.
+            InvalidInputError: ``files="copy"`` without a ``working_dir``, or another argument is invalid.
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
         """
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
@@ -833,7 +835,7 @@ class Session(AsyncOnly):
             )
 
     async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:
-        """Make a checkpoint for `Branching`. No later host has it.
+        """Create a checkpoint for `Branching`, which later hosts do not receive.
 
         Args:
             files: How the files of branches are handled; None for the default.
@@ -845,20 +847,20 @@ class Session(AsyncOnly):
         return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
     async def adopt(self, branch: Session) -> Changes:
-        """Continue with the state of another session of the same host, and close that session.
+        """Continue from another session's state (usually a branch) and close that session.
 
-        If it is a branch with its own files, they replace those of this session's workspace, as with `restore`.
+        The files of a branch with its own files replace this session's workspace, as with `restore`.
 
         Args:
-            branch: The session, usually one that `fork` has made.
+            branch: A session of the same host, usually from `fork`.
 
         Returns:
-            Which files have changed.
+            The changed files.
 
         Raises:
-            CheckpointError, SnapshotError, StateError, LaunchError: As for `checkpoint` and `restore`. Both sessions stay as
-                they are.
-            InvalidInputError: It is this session.
+            CheckpointError, SnapshotError, StateError, LaunchError: As for `checkpoint` and `restore`. Both sessions are
+                unchanged.
+            InvalidInputError: The branch is this session.
         """
         changes = await self.continue_as(branch)
         branch._cells.adopted_by = self._name
@@ -867,9 +869,9 @@ class Session(AsyncOnly):
 
     @_traced("adopt")
     async def continue_as(self, branch: Session) -> Changes:
-        """Continue with the state of another session, like `adopt`, but leave that session open.
+        """Continue from another session's state like `adopt`, but leave that session open.
 
-        Named sessions use it: they remove the other session's record before they close it.
+        Named sessions remove the other session's record before they close it.
         """
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
@@ -881,22 +883,22 @@ class Session(AsyncOnly):
     async def save(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
     ) -> SaveReport:
-        """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
+        """Save the session to a file. `load` and `Host.load` continue it, on any machine.
 
-        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and environment
-        variables that the code has changed are saved (docs/checkpoints.md). The report lists what cannot be saved. The
-        session's code does the pickling, in its sandbox.
+        The file contains variables, imports, functions, classes, the code of cells, the working directory, and environment
+        variables that the code changed (docs/checkpoints.md). The report lists what cannot be saved. The session's code does
+        the pickling, in its sandbox.
 
         Args:
-            path: The file. An existing one is replaced, but only when the new one is complete.
-            workspace: Whether to save the files of the workspace too.
+            path: The file. An existing file is replaced atomically.
+            workspace: Whether to include the workspace files.
             timeout: Time limit for pickling, in seconds.
 
         Raises:
-            InvalidInputError: The path is not valid.
-            StoreError: It cannot be written. An existing file is unchanged.
-            ExecutionTimeoutError: Pickling took too long.
-            FilesError: A file of the workspace cannot be read.
+            InvalidInputError: The path is invalid.
+            StoreError: The file cannot be written. An existing file is unchanged.
+            ExecutionTimeoutError: Pickling exceeded the time limit.
+            FilesError: A workspace file cannot be read.
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
@@ -905,20 +907,20 @@ class Session(AsyncOnly):
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
     ) -> LoadReport:
-        """Continue a session that was saved to a file. This session's own state is lost: it gets a fresh kernel.
+        """Replace this session's state with a saved session, in a fresh kernel.
 
-        The report lists what cannot be restored, such as a variable of a library that is not installed here. The file may come
-        from anywhere: its code runs only in this session's sandbox, like a cell.
+        The report lists what cannot be restored, such as a variable of a library that is not installed. The file need not be
+        trusted: its code runs only in this session's sandbox, like a cell.
 
         Args:
             path: The file.
-            workspace: Whether to unpack the saved files. Files of the same names are moved to the trash.
+            workspace: Whether to unpack the saved files. Existing files with the same names are moved to the trash.
             timeout: Time limit for loading, in seconds.
 
         Raises:
-            InvalidInputError: It is not a saved session, or is damaged. This session is unchanged.
-            StoreError: It cannot be read.
-            ExecutionTimeoutError: Loading took too long.
+            InvalidInputError: The file is not a saved session, or is damaged. This session is unchanged.
+            StoreError: The file cannot be read.
+            ExecutionTimeoutError: Loading exceeded the time limit.
             FilesError: The files cannot be unpacked.
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
@@ -927,17 +929,17 @@ class Session(AsyncOnly):
 
     @property
     def loaded(self) -> LoadReport | None:
-        """The report of the last saved session that was loaded (`Host.load`, `load`); None if none was."""
+        """The report of the last `Host.load` or `load`, if any."""
         return self.saving.loaded
 
     @functools.cached_property
     def saving(self) -> Saving:
-        """Saves the session, and loads others into it: what `save` and `load` use, and services that save while cells run."""
-        from cellblock.host.saving import Saving  # few sessions are saved
+        """Saves and loads the session, for `save`, `load`, and services that save while cells run."""
+        from cellblock.host.saving import Saving  # rarely used
 
         return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room)
 
     @property
     def _room(self) -> int:
-        """Maximum bytes of a value that is moved in or out."""
+        """Maximum size in bytes of a value moved in or out."""
         return min(self.wanted.limits.media, self.wanted.limits.values)

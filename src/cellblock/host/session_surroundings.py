@@ -1,4 +1,4 @@
-"""The environment of a session's kernels: workspace, directories, network, and the specification for the launcher."""
+"""The environment of a session's kernels: workspace, directories, network, and the kernel specification."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cellblock.walls.sandbox.probe import Facts
 
 
-# The port of each listener inside (0 for any), and the variable that passes it to the code.
+# For each listener: its port inside (0 for any), and the variable that passes it to the code.
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
@@ -42,8 +42,8 @@ class Resolver(Protocol):
     """The part of a host that resolves options.
 
     Attributes:
-        defaults: The defaults of its sessions' options.
-        facts: The facts of this machine.
+        defaults: Defaults for session options.
+        facts: Facts about this machine.
     """
 
     defaults: Defaults
@@ -55,14 +55,14 @@ def resolve_for(
 ) -> ResolvedOptions:
     """Resolve the options of a session, which may be a branch with its own files.
 
-    A session that is made from a checkpoint gets the options of the checkpoint's session, even if this program has changed its
-    directory since: a kernel keeps its sandbox.
+    A session from a checkpoint gets the options of the checkpoint's session, because a kernel stays in its sandbox. That holds
+    even if this program's directory has changed.
 
     Args:
         host: Its host.
         options: The options.
         branch: The directory of its files, if it has its own.
-        start_from: The checkpoint that it starts from, if it does.
+        start_from: The initial checkpoint, if any.
     """
     moment = None if start_from is None else start_from.checkpoint.moment
     if moment is not None and moment.host is host and options.same_surroundings(moment.options):
@@ -75,14 +75,14 @@ def resolve_for(
 
 
 def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
-    """Return the paths that nobody reads or writes on a session's behalf; None if there are none.
+    """Return the paths that the host must not access on a session's behalf; None if there are none.
 
-    Without a sandbox, that is cellblock's own state, if the session works there. To open SQLite's files beside SQLite drops
+    Without a sandbox, these are cellblock's own state, if the session works there. Opening SQLite's files outside SQLite drops
     this process's locks (`common.database`), and undo must not restore records of decisions.
 
     Args:
         resolved: Its options.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         directory: Its working directory.
     """
     from cellblock.host.files.walls import Walls
@@ -91,20 +91,20 @@ def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls |
         state = os.path.realpath(config.state_directory())
         return Walls((state,)) if is_inside(state, os.path.realpath(directory)) else None
     walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
-    # If names cannot be protected, the session's changes there must come back when it is undone.
+    # If names cannot be protected, an undo must restore the session's changes there.
     return walls if resolved.tier.holds_names else replace(walls, protected=())
 
 
 class SessionSurroundings:
-    """The directories, the packages, the network and the environment of one session.
+    """The directories, packages, network and environment of one session.
 
     Attributes:
-        place: Prefix of the paths of its directories.
-        network: Its access to the network, if its sandbox has none of its own.
+        place: Path prefix of its directories.
+        network: Its network access, if its sandbox has none of its own.
         packages: Its packages.
-        env: The whole environment of its kernels.
+        env: The complete environment of its kernels.
         kept: The number of the session, if its kernels should outlive this process.
-        places: Hold its directories for the next process, if they should outlive this one.
+        places: Preserves its directories for the next process, if they should outlive this one.
     """
 
     def __init__(
@@ -122,23 +122,23 @@ class SessionSurroundings:
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
     ) -> None:
-        """Compute the surroundings. Nothing is created yet.
+        """Compute the surroundings without creating anything.
 
         Args:
             name: The session's name in messages.
             options: The session's options.
-            resolved: The options with all defaults filled in.
+            resolved: The options with defaults filled in.
             number: The session's number.
             index: The package index.
-            keeper: Keeps for the next host what outlives this process.
-            remains: The remains of the session, if another host has made it.
+            keeper: Preserves sessions for the next host.
+            remains: The remains of an earlier host's session, if it continues one.
             note: Shows a line to the reader of the session's output.
             branched: Returns whether other sessions share its network.
             hold: Returns when a connection may be made.
-            step: Begins the step of a connection.
+            step: Begins the traced step of a connection.
 
         Raises:
-            InvalidInputError: A name or a value cannot be in an environment.
+            InvalidInputError: A name or a value is invalid in an environment.
         """
         tier = resolved.tier
         self._name = name
@@ -154,7 +154,7 @@ class SessionSurroundings:
         rules = resolved.policy.network
         on_host = None if options.on_host is None else self._may_reach
         self.network = SandboxNetwork(rules, note, on_host, hold, step) if tier.ours else None
-        # Beside the packages, so that whatever removes those after the host's death removes this as well.
+        # Next to the packages, so that whatever removes those after the host's death removes this as well.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
@@ -180,8 +180,8 @@ class SessionSurroundings:
     async def _may_reach(self, host: str, port: int) -> bool:
         """Get a decision on a host that the policy does not name.
 
-        Branches share one network, where each can connect to the proxy of another. The proxy cannot tell which branch
-        connects, and so whose callback to ask (decision 45).
+        Branches share one network, where each can connect to another's proxy. The proxy cannot tell which branch connects, and
+        so whose callback to ask (decision 45).
         """
         if self._branched():
             self._note(
@@ -193,7 +193,7 @@ class SessionSurroundings:
         return await self._on_host(host, port)
 
     def takers(self, tool_port: OnListener | None, on_port: Callable[[str, int], None]) -> dict[str, OnListener]:
-        """Return the callbacks for the listeners that its init makes, by name.
+        """Return the callbacks for the listeners of its init, by name.
 
         Args:
             tool_port: Takes the listener for tool calls, if tools are served.
@@ -219,7 +219,7 @@ class SessionSurroundings:
 
         Args:
             options: The session's options.
-            takers: As `takers` returns them.
+            takers: From `takers`.
             installer: Installs packages.
         """
         resolved = self._resolved
@@ -259,18 +259,18 @@ class SessionSurroundings:
         )
 
     def withdraw_questions(self) -> None:
-        """Ask about no host any more that stopped code wanted to reach."""
+        """Withdraw pending questions about hosts that stopped code wanted to reach."""
         if self.network is not None:
             self.network.withdraw_questions()
 
     def prepare(self) -> None:
-        """Create the directories that a kernel needs; by now a process exists that removes them if we are killed."""
+        """Create the directories that a kernel needs. By now a process exists that removes them if we are killed."""
         self.packages.prepare()
         if self._private is not None:
             self._private.make()
 
     async def close(self) -> None:
-        """Close its network and remove its directories."""
+        """Close the network and remove the directories."""
         if self.network is not None:
             await self.network.close()
         await self.packages.remove()

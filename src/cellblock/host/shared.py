@@ -1,4 +1,4 @@
-"""The host that executors share by default: one for each event loop, closed when it is no longer needed."""
+"""The default host of executors: one for each event loop, closed when it is no longer used."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _shared: dict[asyncio.AbstractEventLoop, _Shared] = {}
 
 
 class _Shared:
-    """A host and the number of its users."""
+    """A host with a reference count."""
 
     def __init__(self) -> None:
-        # Each executor chooses the isolation of its own session; sandbox=False must work even where no sandbox is possible.
+        # Each executor chooses its session's isolation. sandbox=False must work even where no sandbox is possible.
         self.host = Host(isolate="none")
         self.users = 0
         self.timer: asyncio.TimerHandle | None = None
@@ -29,7 +29,7 @@ class _Shared:
 async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
     """Close a host when its loop shuts down its generators, as `asyncio.run` does at its end.
 
-    A waiting task would also work, but would be reported as destroyed if a program drops its loop.
+    A waiting task would also work, but Python reports it as destroyed if a program drops its loop.
     """
     try:
         yield
@@ -38,7 +38,7 @@ async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
 
 
 async def _close_left_behind() -> None:
-    """Close the hosts of loops that were closed without `shutdown_asyncgens`, and so were not told."""
+    """Close the hosts of loops that were closed without `shutdown_asyncgens`."""
     for loop in [*_shared]:  # other threads have loops, too
         if loop.is_closed() and (left := _shared.get(loop)) is not None:
             await left.host.close()
@@ -46,7 +46,7 @@ async def _close_left_behind() -> None:
 
 
 async def acquire() -> Host:
-    """Return the host of the running loop; each caller must `release` it once."""
+    """Return the running loop's host. Each caller must `release` it once."""
     await _close_left_behind()
     loop = asyncio.get_running_loop()
     shared = _shared.get(loop)
@@ -61,7 +61,7 @@ async def acquire() -> Host:
 
 
 def release(host: Host) -> None:
-    """Release one use of a shared host."""
+    """Release one reference to a shared host."""
     loop = asyncio.get_running_loop()
     shared = _shared.get(loop)
     if shared is None or shared.host is not host:

@@ -1,4 +1,4 @@
-"""The spans of one session: its start, its cells, and what these ask for (docs/observability.md)."""
+"""The spans of one session: its start, its cells, and what the cells request (docs/observability.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_STEPS = 256
 
 
 class TracedCell(Protocol):
-    """The attributes of a cell that its span shows, and the context of that span, for its code."""
+    """The attributes of a cell in its span, and the span's context for its code."""
 
     code: str
     silent: bool
@@ -29,18 +29,18 @@ class TracedCell(Protocol):
 class SessionTrace:
     """The spans of one session.
 
-    The session's own span lasts from the request for it until it takes cells, so that it is exported although the session may
-    last for days, or outlive this process. Cells are below it later, unless their callers are in a trace of their own.
+    The session's own span lasts from its request until it accepts cells, so that it is exported early: the session may last
+    for days, or outlive this process. Cells are later children of it, unless their callers are in another trace.
 
     Attributes:
-        name: The session, as its users call it.
+        name: The session's name for users.
     """
 
     def __init__(self, name: str) -> None:
-        """Begin with nothing.
+        """Start without spans.
 
         Args:
-            name: The session, as its users call it.
+            name: The session's name for users.
         """
         self.name = name
         self._session: Any = None
@@ -54,42 +54,42 @@ class SessionTrace:
         return _Start(self, attributes, metric="cellblock.session.creation.duration")
 
     def began(self, span: Any) -> None:
-        """Note that the session takes cells, and the span of its start."""
+        """Record the span of the session's start, once it accepts cells."""
         self._session = span
         self._started = True
         telemetry.add("cellblock.sessions")
 
     def end(self) -> None:
-        """Note that the session is closed."""
+        """Record that the session is closed."""
         if self._started:
             self._started = False
             telemetry.add("cellblock.sessions", -1)
 
     def cell(self, cell: TracedCell, *, continued: bool = False) -> CellStep:
-        """Return the step of a cell. Those that leave no trace in the session have no span.
+        """Return the step of a cell. Silent cells have no span.
 
         Args:
             cell: The cell.
-            continued: Whether another process has begun it.
+            continued: Whether another process began it.
         """
         return CellStep(self, cell, continued=continued)
 
     def enter(self, span: Any) -> None:
-        """Note which cell runs."""
+        """Record the running cell."""
         self._cell, self._steps = span, 0
 
     def step(self, name: str, attributes: Attributes | None = None, **options: Any) -> Step:
-        """Return a step that the session's code has asked for: below the cell that runs, or else below the session."""
+        """Return a step requested by the session's code: a child of the running cell, or else of the session."""
         self._steps += 1
         return Step(name if self._steps <= _MAX_STEPS else "", attributes, above=self._above(self._cell), **options)
 
     def operation(self, name: str, attributes: Attributes | None = None, **options: Any) -> Step:
-        """Return a step that the session's user has asked for: below the caller's span, or else below the session."""
+        """Return a step requested by the session's user: a child of the caller's span, or else of the session."""
         given = {"cellblock.session": self.name, **(attributes or {})}
         return Step(name, given, above=self.unless_within(self._session), **options)
 
     def checkpointing(self, operation: str) -> Step:
-        """Return the step of making a checkpoint, or of going to one.
+        """Return the step of a checkpoint operation.
 
         Args:
             operation: ``checkpoint``, ``undo``, ``restore``, ``fork`` or ``adopt``.
@@ -110,16 +110,16 @@ class SessionTrace:
 
     @property
     def session(self) -> Any:
-        """The span of its start; None if nobody traced that."""
+        """The span of its start; None if it was not traced."""
         return self._session
 
     def traced(self, server: str, call: Callable[..., Awaitable[Any]], *, mcp: bool) -> Callable[..., Awaitable[Any]]:
-        """Return a function that calls a server's tools, each call in a span below the running cell's.
+        """Return a function that calls a server's tools, each call in a child span of the running cell's.
 
         Args:
             server: The server's name.
             call: Calls it.
-            mcp: Whether it is an MCP server, and not functions of this program.
+            mcp: Whether it is an MCP server, not functions of this program.
         """
 
         async def calling(tool: str, arguments: dict[str, Any], *more: Any, **options: Any) -> Any:
@@ -165,12 +165,11 @@ class _Start(Step):
 
 
 class CellStep(Step):
-    """The step of a cell, in which what it asks for has its spans."""
+    """The step of a cell, the parent of spans that it requests."""
 
     __slots__ = ("_cell", "_continued", "_trace")
 
     def __init__(self, trace: SessionTrace, cell: TracedCell, *, continued: bool) -> None:
-        """Prepare it; see `SessionTrace.cell`."""
         self._trace, self._cell, self._continued = trace, cell, continued
         super().__init__(metric="" if cell.silent else "gen_ai.execute_tool.duration", labels=_PYTHON)
 
@@ -200,7 +199,7 @@ class CellStep(Step):
         return self
 
     def end(self, result: CodeExecutionResult) -> None:
-        """Note how the cell has ended."""
+        """Record the result of the cell."""
         if result.status != "success":
             self.fail(result.status)
         if self.span is not None:

@@ -1,4 +1,4 @@
-"""Makes a whole session to test this machine, and reports what failed: for `cellblock doctor`."""
+"""Creates a complete session to test this machine, and reports failures: for `cellblock doctor`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ State = Literal["ok", "failed", "not reached"]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The outcome of making a session.
+    """The outcome of creating a session.
 
     Attributes:
-        seconds: How long it took, or until it failed.
-        error: The error's message; empty if a first cell ran.
-        failure: The step in which it failed; None if it worked, or the failure belongs to no step.
+        seconds: Duration until success or failure.
+        error: The error message; empty if a first cell ran.
+        failure: The failed step, if any.
     """
 
     seconds: float
@@ -49,7 +49,7 @@ class Trial:
         ]
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as JSON data, with the likely cause and the ways out."""
+        """Return the trial as JSON data, with the likely cause and remedies."""
         cause = None if self.failure is None else causes.find_cause(self.failure)
         return {
             "ok": self.ok,
@@ -63,10 +63,10 @@ class Trial:
 
 
 async def try_session(isolate: Isolate, policy: Policy | None = None) -> Trial:
-    """Make a host, a session and a first cell, and end them again.
+    """Create a host and a session, run a first cell, and close both.
 
     Args:
-        isolate: How the session is isolated.
+        isolate: The session's isolation.
         policy: The policy of its sandbox; None for the default.
     """
     began = time.monotonic()

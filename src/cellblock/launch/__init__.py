@@ -1,1 +1,1 @@
-"""The small trusted programs between the host and the code: zygote, init, keeper, custodian. Standard library only."""
+"""Small trusted programs between the host and the code: zygote, init, keeper, custodian. Standard library only."""

@@ -1,7 +1,7 @@
-"""Removes the directories that a host keeps for its sessions, even if the host was killed.
+"""Removes the directories that a host creates for its sessions, even if the host was killed.
 
-Standard library only, and trusted processes only. Sessions wrote the contents: no link is
-followed, and neither depth nor file modes prevent removal.
+Standard library only, and trusted processes only. Sessions wrote the contents: no link is followed, and neither depth nor file
+modes prevent removal.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ _PATIENCE = 10.0
 
 _LOOK_AGAIN = 0.05
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PASSES = 3  # a session that is being ended at this moment may still write
+_PASSES = 3  # a session that is being ended may still write
 
 
 def find_places(beginning: str) -> list[str]:
-    """Return the paths that begin in this way.
+    """Return the paths with a prefix.
 
     Args:
-        beginning: A directory that exists, and what names in it begin with.
+        beginning: An existing directory, and the prefix of names in it.
     """
     parent, _, name = beginning.rpartition("/")
     try:
         return [os.path.join(parent, found) for found in os.listdir(parent or "/") if found.startswith(name)]
     except OSError:
-        return []  # not to be seen from here
+        return []  # not visible from here
 
 
 def remove_places(beginning: str) -> None:
-    """Remove everything whose path begins in this way."""
+    """Remove everything whose path has a prefix."""
     for place in find_places(beginning):
         remove_place(place)
 
 
 def make_place(place: str) -> int:
-    """Make a directory that nobody takes for abandoned while the descriptor that is returned is open.
+    """Create a directory that counts as in use while the returned descriptor is open.
 
     Raises:
-        OSError: It cannot be made; or it exists, and is somebody else's.
+        OSError: It cannot be created, or it exists and has another owner.
     """
     while True:
         os.mkdir(place, 0o700)
         try:
             held = os.open(place, _DIRECTORY)
         except FileNotFoundError:
-            continue  # taken for abandoned, as it is by others before we hold it
+            continue  # another process removed it as abandoned before we held it
         try:
             fcntl.flock(held, fcntl.LOCK_SH)  # waits only for `remove_abandoned`, which finds it empty
         except OSError:
-            return held  # a file system without locks: nobody else gets one, either, and nothing is taken for abandoned
+            return held  # a file system without locks: no process gets one, and nothing counts as abandoned
         try:
             if os.path.samestat(os.lstat(place), os.fstat(held)):
                 return held
@@ -67,12 +67,12 @@ def make_place(place: str) -> int:
 
 
 def remove_abandoned(place: str, before: Callable[[], object] = lambda: None) -> None:
-    """Remove a directory of this user's as `remove_place`, unless the host that has made it still holds it.
+    """Remove a directory of this user like `remove_place`, unless its creator still holds it.
 
     If it is removed, `before` is called first.
 
-    What holds it is a lock and not a process that lives: where containers share a /tmp, processes of others are not to be
-    seen, and everywhere their numbers are given again.
+    The criterion is a lock, not a live process: where containers share a /tmp, other containers' processes are invisible, and
+    pids are reused everywhere.
     """
     try:
         top = os.open(place, _DIRECTORY)
@@ -84,13 +84,13 @@ def remove_abandoned(place: str, before: Callable[[], object] = lambda: None) ->
             before()
             _remove(place, top)
     except OSError:
-        pass  # somebody has it
+        pass  # it is in use
     finally:
         os.close(top)
 
 
 def remove_after(host: int | None, beginning: str | None, connection: int | None = None) -> None:
-    """As a process that outlives its host: remove what is the host's, if that has ended. A living host does it itself.
+    """Remove the host's paths if the host has ended, as a process that outlives it. A living host does it itself.
 
     Args:
         host: A pidfd of the host; None if there are none, and then nothing is removed.
@@ -111,16 +111,16 @@ def remove_after(host: int | None, beginning: str | None, connection: int | None
 
 
 def remove_place(place: str, identity: tuple[int, int] | None = None) -> None:
-    """Remove a directory and what is in it, as far as this user may.
+    """Remove a directory and its contents, as far as this user may.
 
     Args:
         place: The directory.
-        identity: Its device and inode, to leave alone whatever else stands there. Needed if a session can write to its parent.
+        identity: Its device and inode. Anything else at this path is left alone. Needed if a session can write to its parent.
     """
     try:
         top = os.open(place, _DIRECTORY)
     except OSError:
-        return  # it is gone, or somebody else's
+        return  # it is gone, or has another owner
     try:
         if identity is None or _is(top, identity):
             _remove(place, top)
@@ -141,15 +141,15 @@ def _remove(place: str, top: int) -> None:
             return
         except FileNotFoundError:
             if not os.path.lexists(place):
-                return  # somebody else does the same
+                return  # another process does the same
         except OSError:
             continue
 
 
 def empty(top: int) -> None:
-    """Remove what is in a directory. All directories are brought to its top, one after the other, and emptied there.
+    """Remove the contents of a directory. Each subdirectory is moved to the top and emptied there.
 
-    So two descriptors do for any depth, and no path is ever walked that somebody could change meanwhile.
+    So two descriptors suffice for any depth, and no path is used that could change meanwhile.
     """
     token = secrets.token_hex(8)
     numbers = itertools.count()
@@ -161,7 +161,7 @@ def empty(top: int) -> None:
             continue
         try:
             for inner in _remove_files(directory):
-                # Where it leads upwards is written in the directory itself, so that its own mode matters as well.
+                # The entry ".." is in the directory itself, so that its own mode matters as well.
                 if (opened := open_ours(inner, directory)) is None:
                     continue
                 os.close(opened)
@@ -174,7 +174,7 @@ def empty(top: int) -> None:
 
 
 def _remove_files(directory: int) -> list[str]:
-    """Remove everything but directories from a directory; return the names of these."""
+    """Remove everything but directories from a directory. Return the names of the directories."""
     os.fchmod(directory, stat.S_IRWXU)
     found = []
     with os.scandir(directory) as entries:
@@ -191,7 +191,7 @@ def _remove_files(directory: int) -> list[str]:
 
 
 def open_ours(name: str, parent: int) -> int | None:
-    """Open a directory and make it ours to write, whatever its mode; None if it is not a directory any more."""
+    """Open a directory and make it writable for us, whatever its mode; None if it is not a directory any more."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         held = os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | flags, dir_fd=parent)
@@ -199,7 +199,7 @@ def open_ours(name: str, parent: int) -> int | None:
         return None
     try:
         if hasattr(os, "O_PATH"):
-            os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)  # by this name no other file can be meant
+            os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)  # this path refers to the open directory only
         return os.open(".", os.O_RDONLY | flags, dir_fd=held)
     finally:
         os.close(held)
@@ -207,5 +207,5 @@ def open_ours(name: str, parent: int) -> int | None:
 
 def _hung_up(connection: int) -> bool:
     poll = select.poll()
-    poll.register(connection, 0)  # POLLHUP comes without being asked for
+    poll.register(connection, 0)  # POLLHUP needs no request
     return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""Results of cells: outputs, errors, chunks. Plain frozen data; standard library only."""
+"""Results of cells: outputs, errors, chunks. Immutable data; standard library only."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/
 
 
 def is_text(mime: str) -> bool:
-    """Whether values of a MIME type are text, in a bundle: all others are bytes."""
+    """Return whether values of a MIME type are text in a bundle. All others are bytes."""
     return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
 
 
 def holds_json(mime: str, value: str) -> bool:
-    """Whether a value of a MIME type may be JSON: its type says so, or it is an object or a list under a type of its own."""
+    """Return whether a value may be JSON: by its type, or as an object or list under a custom type."""
     return mime.endswith("json") or (not is_text(mime) and value[:1] in ("{", "["))
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """An exception that ended a cell, or what ended its kernel.
+    """An exception that ended a cell, or the cause of its kernel's death.
 
     Attributes:
         ename: Name of the exception's class, or ``KernelDied``.
-        evalue: Its message.
-        traceback: The traceback as people know it from IPython, in parts, without ANSI codes.
+        evalue: The message.
+        traceback: IPython's traceback in parts, without ANSI codes.
     """
 
     ename: str
@@ -53,28 +53,28 @@ class ErrorInfo:
     traceback: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the error as plain JSON data."""
+        """Return the error as JSON data."""
         return {"ename": self.ename, "evalue": self.evalue, "traceback": list(self.traceback)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ErrorInfo:
-        """Return the error that `to_dict` has written."""
+        """Create an error from the data of `to_dict`."""
         return cls(data["ename"], data["evalue"], list(data["traceback"]))
 
 
 @dataclass(frozen=True, slots=True)
 class OutputItem:
-    """One thing a cell showed.
+    """One output of a cell.
 
     Attributes:
-        kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter; ``update_display_data`` for what
-            replaces something that an earlier cell displayed under the same `display_id`.
-        text: It as plain text, or None.
+        kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter. ``update_display_data`` replaces an
+            earlier cell's output with the same `display_id`.
+        text: Plain text, or None.
         name: ``stdout`` or ``stderr`` for streams.
-        data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`. JSON under a type of its own,
-            such as ``x/y``, is `str` as well.
+        data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`. JSON under a custom type,
+            such as ``x/y``, is also `str`.
         metadata: Metadata by MIME type, such as an image's width.
-        display_id: The id under which `update_display` finds it.
+        display_id: The id for `update_display`.
     """
 
     kind: OutputKind
@@ -87,25 +87,22 @@ class OutputItem:
     def json(self, mime: str = "application/json") -> Any:
         """Parse one JSON value of the bundle.
 
-        The value stays text until it is needed: a parsed value can take twenty times its size in memory.
+        The value stays text until it is needed, because a parsed value can take twenty times its size in memory.
 
         Args:
             mime: Its MIME type, such as ``application/vnd.plotly.v1+json``.
 
-        Returns:
-            The parsed value.
-
         Raises:
-            KeyError: The bundle has no such type.
-            ValueError: The value is not valid JSON (it may have been truncated).
+            KeyError: The bundle lacks the type.
+            ValueError: The value is invalid JSON, for example because it was truncated.
         """
         return json.loads(self.data[mime])
 
     def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
-        """Return the output as plain JSON data; bytes become base64, as in Jupyter's messages.
+        """Return the output as JSON data, with bytes in base64, as in Jupyter's messages.
 
         Args:
-            raw: Whether to leave bytes as they are, for those who have another way to carry them.
+            raw: Whether to leave bytes unencoded, for callers that transport them otherwise.
         """
         data = dict(self.data)
         if not raw:
@@ -123,7 +120,7 @@ class OutputItem:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OutputItem:
-        """Return the output that `to_dict` has written."""
+        """Create an output from the data of `to_dict`."""
         bundle = {
             mime: value if is_text(mime) or isinstance(value, bytes) else _from_base64(value)
             for mime, value in data["data"].items()
@@ -132,7 +129,7 @@ class OutputItem:
 
 
 def _from_base64(text: str) -> str | bytes:
-    """Decode base64. Other text is returned unchanged: JSON under a MIME type of its own."""
+    """Decode base64. Return other text unchanged, which is JSON under a custom MIME type."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
@@ -151,7 +148,7 @@ class AttemptSnapshot:
     error: ErrorInfo | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the attempt as plain JSON data."""
+        """Return the attempt as JSON data."""
         return {
             "attempt": self.attempt,
             "code": self.code,
@@ -163,32 +160,32 @@ class AttemptSnapshot:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AttemptSnapshot:
-        """Return the attempt that `to_dict` has written."""
+        """Create an attempt from the data of `to_dict`."""
         error = None if data["error"] is None else ErrorInfo.from_dict(data["error"])
         return cls(data["attempt"], data["code"], data["status"], data["output"], data["stderr"], error)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CodeExecutionResult:
-    """The result of one execution, the same for every front.
+    """The result of one execution, the same for every interface.
 
     Attributes:
-        text: Everything a reader would see, in order, without empty lines around it; None if there was nothing.
-        images: Paths of the files (PNG, JPEG, GIF, WebP) that were written for this cell's plots and pictures.
+        text: All visible output in order, without surrounding empty lines; None if there is none.
+        images: Paths of the files (PNG, JPEG, GIF, WebP) that were written for this cell's plots and images.
         status: How it ended.
         output: Text written to stdout.
         stderr: Text written to stderr.
         return_value: The last expression's value as plain text, or None.
-        error: The exception, or what ended the kernel; None on success.
+        error: The exception, or the cause of the kernel's death; None on success.
         execution_count: IPython's counter, the number in ``Out[n]``.
         duration_ms: Wall-clock milliseconds from sending the cell to its end.
         outputs: All outputs in order, with every MIME type.
-        truncated: Whether something was left out of `text` or `outputs` because it was too large.
+        truncated: Whether something was omitted from `text` or `outputs` because it was too large.
         attempts: Earlier attempts, if the execution was retried.
         recovery: How the code was stopped, if it did not end by itself, and whether the kernel was lost.
-        spilled: Files that hold what was too large to keep, if a spill directory was given.
-        exit_status: How the kernel's process ended, if the code ended it: its exit status, or minus the number of a signal.
-        not_undoable: Why the code cannot be undone exactly, in a session that promises that; empty if it can be.
+        spilled: Files with output above the limits, if a spill directory was given.
+        exit_status: The exit status of the kernel's process, or minus the number of a signal, if the code ended the process.
+        not_undoable: Why the code cannot be undone exactly, in a session with exact undo; empty if it can.
     """
 
     text: str | None = None
@@ -210,25 +207,25 @@ class CodeExecutionResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the code ran to its end without an error."""
+        """Whether the code completed without an error."""
         return self.status == "success"
 
     @property
     def state_lost(self) -> bool:
-        """Whether the session now has a fresh kernel, without the variables and imports it had."""
+        """Whether the session now has a fresh kernel, without the earlier variables and imports."""
         return self.recovery in ("restarted", "restored_earlier")
 
     def for_model(self, max_chars: int = MODEL_CHARS) -> str:
         """Return one text for a language model.
 
-        If the code did not simply succeed, the first line says what happened. Then come its output, with the middle left out
-        if it is too long, a short traceback, and the names of images. It has no escape sequences or other control characters.
+        If the code failed or was stopped, the first line says so. Then come the output, truncated in the middle if it is too
+        long, a short traceback, and the names of images. The text has no escape sequences or other control characters.
 
         Args:
-            max_chars: How long the text may be: from 1 to 500,000 characters.
+            max_chars: Maximum length, from 1 to 500,000 characters.
 
         Raises:
-            InvalidInputError: `max_chars` is not such a number.
+            InvalidInputError: `max_chars` is out of range.
         """
         from cellblock.model.report import report
 
@@ -236,22 +233,22 @@ class CodeExecutionResult:
 
     @property
     def png(self) -> bytes | None:
-        """The last picture that the code has shown, such as its plot, as PNG; None if there is none."""
+        """The last displayed image, such as a plot, as PNG; None if there is none."""
         return next((data for item in reversed(self.outputs) if isinstance(data := item.data.get("image/png"), bytes)), None)
 
     @property
     def html(self) -> str | None:
-        """The last value or display that has HTML, such as a data frame; None if there is none. It is not sanitised."""
+        """The last value or display with HTML, such as a data frame; None if there is none. It is not sanitised."""
         return next((data for item in reversed(self.outputs) if isinstance(data := item.data.get("text/html"), str)), None)
 
     def to_anthropic(self, max_chars: int = MODEL_CHARS) -> list[dict[str, Any]]:
-        """Return the content of a ``tool_result`` block of Anthropic's Messages API: a text, and up to five pictures.
+        """Return the content of a ``tool_result`` block of Anthropic's Messages API: a text, and up to five images.
 
         Args:
-            max_chars: How long the text may be; see `for_model`.
+            max_chars: Maximum length of the text, as for `for_model`.
 
         Returns:
-            Blocks of type ``text`` and ``image`` (base64), as the API's reference for tool use describes them.
+            Blocks of type ``text`` and ``image`` (base64), as in the API's reference for tool use.
         """
         from cellblock.model.blocks import for_anthropic
 
@@ -260,19 +257,19 @@ class CodeExecutionResult:
     def to_openai(
         self, max_chars: int = MODEL_CHARS, *, api: Literal["responses", "chat"] = "responses"
     ) -> list[dict[str, Any]]:
-        """Return the content of a message of OpenAI's APIs: a text, and up to five pictures.
+        """Return the content of a message of OpenAI's APIs: a text, and up to five images.
 
         Args:
-            max_chars: How long the text may be; see `for_model`.
+            max_chars: Maximum length of the text, as for `for_model`.
             api: ``responses`` for the ``output`` of a ``function_call_output`` item of the Responses API: parts of type
                 ``input_text`` and ``input_image``. ``chat`` for the content of a user's message of Chat Completions: ``text``
-                and ``image_url``. A tool's message there takes no pictures: give it `for_model`.
+                and ``image_url``. A tool's message there cannot contain images: use `for_model`.
 
         Returns:
-            The parts, with pictures as data URLs, as the APIs' references describe them.
+            The parts, with images as data URLs, as in the APIs' references.
 
         Raises:
-            InvalidInputError: There is no such API, or `max_chars` is wrong.
+            InvalidInputError: The API is unknown, or `max_chars` is out of range.
         """
         from cellblock.model.blocks import for_openai
 
@@ -285,13 +282,13 @@ class CodeExecutionResult:
         return f"<CodeExecutionResult {summary(self)}: {text}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the text, escaped, and the pictures. No HTML of the code's is in it."""
+        """Return the HTML for a notebook: the text, escaped, and the images. It contains no HTML of the code."""
         from cellblock.model.html import page
 
         return page(self)
 
     def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
-        """Return the result as plain JSON data; `raw` as in `OutputItem.to_dict`."""
+        """Return the result as JSON data; `raw` is as for `OutputItem.to_dict`."""
         return {
             "status": self.status,
             "text": self.text,
@@ -313,7 +310,7 @@ class CodeExecutionResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CodeExecutionResult:
-        """Return the result that `to_dict` has written."""
+        """Return the result from the data of `to_dict`."""
         return cls(
             text=data["text"],
             images=[Path(path) for path in data["images"]],
@@ -329,8 +326,8 @@ class CodeExecutionResult:
             attempts=[AttemptSnapshot.from_dict(attempt) for attempt in data["attempts"]],
             recovery=data["recovery"],
             spilled=[Path(path) for path in data["spilled"]],
-            exit_status=data.get("exit_status"),  # it is not in results that older versions have kept
-            not_undoable=data.get("not_undoable", ""),  # nor is this
+            exit_status=data.get("exit_status"),  # missing in results of older versions
+            not_undoable=data.get("not_undoable", ""),  # likewise
         )
 
 
@@ -340,10 +337,10 @@ ExecutionResult = CodeExecutionResult
 
 @dataclass(frozen=True, slots=True)
 class CodeExecutionChunk:
-    """A piece of output, as it happens.
+    """A piece of output, as it arrives.
 
     Attributes:
-        text: The text that a reader sees.
+        text: The text for readers.
         name: ``stdout`` or ``stderr`` for streams, None for a displayed value.
     """
 
@@ -357,8 +354,8 @@ class Completions:
 
     Attributes:
         matches: The candidates, best first.
-        start: Where the text that a candidate replaces begins (an index into the code).
-        end: Where it ends.
+        start: Start of the text that a candidate replaces, as an index into the code.
+        end: End of that text.
     """
 
     matches: list[str]
@@ -367,10 +364,10 @@ class Completions:
 
 
 class KeptResult:
-    """The place of a result that a session keeps for a while.
+    """A reference to a result that a session may drop.
 
     Attributes:
-        result: The result; None when it is no longer kept.
+        result: The result; None once dropped.
     """
 
     __slots__ = ("result",)
@@ -381,16 +378,16 @@ class KeptResult:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One cell that a session ran.
+    """A cell that a session ran.
 
     Attributes:
-        code: Its source.
+        code: The source.
         status: How it ended.
-        execution_count: IPython's counter, or None if the kernel died before it could tell.
-        abandoned: Whether the session has gone back to a state from before it.
-        kept: Holds its result, as long as there is room; `result` returns it.
-        tag: The label that its caller gave the execution.
-        after: The label of the cell that led to the state in which it began; empty if there is none.
+        execution_count: IPython's counter; None if the kernel died before reporting it.
+        abandoned: Whether the session was restored to an earlier state.
+        kept: The reference to its result, which `result` returns.
+        tag: The caller's label of the execution.
+        after: The label of the cell that led to its initial state; empty if there is none.
     """
 
     code: str
@@ -403,5 +400,5 @@ class HistoryEntry:
 
     @property
     def result(self) -> CodeExecutionResult | None:
-        """Its result; None if it is no longer kept (`Limits.history`), or the cell ran before the session was loaded."""
+        """The result; None if it was dropped (`Limits.history`), or the cell ran before the session was loaded."""
         return self.kept.result

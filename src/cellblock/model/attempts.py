@@ -1,4 +1,4 @@
-"""Code that is run, repaired and run again until it succeeds: `execute_with_retry`."""
+"""Retries of failing code with repairs: `execute_with_retry`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class Attempts:
     """The attempts of `execute_with_retry`.
 
     Attributes:
-        code: The code of the next one.
-        number: How many there were.
+        code: The code of the next attempt.
+        number: Number of attempts made.
     """
 
     def __init__(self, code: str, most: int) -> None:
-        """Begin with none.
+        """Start without attempts.
 
         Args:
-            code: The code of the first one.
-            most: How many there may be.
+            code: The code of the first attempt.
+            most: Maximum number of attempts.
 
         Raises:
-            InvalidInputError: `most` is not a number of attempts.
+            InvalidInputError: `most` is out of range.
         """
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise InvalidInputError(f"max_attempts must be at least 1, not {most!r}")
@@ -34,11 +34,11 @@ class Attempts:
 
     @property
     def number(self) -> int:
-        """How many there were."""
+        """Number of attempts made."""
         return len(self._done)
 
     def add(self, result: CodeExecutionResult) -> CodeExecutionResult | None:
-        """Take the result of an attempt; return that of all of them if it was the last."""
+        """Add the result of an attempt. Return the combined result if this was the last attempt."""
         snapshot = AttemptSnapshot(self.number + 1, self.code, result.status, result.output, result.stderr, result.error)
         self._done.append(snapshot)
         if result.ok:
@@ -48,6 +48,6 @@ class Attempts:
         return None
 
     def repair(self, code: str | None) -> None:
-        """Take the code of the next attempt; None: the same again."""
+        """Set the code of the next attempt; None for the same code."""
         if code is not None:
             self.code = code

@@ -1,4 +1,4 @@
-"""A result as the content of a message to a language model: its text, and its pictures."""
+"""A result as the content of a message to a language model: text and images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BEGINNINGS = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff",
 
 
 def pictures(outputs: Iterable[OutputItem]) -> Iterator[tuple[str, bytes]]:
-    """Yield the pictures among some outputs with their types, one for each output, if they begin like ones of their type."""
+    """Yield the images among some outputs with their types, at most one per output, if their first bytes match the type."""
     for item in outputs:
         for mime in PICTURES:
             if isinstance(data := item.data.get(mime), bytes) and data.startswith(_BEGINNINGS[mime]):
@@ -32,7 +32,7 @@ def pictures(outputs: Iterable[OutputItem]) -> Iterator[tuple[str, bytes]]:
 
 
 def text_and_pictures(result: CodeExecutionResult, max_chars: int) -> tuple[str, list[tuple[str, str]]]:
-    """Return the text for a model, and the pictures with their types, in base64. The text says how many were left out."""
+    """Return the text for a model, and the images with their types, in base64. The text says how many were omitted."""
     found = [*pictures(result.outputs)]
     sent = [(mime, data) for mime, data in found if len(data) <= LARGEST_PICTURE][:MOST_PICTURES]
     text = replace(result, images=[]).for_model(max_chars)
@@ -42,14 +42,14 @@ def text_and_pictures(result: CodeExecutionResult, max_chars: int) -> tuple[str,
 
 
 def for_anthropic(result: CodeExecutionResult, max_chars: int) -> list[dict[str, Any]]:
-    """Return content blocks; see `CodeExecutionResult.to_anthropic`."""
+    """Implement `CodeExecutionResult.to_anthropic`."""
     text, shown = text_and_pictures(result, max_chars)
     images = [{"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}} for mime, data in shown]
     return [{"type": "text", "text": text}, *images]
 
 
 def for_openai(result: CodeExecutionResult, max_chars: int, api: Literal["responses", "chat"]) -> list[dict[str, Any]]:
-    """Return content parts; see `CodeExecutionResult.to_openai`."""
+    """Implement `CodeExecutionResult.to_openai`."""
     text, shown = text_and_pictures(result, max_chars)
     urls = [f"data:{mime};base64,{data}" for mime, data in shown]
     if api == "responses":

@@ -19,7 +19,7 @@ FilesMode: TypeAlias = Literal["shared", "copy"]
 
 
 class ForkKeywords(TypedDict, total=False):
-    """The arguments of `Session.fork` that do not change what it returns, for type checkers; a test compares the two."""
+    """The arguments of `Session.fork` that do not change its return type, for type checkers. A test compares the two."""
 
     files: FilesMode | None
     seeds: Sequence[int] | None
@@ -27,10 +27,10 @@ class ForkKeywords(TypedDict, total=False):
 
 
 def check_seeds(seeds: Iterable[object]) -> None:
-    """Check that random states can begin with these.
+    """Validate seeds of random states.
 
     Raises:
-        InvalidInputError: One of them is not an integer of 64 bits.
+        InvalidInputError: A seed is not a 64-bit integer.
     """
     for seed in seeds:
         if type(seed) is not int or not -(2**63) <= seed < 2**63:
@@ -38,10 +38,10 @@ def check_seeds(seeds: Iterable[object]) -> None:
 
 
 def branch_names(names: object) -> tuple[str, ...]:
-    """Return the names of branches, and check that they are several names: a string would be one for each letter.
+    """Validate and return the names of branches. A string is rejected, because it would be one name per letter.
 
     Raises:
-        InvalidInputError: They are a string, a number, or anything else that is not a list.
+        InvalidInputError: The names are not a list.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidInputError(f"branches need a list of names, such as ['left', 'right'], not {shown(names)}")
@@ -49,9 +49,9 @@ def branch_names(names: object) -> tuple[str, ...]:
 
 
 def undo_note(result: Mapping[str, Any]) -> str:
-    """Return what a result's text says at its end of why the code cannot be undone; empty if it says nothing of that.
+    """Return the sentence in a result's text about why the code cannot be undone; empty if there is none.
 
-    For fronts that show output as it comes, and not the text.
+    For interfaces that show output as it arrives, not the text.
 
     Args:
         result: A result as data.
@@ -65,13 +65,13 @@ class CheckpointRecord(Plain):
     """A checkpoint of a named session.
 
     Attributes:
-        id: Its unique id.
-        name: The name given by its maker; may be empty.
-        made_at: When it was made (ISO 8601, UTC).
-        execution_count: The number of the last cell before it.
-        automatic: Whether it was made automatically.
-        files: ``copy`` if the state of the workspace's files belongs to it, else ``shared``.
-        cell: The id of the execution of the last cell before it, in sessions with names; else empty.
+        id: Unique id.
+        name: Name given by the user; may be empty.
+        made_at: Creation time (ISO 8601, UTC).
+        execution_count: Number of the last cell before it.
+        automatic: Whether it was created automatically.
+        files: ``copy`` if it includes the workspace's files, else ``shared``.
+        cell: Id of the execution of the last cell before it, in named sessions; else empty.
     """
 
     id: str
@@ -85,13 +85,13 @@ class CheckpointRecord(Plain):
 
 @dataclass(frozen=True, slots=True)
 class FileAction(Plain):
-    """What an undo or a redo has done to one file, link or folder.
+    """The effect of an undo or a redo on one file, link or folder.
 
     Attributes:
-        path: Its path relative to the workspace.
-        action: ``reverted``: it has an earlier content again. ``removed``: it was removed. ``created``: it is there again.
-        size: The size in bytes of what was replaced or removed; None if there was none, or if it is not a file.
-        restorable: Whether what was replaced or removed is in the trash.
+        path: Path relative to the workspace.
+        action: ``reverted`` to earlier content, ``removed``, or ``created`` again.
+        size: Size in bytes of the replaced or removed file; None if there was no file.
+        restorable: Whether the replaced or removed file is in the trash.
     """
 
     path: str
@@ -106,13 +106,12 @@ class Undone(Plain):
 
     Attributes:
         cells: The cells, oldest first.
-        execution_count: The number of the last cell that still counts.
-        files: What was done to files of the workspace: at most the first 1,000.
-        files_left: Files that stay as they are, and why: somebody else has changed them since, or `partial` allowed it. Empty
-            if all were brought back.
-        outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
-        trash: The id of the entry of the trash that holds what was replaced or removed; empty if nothing was.
-        redoable: How many undos `redo` can take back, until the next cell begins.
+        execution_count: Number of the last cell that still counts.
+        files: Changes of workspace files, at most the first 1,000.
+        files_left: Files left unchanged, with reasons: later changes by others, or `partial`. Empty if all were restored.
+        outside: Tool calls, commands and connections approved meanwhile. Their effects outside the session are not undone.
+        trash: Id of the trash entry with the replaced and removed files; empty if there are none.
+        redoable: Number of undos that `redo` can revert until the next cell begins.
     """
 
     cells: list[HistoryEntry]
@@ -124,7 +123,7 @@ class Undone(Plain):
     redoable: int = 0
 
     def summary(self, session: str = "", verb: str = "undid") -> str:
-        """Return what has happened in one line, and how to get back what was replaced or removed.
+        """Return a one-line summary, and how to restore replaced and removed files.
 
         Args:
             session: The session's name, for a command.
@@ -154,8 +153,8 @@ class TrashedFile(Plain):
     """A file or link in the trash.
 
     Attributes:
-        path: Where it was, relative to the workspace.
-        size: Its size in bytes.
+        path: Original path relative to the workspace.
+        size: Size in bytes.
     """
 
     path: str
@@ -164,16 +163,16 @@ class TrashedFile(Plain):
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry(Plain):
-    """What one operation has moved to the trash of a session.
+    """The files that one operation moved to a session's trash.
 
     Attributes:
-        id: Its id, which sorts by time.
-        at: When (seconds since 1970).
-        operation: What it was: ``undo``, ``redo``, ``restore``, ``adopt``, ``load`` or ``trash``.
-        cell: The number of the last undone cell; 0 if it undid none.
-        files: The files: at most the first 1,000.
-        more: How many further files there are.
-        expires: When it is removed (seconds since 1970), or earlier if the trash of all sessions is full.
+        id: Id, which sorts by time.
+        at: Time in seconds since 1970.
+        operation: ``undo``, ``redo``, ``restore``, ``adopt``, ``load`` or ``trash``.
+        cell: Number of the last undone cell; 0 if there is none.
+        files: The files, at most the first 1,000.
+        more: Number of further files.
+        expires: Time of removal in seconds since 1970. It is earlier if the trash of all sessions is full.
     """
 
     id: str
@@ -187,14 +186,14 @@ class TrashEntry(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Changes(Plain):
-    """Files that a restore has changed. Paths are relative to the workspace.
+    """The file changes of a restore, with paths relative to the workspace.
 
     Attributes:
-        written: Files and links that were made or replaced.
-        removed: Files, links and folders that were removed; what was in such a folder is not named.
-        kept: Paths that are not as in the snapshot, and stay so, because no snapshot would hold them.
-        more: How many further paths there are: at most 1,000 of each kind are listed.
-        trash: The id of the entry of the trash that holds what was replaced or removed; empty if nothing was.
+        written: Files and links that were created or replaced.
+        removed: Files, links and folders that were removed, without the contents of such folders.
+        kept: Paths not restored because snapshots exclude them.
+        more: Number of further paths. At most 1,000 of each kind are listed.
+        trash: Id of the trash entry with the replaced and removed files; empty if there are none.
     """
 
     written: tuple[str, ...] = ()
@@ -206,10 +205,10 @@ class Changes(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Restored(CheckpointRecord):
-    """A checkpoint that a session has gone back to.
+    """A checkpoint that a session restored.
 
     Attributes:
-        changes: The changes made to files, if the checkpoint holds any.
+        changes: The file changes, if the checkpoint has files.
     """
 
     changes: Changes = field(default_factory=Changes)
@@ -217,12 +216,12 @@ class Restored(CheckpointRecord):
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file, link or folder that differs.
+    """A file, link or folder that differs.
 
     Attributes:
-        path: Its path relative to the workspace; that of a folder ends with a slash.
-        before: Its size before, in bytes; None if it was not there, or is not a file.
-        after: Its size after.
+        path: Path relative to the workspace, with a trailing slash for folders.
+        before: Size before, in bytes; None if it was missing or is not a file.
+        after: Size after, likewise.
     """
 
     path: str
@@ -240,9 +239,9 @@ class FileChanges:
 
     Attributes:
         new: Paths that exist only in the later state.
-        changed: Files that have another content or other permissions, and links that lead elsewhere.
+        changed: Files with other content or permissions, and links with another target.
         deleted: Paths that exist only in the earlier state.
-        more: How many further files differ: at most 1,000 of each kind are listed.
+        more: Number of further paths. At most 1,000 of each kind are listed.
     """
 
     new: tuple[FileChange, ...] = ()
@@ -257,11 +256,11 @@ MAX_FILE_TEXT = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """The content at a path in one state of a workspace.
+    """The content of a path in one state of a workspace.
 
     Attributes:
-        size: The file's size in bytes; None if it is not a file.
-        text: Its text; None if it has none, or more than 256 KiB.
+        size: Size in bytes; None if it is not a file.
+        text: Text; None if it is not text, or exceeds 256 KiB.
         why: Why there is no text, in words; empty if there is one.
     """
 
@@ -275,9 +274,9 @@ class FileVersions(Plain):
     """A file in two states of a workspace.
 
     Attributes:
-        path: Its path relative to the workspace.
-        before: The earlier one; None if there was none.
-        after: The later one; None if there was none.
+        path: Path relative to the workspace.
+        before: The earlier version; None if it did not exist.
+        after: The later version; None if it did not exist.
     """
 
     path: str
@@ -285,10 +284,10 @@ class FileVersions(Plain):
     after: FileVersion | None = None
 
     def diff(self) -> str:
-        """Return the differences between the texts in the unified format, empty if there are none; see ``diff -u``.
+        """Return the differences between the texts in the unified format, as from ``diff -u``; empty if there are none.
 
         Raises:
-            FilesError: One of them has no text; the message says why.
+            FilesError: A version has no text. The message says why.
         """
         for one in (self.before, self.after):
             if one is not None and one.text is None:
@@ -303,11 +302,11 @@ class FileVersions(Plain):
 
 @dataclass(frozen=True, slots=True)
 class StateChanges(Plain):
-    """Differences between a checkpoint and the present state.
+    """Differences between a checkpoint and the current state.
 
     Attributes:
         variables: New, changed and deleted variables, and those that cannot be compared.
-        files: New, changed and deleted files; None if the checkpoint holds no files (``files="copy"``).
+        files: New, changed and deleted files; None if the checkpoint has no files (``files="copy"``).
     """
 
     variables: VariableChanges

@@ -1,4 +1,4 @@
-"""Actions outside of a session that code asks for, and the decisions about them."""
+"""Actions outside a session that code requests, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ CallKind = Literal["tool", "shell", "network", "server"]
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest(Plain):
-    """A program that code of a session wants to run, and that waits for a decision.
+    """A program that a session's code wants to run, and that waits for a decision.
 
     Attributes:
         tool: ``shell`` for a line (``!cmd``, ``%sx``), ``shell_magic`` for a script (``%%bash``).
-        command: The line that the session's shell gets, or the script that `program` reads; exactly what runs.
-        program: For a script: what runs it, with its arguments; empty for a line.
-        cwd: The directory that it runs in.
-        environment: Variables that the code has changed since the session began, by name; None for a removed one.
-            ``PATH`` or ``LD_PRELOAD``, for example, can turn a harmless command into another one.
+        command: The exact line for the session's shell, or the exact script for `program`.
+        program: The interpreter of a script, with its arguments; empty for a line.
+        cwd: The working directory.
+        environment: Variables that the code has changed since the session began, by name; None for a removed one. For example,
+            ``PATH`` or ``LD_PRELOAD`` can make a harmless command dangerous.
     """
 
     tool: Literal["shell", "shell_magic"]
@@ -36,17 +36,17 @@ class CommandRequest(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about one call, and who made it, as the audit trail keeps it.
+    """The decision about one call, as recorded in the audit trail.
 
     Attributes:
         outcome: ``allow`` or ``deny``.
-        by: The rule, as its text; else ``person``, ``caller`` (`CodeExecutor.execute`) or ``nobody``, also when time ran out.
+        by: The text of a rule, ``person``, ``caller`` (`CodeExecutor.execute`) or ``nobody``, also after a timeout.
         session: The session whose code asked.
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         payload: The arguments as canonical JSON: the bytes that were shown, and that are executed.
-        at: When it was decided, in seconds since the epoch.
+        at: Time of the decision, in seconds since the epoch.
         reason: Why it was denied, for the code that asked.
     """
 
@@ -62,16 +62,16 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        """Whether the call may be made."""
+        """Whether the call is allowed."""
         return self.outcome == "allow"
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments to execute, parsed anew from the bytes each time."""
+        """The arguments to execute, parsed from the payload on each access."""
         data: dict[str, Any] = json.loads(self.payload)
         return data
 
     @property
     def sha256(self) -> str:
-        """The digest of the bytes, in hexadecimal."""
+        """The hexadecimal digest of the payload."""
         return hashlib.sha256(self.payload).hexdigest()

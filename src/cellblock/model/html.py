@@ -1,4 +1,4 @@
-"""A result as a notebook shows it: what the code showed, as text that cannot be HTML, and its pictures."""
+"""A result as HTML for notebooks: the output as escaped text, and its images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_PICTURES = 20
 
 
 def page(result: CodeExecutionResult) -> str:
-    """Return the result as HTML; see `CodeExecutionResult._repr_html_`."""
+    """Return the result as HTML, for `CodeExecutionResult._repr_html_`."""
     parts, room, pictures = [_pre(summary(result))], _MAX_TEXT, 0
     for item in result.outputs:
         if pictures < _MAX_PICTURES and (shown := _picture(item)) is not None:
@@ -29,7 +29,7 @@ def page(result: CodeExecutionResult) -> str:
 
 
 def summary(result: CodeExecutionResult) -> str:
-    """Return the outcome of the code, in one short line."""
+    """Return the outcome of the code in one short line."""
     said = result.status if result.error is None else f"{result.status}: {result.error.ename}: {result.error.evalue[:100]!r}"
     return f"{said}, in {result.duration_ms} ms" + (f", {len(result.images)} images" if result.images else "")
 

@@ -1,4 +1,4 @@
-"""Text that is too long for a model, in a file of the session's workspace, which the text for the model names."""
+"""Text that is too long for a model, in a workspace file that the model's text names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LONGEST = 8 * 1024 * 1024
 
 
 class Overflow(NamedTuple):
-    """A file to write before the model reads the text, which names it.
+    """A file to write before the model reads the text that names it.
 
     Attributes:
-        path: The file, from the top of the workspace.
-        data: Its content.
-        without: The text for the model if it cannot be written: the disk may be full, or the code has a folder of that name.
+        path: The path relative to the workspace.
+        data: The content.
+        without: The model's text if the write fails: the disk may be full, or a folder may have that name.
     """
 
     path: str
@@ -30,17 +30,17 @@ class Overflow(NamedTuple):
 
 
 def for_model(result: CodeExecutionResult, execution: str, max_chars: int) -> tuple[str, Overflow | None]:
-    """Return the text for a model that can read files of the session, and what must be written for it; None if nothing.
+    """Return the text for a model that can read the session's files, and a file to write for it, if any.
 
     Args:
         result: The result.
-        execution: The execution's id, which tells cells of the same number apart: numbers begin again with each kernel.
-        max_chars: How long the text may be.
+        execution: The execution's id, which distinguishes cells of the same number: numbers restart with each kernel.
+        max_chars: Maximum length of the text.
     """
     whole = result.text or ""
     if len(whole) <= max_chars:
         return result.for_model(max_chars), None
-    # Not a part of the id: its end is that of its session, and its beginning the time.
+    # Not a part of the id: its end is its session's, and its beginning the time.
     mark = hashlib.blake2s(execution.encode(), digest_size=4).hexdigest()
     path = f"{_FOLDER}/cell-{result.execution_count or 0}-{mark}.txt"
     data = whole[:_LONGEST].encode("utf-8", "replace")

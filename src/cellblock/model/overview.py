@@ -1,4 +1,4 @@
-"""The activity of all sessions: what each does, pending approvals, refusals, and figures over time."""
+"""The activity of all sessions: status, pending approvals, refusals, and figures over time."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class SessionActivity(Plain):
     """A session and its current activity.
 
     Attributes:
-        kernel_id: Its id.
-        name: Its name.
+        kernel_id: Id.
+        name: Name.
         status: As in `SessionRecord`.
-        created_at: When it was made (ISO 8601, UTC).
-        used: When it was last used, in seconds since the epoch.
-        tags: Labels that its maker gave it.
-        workspace: The directory that it works in.
-        isolate: How its kernel is isolated.
+        created_at: Creation time (ISO 8601, UTC).
+        used: Time of last use, in seconds since the epoch.
+        tags: Labels from its creator.
+        workspace: Working directory.
+        isolate: Isolation of its kernel.
         kernel_type: The Jupyter kernelspec.
-        branch_of: The id of the session that it was made from; empty unless it is a branch.
-        branch_at: How many cells that session had counted then.
-        execution: The id of the running execution; empty if none runs.
-        began: When that began, in seconds since the epoch.
-        code: The first line of its code, or of the last one's.
+        branch_of: Id of the forked session; empty unless it is a branch.
+        branch_at: Number of cells that the forked session had counted then.
+        execution: Id of the running execution; empty if none runs.
+        began: Start of that execution, in seconds since the epoch.
+        code: The first line of its code, or of the last execution's.
         said: The end of its output so far.
-        queued: How many executions wait.
-        cells: The number of the last cell.
-        checkpoints: How many checkpoints there are.
-        memory: Bytes that its processes use, in whole MiB; 0 if that is not measured.
+        queued: Number of waiting executions.
+        cells: Number of the last cell.
+        checkpoints: Number of checkpoints.
+        memory: Memory use in bytes, in whole MiB; 0 if not measured.
     """
 
     kernel_id: str
@@ -61,15 +61,15 @@ class SessionActivity(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Plain):
-    """Something that code wanted, and did not get.
+    """A request of code that was refused.
 
     Attributes:
-        id: Its number in this process.
-        at: When, in seconds since the epoch.
-        session: The id of the session.
-        session_name: Its name.
-        kind: ``host``: a connection; ``call``: a tool, a command or a host that was denied; ``file``: a path; ``limit``: a
-            time or memory that was used up.
+        id: Number in this process.
+        at: Time in seconds since the epoch.
+        session: Id of the session.
+        session_name: Name of the session.
+        kind: ``host``: a connection; ``call``: a denied tool, command or host; ``file``: a path; ``limit``: an exceeded time
+            or memory limit.
         what: The refused request, in words.
         why: Why it was refused.
         remedy: The setting that would allow it; empty if there is none.
@@ -87,19 +87,19 @@ class Refusal(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Sample(Plain):
-    """Figures of one moment.
+    """Figures at one time.
 
     Attributes:
-        at: When, in seconds since the epoch.
-        sessions: How many sessions there are.
-        running: How many executions run.
-        waiting: How many wait.
-        memory: Bytes that all sessions use.
-        checkpoints: How many checkpoints there are.
-        cells: How many cells have ended since the daemon has started.
-        failures: How many of them have not succeeded.
-        started: How many sessions have started since then.
-        start_ms: How long the last start took, in milliseconds.
+        at: Time in seconds since the epoch.
+        sessions: Number of sessions.
+        running: Number of running executions.
+        waiting: Number of waiting executions.
+        memory: Memory of all sessions in bytes.
+        checkpoints: Number of checkpoints.
+        cells: Number of cells ended since the start of the daemon.
+        failures: Number of those that did not succeed.
+        started: Number of sessions started since then.
+        start_ms: Duration of the last start, in milliseconds.
     """
 
     at: float
@@ -116,17 +116,17 @@ class Sample(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Change(Plain):
-    """The changes since an earlier moment.
+    """The changes since an earlier position.
 
     Attributes:
-        position: The moment, for `Watch`: a watcher that continues from it misses nothing.
-        fresh: Whether this begins anew: what was known before no longer counts.
-        sessions: Sessions that are new, or do something else.
-        ended: The ids of those that have ended.
-        approvals: Approvals that have become pending since then.
-        decided: The ids of what waits no longer.
-        refusals: Refusals since then.
-        samples: Figures since then.
+        position: The position, for `Watch`: a watcher that continues from it misses nothing.
+        fresh: Whether this replaces everything known before.
+        sessions: New and changed sessions.
+        ended: Ids of ended sessions.
+        approvals: New pending approvals.
+        decided: Ids of approvals that are no longer pending.
+        refusals: New refusals.
+        samples: New figures.
     """
 
     position: str
@@ -144,17 +144,17 @@ class CellRecord(Plain):
     """A cell of a session.
 
     Attributes:
-        id: The id of its execution.
-        session: The id of the session that it ran in; a branch has the cells of the session that it was made from.
+        id: Id of its execution.
+        session: Id of the session that ran it. A branch includes the cells of the forked session.
         state: As in `ExecutionRecord`.
-        submitted: When it was submitted, in seconds since the epoch.
-        begun: When it began to run, or None.
-        ended: When it ended, or None.
-        code: Its code; of long code, the beginning.
-        status: How it ended; empty if it has not, or if it left no trace.
-        execution_count: Its number in the session, or None.
-        abandoned: Whether the session has gone back to a state from before it.
-        after: The id of the cell that led to the state in which it began; empty if there is none, or if that is not known.
+        submitted: Time of submission, in seconds since the epoch.
+        begun: Start time, or None.
+        ended: End time, or None.
+        code: The code; the beginning of long code.
+        status: How it ended; empty if it has not, or was silent.
+        execution_count: Number in the session, or None.
+        abandoned: Whether the session was restored to an earlier state.
+        after: Id of the cell that led to its initial state; empty if there is none or it is unknown.
     """
 
     id: str
@@ -172,19 +172,19 @@ class CellRecord(Plain):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord(Plain):
-    """A decision about something that code asked for, from the record of decisions.
+    """A decision about a request of code, from the audit trail.
 
     Attributes:
-        at: When, in seconds since the epoch.
+        at: Time in seconds since the epoch.
         outcome: ``allow`` or ``deny``.
         by: Who decided: a rule, a person, the caller, or nobody.
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
-        arguments: The arguments as canonical JSON; of long ones, the beginning.
+        arguments: The arguments as canonical JSON; the beginning of long ones.
         reason: Why it was denied.
-        result: The beginning of what the call returned, if it was one of a tool and not long ago.
-        session: The id of the session that asked.
+        result: The beginning of the result of a recent tool call.
+        session: Id of the session that asked.
     """
 
     at: float

@@ -1,7 +1,7 @@
-"""Frozen data as JSON data and back, by the types of its fields.
+"""Conversion between immutable data and JSON data, by the types of fields.
 
-Fields can hold what JSON has, paths, paths or URLs, tuples, lists, mappings with texts as keys, such data again, and any of
-these or None. Nothing is checked: this reads what this package has written. `wire.codec` reads what others send.
+Fields can be JSON values, paths, paths or URLs, tuples, lists, mappings with string keys, such data again, and any of these or
+None. Nothing is validated, because this reads what this package wrote. `wire.codec` reads untrusted data.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import Any, Self
 
 
 class Plain:
-    """For dataclasses that are JSON data: their fields by name."""
+    """A base class of dataclasses with JSON conversion."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
+        """Return the object as JSON data."""
         return as_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` has written."""
+        """Create an object from the data of `to_dict`."""
         made: Self = _converters(cls)[1](data)
         return made
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Return a dataclass as plain JSON data."""
+    """Return a dataclass as JSON data."""
     data: dict[str, Any] = _converters(type(value))[0](value)
     return data
 
 
 def reader(kind: type) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what makes a dataclass of its JSON data. Fields that are not there get their defaults."""
+    """Return a function that creates a dataclass from its JSON data. Missing fields get their defaults."""
     return getattr(kind, "from_dict", None) or _converters(kind)[1]
 
 
 def fields_of(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields by their names. What is not compared is not data."""
+    """Return the types of a dataclass's fields by name, except fields that are excluded from comparison."""
     hints = typing.get_type_hints(kind)
     return {item.name: hints[item.name] for item in dataclasses.fields(kind) if item.compare}
 
@@ -53,14 +53,14 @@ _known: dict[type, tuple[_Convert, _Convert]] = {}
 
 
 def _converters(kind: type) -> tuple[_Convert, _Convert]:
-    """Return what writes a dataclass, and what reads it."""
+    """Return a writer and a reader of a dataclass."""
     if kind not in _known:
         _known[kind] = _written(kind), _read(kind)
     return _known[kind]
 
 
 def _converter(hint: Any, *, write: bool) -> _Convert | None:
-    """Return what writes or reads values of a type; None if they are JSON data as they are."""
+    """Return a writer or reader for values of a type; None if they are JSON data already."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Path:
         return str if write else Path

@@ -1,4 +1,4 @@
-"""Programs that run beside a session's kernel: what was asked for, what they print, and how they ended."""
+"""Background programs: their arguments, output, and results."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ProgramOutput:
     """A piece of a program's output.
 
     Attributes:
-        stream: Where it was written; with ``merge`` or a terminal, always ``stdout``.
+        stream: The stream; with ``merge`` or a terminal, always ``stdout``.
         data: The bytes.
-        offset: How many bytes of output came before, on both streams together.
+        offset: Byte offset in both streams together.
     """
 
     stream: ProgramStream
@@ -42,12 +42,12 @@ class ProgramOutput:
     offset: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON data: as text, and in base64 as well if it is not UTF-8."""
+        """Return the piece as JSON data: as text, and also in base64 if it is not UTF-8."""
         return {"stream": self.stream, **_as_text("data", self.data), "offset": self.offset}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` has written."""
+        """Create a piece from the data of `to_dict`."""
         return cls(data["stream"], _from_text("data", data), data["offset"])
 
 
@@ -58,7 +58,7 @@ Processes: TypeAlias = Literal["keep", "stop"]
 
 
 class ExecKeywords(TypedDict, total=False):
-    """The arguments of `Session.exec` after the command, for type checkers; a test compares the two."""
+    """The arguments of `Session.exec` after the command, for type checkers. A test compares the two."""
 
     cwd: str | os.PathLike[str] | None
     env: Mapping[str, str | None] | None
@@ -72,7 +72,7 @@ class ExecKeywords(TypedDict, total=False):
 
 
 class SpawnKeywords(TypedDict, total=False):
-    """The arguments of `Session.spawn` after the command, for type checkers; a test compares the two."""
+    """The arguments of `Session.spawn` after the command, for type checkers. A test compares the two."""
 
     cwd: str | os.PathLike[str] | None
     env: Mapping[str, str | None] | None
@@ -86,20 +86,20 @@ class SpawnKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecResult:
-    """How a program ended, and what it has printed.
+    """The result of a program, with its output.
 
     Attributes:
-        status: How it ended. Everything but ``exited`` also has a `reason`.
-        exit_code: Its exit status; 128 and the number of the signal if a signal ended it; 127 if there is no such program, 126
-            if it could not be executed; None if nobody knows.
-        signal: The number of the signal that ended it; None if none did.
-        errno: The system's error number if it could not be started.
-        reason: Why it ended as it did, for people; empty if it exited.
-        stdout: Its standard output, as much as was kept.
-        stderr: Its standard error, likewise.
-        truncated: Whether some output was not kept: then a line in the middle of a stream says how much.
-        duration_ms: How long it ran, in milliseconds.
-        left: The process ids, in the session, of processes that it has started and that go on.
+        status: How it ended. All values but ``exited`` come with a `reason`.
+        exit_code: Its exit status; 128 plus the number of a fatal signal; 127 if the program does not exist; 126 if it could
+            not be executed; None if unknown.
+        signal: The number of the fatal signal, if any.
+        errno: The system error number if it could not be started.
+        reason: Why it ended, for people; empty if it exited.
+        stdout: Its standard output, up to the limit.
+        stderr: Its standard error, up to the limit.
+        truncated: Whether some output was dropped. A line in the middle of a stream says how much.
+        duration_ms: Duration in milliseconds.
+        left: Process ids, in the session, of its processes that still run.
     """
 
     status: ProgramStatus
@@ -120,16 +120,16 @@ class ExecResult:
 
     @property
     def out(self) -> str:
-        """Its standard output as text; bytes that are not UTF-8 become U+FFFD."""
+        """Its standard output as text, with U+FFFD for bytes that are not UTF-8."""
         return self.stdout.decode("utf-8", "replace")
 
     @property
     def err(self) -> str:
-        """Its standard error as text; bytes that are not UTF-8 become U+FFFD."""
+        """Its standard error as text, with U+FFFD for bytes that are not UTF-8."""
         return self.stderr.decode("utf-8", "replace")
 
     def for_model(self) -> str:
-        """Return what a model reads of it: the output, standard output first, and how it ended unless that was well."""
+        """Return a text for a model: standard output, standard error, and how it ended unless it succeeded."""
         parts = [self.out.rstrip("\n"), self.err.rstrip("\n")]
         if self.status == "exited" and self.exit_code:
             parts.append(f"[exit status {self.exit_code}]")
@@ -140,13 +140,13 @@ class ExecResult:
         return "\n".join(part for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON data: output as text, and in base64 as well if it is not UTF-8."""
+        """Return the result as JSON data: output as text, and also in base64 if it is not UTF-8."""
         data = {**asdict(self), "left": list(self.left)}
         return {**data, **_as_text("stdout", self.stdout), **_as_text("stderr", self.stderr)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` has written."""
+        """Create a result from the data of `to_dict`."""
         found = {name: value for name, value in data.items() if not name.endswith("_base64")}
         streams = {name: _from_text(name, data) for name in ("stdout", "stderr")}
         return cls(**{**found, **streams, "left": tuple(found["left"])})
@@ -154,18 +154,18 @@ class ExecResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessInfo(Plain):
-    """A program that runs beside the kernel, or has run.
+    """A background program, running or ended.
 
     Attributes:
-        id: Its id in the session, such as ``p1``.
-        pid: Its process id in the session.
+        id: Id in the session, such as ``p1``.
+        pid: Process id in the session.
         command: The program and its arguments.
-        label: The label that it was given.
+        label: The caller's label.
         running: Whether it runs.
         terminal: Whether it has a terminal.
-        started: When it was started, in seconds since 1970.
+        started: Start time, in seconds since 1970.
         exit_code: As in `ExecResult`; None while it runs.
-        left: The process ids of processes that it has started and that go on without it.
+        left: Process ids of its processes that still run after its end.
     """
 
     id: str
@@ -184,8 +184,8 @@ class ProcessOutput:
     """The output of a program from a position on.
 
     Attributes:
-        pieces: The output. What was dropped before it was read is missing: the `offset` of the first piece tells.
-        position: The position to read on from.
+        pieces: The output. The `offset` of the first piece shows whether earlier output was dropped.
+        position: The position to continue from.
         finished: Whether there will be no more.
         result: How the program ended, without output; None while it runs.
     """
@@ -196,7 +196,7 @@ class ProcessOutput:
     result: ExecResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON data."""
+        """Return the output as JSON data."""
         return {
             "pieces": [piece.to_dict() for piece in self.pieces],
             "position": self.position,
@@ -206,7 +206,7 @@ class ProcessOutput:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` has written."""
+        """Create an output from the data of `to_dict`."""
         return cls(
             pieces=tuple(map(ProgramOutput.from_dict, data["pieces"])),
             position=data["position"],
@@ -216,7 +216,7 @@ class ProcessOutput:
 
 
 def _as_text(name: str, content: bytes) -> dict[str, str]:
-    """Return bytes as text, and in base64 as well if they are not UTF-8."""
+    """Return bytes as text, and also in base64 if they are not UTF-8."""
     text = content.decode("utf-8", "replace")
     return {name: text} if text.encode() == content else {name: text, f"{name}_base64": base64.b64encode(content).decode()}
 
@@ -227,7 +227,7 @@ def _from_text(name: str, data: Mapping[str, Any]) -> bytes:
 
 
 def passable(text: str) -> bool:
-    """Return whether the system can pass a text to a program: without NUL, as UTF-8 or bytes that `os.fsdecode` has read."""
+    """Return whether a text is a valid program argument: without NUL, and UTF-8 or from `os.fsdecode`."""
     try:
         return b"\0" not in text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -235,10 +235,10 @@ def passable(text: str) -> bool:
 
 
 def as_command(command: Sequence[str] | str) -> tuple[str, ...]:
-    """Return a program and its arguments; a text is a command for ``sh -c``.
+    """Return a program and its arguments. A string is a command for ``sh -c``.
 
     Raises:
-        InvalidInputError: It is neither.
+        InvalidInputError: The command is neither a string nor a list.
     """
     argv = ("/bin/sh", "-c", command) if isinstance(command, str) else command
     right = isinstance(argv, Sequence) and not isinstance(argv, bytes)
@@ -251,10 +251,10 @@ def as_command(command: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def check_size(size: object) -> tuple[int, int]:
-    """Check the rows and columns of a terminal.
+    """Validate the rows and columns of a terminal.
 
     Raises:
-        InvalidInputError: They are wrong.
+        InvalidInputError: They are out of range.
     """
     rows, columns = size if isinstance(size, tuple | list) and len(size) == len(("rows", "columns")) else (0, 0)
     if all(type(one) is int and 0 < one < 1 << 16 for one in (rows, columns)):

@@ -1,4 +1,4 @@
-"""One text of a result for a language model: first the outcome, then the output, within a length."""
+"""The text of a result for a language model: first the outcome, then the output, within a maximum length."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MAX_IMAGES = 20
 
 
 def report(result: CodeExecutionResult, max_chars: int) -> str:
-    """Return the text; see `CodeExecutionResult.for_model`."""
+    """Implement `CodeExecutionResult.for_model`."""
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or not 1 <= max_chars <= _MOST:
         raise InvalidInputError(f"max_chars must be a whole number from 1 to {_MOST:,}, not {max_chars!r}")
     if max_chars < _ROOM:
@@ -70,11 +70,11 @@ def report(result: CodeExecutionResult, max_chars: int) -> str:
 
 
 def _first_line(result: CodeExecutionResult) -> str:
-    """Return the outcome of the code; empty if it simply succeeded."""
+    """Return the outcome of the code; empty on success."""
     error = result.error
     if result.ok or error is None:
         return f"Variables and imports of earlier cells are lost: {_RESTARTED}." if result.state_lost else ""
-    # Lines stay: databases point at a word with a caret, and assertions list differences.
+    # Keep the lines: databases point at a word with a caret, and assertions list differences.
     told = _FILE_NAME.sub("", "\n".join(line.rstrip() for line in error.evalue[:_MAX_TOLD].strip().splitlines()))
     match result.status:
         case "timeout":
@@ -99,14 +99,14 @@ _RESTARTED = "the kernel died, and a fresh one took its place"
 
 
 def _refused(told: str) -> str:
-    """Return how to allow the host that the session's proxy refused, if that is what this error is about."""
+    """Return how to allow a host, if this error comes from the session's proxy refusing it; else empty."""
     if (match := _REFUSED.search(told)) is None:
         return ""
     return f"{match[1]} was refused: to allow it, make a session with {with_host(match[1])}"
 
 
 def _shown(result: CodeExecutionResult) -> str:
-    """Return what the code showed, without the traceback: that comes later, and shorter."""
+    """Return the output without the traceback, which follows later in a short form."""
     text = result.text or ""
     errors = [item.text for item in result.outputs if item.kind == "error" and item.text]
     traceback = "\n".join(result.error.traceback) if result.error is not None else ""
@@ -116,7 +116,7 @@ def _shown(result: CodeExecutionResult) -> str:
         return _without_our_frames(text.removesuffix(shown))
     if not shown:
         return text
-    # Mostly it is the end. If not: not `rfind`, whose time grows with the product of both lengths.
+    # Usually it is the end. If not: no `rfind`, whose time grows with the product of both lengths.
     place = len(text) - len(shown) if text.endswith(shown) else text.find(shown[:_MAX_SOUGHT])
     if place < 0:
         return text
@@ -124,13 +124,13 @@ def _shown(result: CodeExecutionResult) -> str:
 
 
 def _without_our_frames(text: str) -> str:
-    """Return the last output of a dead kernel, without the frames of cellblock and IPython in Python's report of a crash."""
+    """Remove the frames of cellblock and IPython from Python's crash report in a dead kernel's last output."""
     before, end = text[:-_MAX_LAST], text[-_MAX_LAST:]
     return (before + _C_STACK.sub("", _MODULES.sub("", _FAULT.sub(_fault, end)))).strip("\n")
 
 
 def _fault(match: re.Match[str]) -> str:
-    """Return Python's report of a crash: where in the code it was, and the function of a library that it had called."""
+    """Shorten Python's crash report to the location in the code, and the library function that it called."""
     head = match[0].split("\n", 1)[0]
     frames, library = [], ""
     for path, line, name in _FAULT_FRAME.findall(match[0]):
@@ -142,11 +142,11 @@ def _fault(match: re.Match[str]) -> str:
 
 
 def _short_traceback(error: ErrorInfo, first: str) -> str:
-    """Return what helps of a traceback: the frames of the user's own code, and where in a library it ended.
+    """Shorten a traceback to the frames of the user's own code, and the last frame in a library.
 
     Args:
         error: The error.
-        first: The first line of the report, which need not be said again.
+        first: The first line of the report, which is not repeated.
     """
     causes: list[str] = []
     frames: list[str] = []
@@ -158,7 +158,7 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
             skipped.append(part)
             continue
         if _CHAINED.match(part.strip()):
-            # The messages of the exceptions that led to this one are enough. The first one is the root cause.
+            # Of the causes of an exception, the messages are enough. The first one is the root cause.
             causes += [*frames[-1:], part.strip()]
             frames, skipped = [], []
             continue
@@ -174,7 +174,7 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
     if said and (
         " ".join(said.split()) in " ".join(first.split()) or said.startswith(f"{error.ename}: ") or said == error.ename
     ):
-        frames.pop()  # the first line says it already, perhaps in other words
+        frames.pop()  # the first line already says it, perhaps in other words
     return "\n".join([*_ends(causes, "lines"), *_ends(frames, "frames")])
 
 
@@ -187,7 +187,7 @@ def _ends(parts: list[str], what: str) -> list[str]:
 
 
 def _end_of(frames: list[str]) -> str:
-    """Return the last of some frames of libraries, as two lines."""
+    """Return the last library frame as two lines."""
     head, _, lines = frames[-1].partition("\n")
     arrow = [line for line in lines.splitlines() if line.startswith("-")]
     left_out = len(frames) - 1
@@ -196,7 +196,7 @@ def _end_of(frames: list[str]) -> str:
 
 
 def _files(result: CodeExecutionResult, *, named: bool) -> str:
-    """Return the names of pictures, and of files with what was left out, unless the text names the first of these."""
+    """Return the names of images, and of files with omitted output, unless the text already names them."""
     lines = []
     if result.images:
         names = [str(path) for path in result.images[:_MAX_IMAGES]]
@@ -208,7 +208,7 @@ def _files(result: CodeExecutionResult, *, named: bool) -> str:
 
 
 def _cut(text: str, room: int, where: str) -> str:
-    """Return a text that fits, its middle left out, at lines' ends if there are some near by, without control characters."""
+    """Truncate a text in the middle, at line ends if possible, and remove control characters."""
     if len(text) <= room:
         return clean(text)
     note = f"\n… {len(text):,} characters in all, the middle left out{where} …\n"
@@ -226,7 +226,7 @@ def _cut(text: str, room: int, where: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return text as a terminal shows it, without what steers one, and without what databases and JSON readers refuse."""
+    """Return text as a terminal shows it, without control characters, and without what databases and JSON readers reject."""
     if _CONTROLS.search(text) is None:
         return text
     text = _ESCAPES.sub("", text)
@@ -234,7 +234,7 @@ def clean(text: str) -> str:
 
 
 def _struck_out(text: str) -> str:
-    """Return text without the characters that a backspace goes back over, as spinners and manual pages do."""
+    """Remove characters that a backspace overwrites, as in spinners and manual pages."""
     shown: list[str] = []
     for place, part in enumerate(text.split("\x08")):
         if place and shown and shown[-1] != "\n":

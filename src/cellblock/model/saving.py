@@ -10,10 +10,10 @@ from cellblock.model.plain import Plain
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that could not be kept.
+    """Something that could not be saved or restored.
 
     Attributes:
-        name: The variable, or what else it is, such as ``the working directory``.
+        name: The variable, or another part, such as ``the working directory``.
         reason: Why.
     """
 
@@ -26,12 +26,12 @@ class SaveReport(Plain):
     """The report of `Session.save`.
 
     Attributes:
-        path: The file's path, or its URL as a text.
-        size: How many bytes it has.
-        saved: The variables in it.
-        left_out: Variables, and other parts of the session, that could not be saved, with reasons.
-        cells: How many cells of the history are in it.
-        files: Whether the files of the workspace are in it.
+        path: The file's path, or its URL as a string.
+        size: Size in bytes.
+        saved: The saved variables.
+        left_out: Variables and other parts that could not be saved, with reasons.
+        cells: Number of saved history entries.
+        files: Whether the workspace's files were saved.
     """
 
     path: Path | str
@@ -47,10 +47,10 @@ class LoadReport(Plain):
     """The report of `Session.load`.
 
     Attributes:
-        loaded: The variables.
-        left_out: Parts that could not be restored, with reasons; those that were left out of the save come first.
-        cells: How many cells the history has.
-        files: Whether the files of the workspace were brought back.
+        loaded: The restored variables.
+        left_out: Parts that could not be restored, with reasons. Parts omitted from the save come first.
+        cells: Number of restored history entries.
+        files: Whether the workspace's files were restored.
     """
 
     loaded: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ _ID = re.compile("[0-9a-f]{32}")
 
 
 def mark_of(number: str) -> str:
-    """Return the mark of a node of a cluster, with which the ids of its sessions and executions end.
+    """Return the mark of a cluster node, which ends the ids of its sessions and executions.
 
     Args:
         number: An id, or a name, which has no mark.
@@ -44,19 +44,19 @@ class SessionRecord:
     """A named session.
 
     Attributes:
-        kernel_id: Its id, which no other session ever has.
-        name: Its name.
-        created_at: When it was made (ISO 8601, UTC).
-        last_used_at: When it was last used.
-        status: Its current state.
-        tags: Labels that its maker gave it.
-        workspace: The directory that it works in.
-        isolate: How its kernel is isolated; ``none`` without a sandbox.
+        kernel_id: Globally unique id.
+        name: Name.
+        created_at: Creation time (ISO 8601, UTC).
+        last_used_at: Time of last use.
+        status: Current state.
+        tags: Labels from its creator.
+        workspace: Working directory.
+        isolate: Isolation of its kernel; ``none`` without a sandbox.
         kernel_type: The Jupyter kernelspec; ``python3`` for cellblock's own kernel.
-        attempt_count: How many attempts `execute_with_retry` has made in it.
-        branch_of: The id of the session that it was made from; empty unless it is a branch.
-        branch_at: The number of that session's last cell then.
-        connection_file: Empty: there is nothing to connect to by path. KernelBox has this field.
+        attempt_count: Number of attempts of `execute_with_retry` in it.
+        branch_of: Id of the forked session; empty unless it is a branch.
+        branch_at: Number of the forked session's last cell then.
+        connection_file: Empty, because there is no connection file. For compatibility with KernelBox.
     """
 
     kernel_id: str
@@ -75,22 +75,22 @@ class SessionRecord:
 
     @property
     def session_name(self) -> str:
-        """Its name, as KernelBox calls it."""
+        """The name, for compatibility with KernelBox."""
         return self.name
 
     @property
     def age_seconds(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since its creation."""
         return (datetime.now(UTC) - datetime.fromisoformat(self.created_at)).total_seconds()
 
     def check_isolation(self, options: Mapping[str, Any]) -> None:
-        """Check that a session that was there already has the isolation that these options ask for.
+        """Check that an existing session has the isolation in some options.
 
         Args:
-            options: Options of `get_or_create`. The others are only for a session that is made.
+            options: Options of `get_or_create`. The others only apply to a new session.
 
         Raises:
-            InvalidInputError: It has another one.
+            InvalidInputError: The session has another isolation.
         """
         asked = "none" if options.get("sandbox") is False else options.get("isolate")
         if asked is None and options.get("sandbox") and self.isolate == "none":
@@ -102,7 +102,7 @@ class SessionRecord:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain JSON data."""
+        """Return the record as JSON data."""
         return {
             "kernel_id": self.kernel_id,
             "name": self.name,
@@ -122,7 +122,7 @@ class SessionRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:
-        """Return the record that `to_dict` has written. A later version may have written more, which is ignored."""
+        """Return the record from the data of `to_dict`. Fields of later versions are ignored."""
         return cls(**{name: value for name, value in data.items() if name in cls.__dataclass_fields__})
 
 
@@ -132,16 +132,16 @@ KernelRecord = SessionRecord
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRecord(Plain):
-    """One execution in a named session, which can be followed and asked for later by its id.
+    """An execution in a named session, which can be followed and queried later by its id.
 
     Attributes:
-        id: Its id, which no other execution ever has.
-        session: The id of its session.
-        state: How far it is.
-        submitted: When it was submitted, in seconds since the epoch.
-        begun: When it began to run, or None.
-        ended: When it ended, or None.
-        key: The idempotency key that it was submitted with; empty if there was none.
+        id: Globally unique id.
+        session: Id of its session.
+        state: Its progress.
+        submitted: Time of submission, in seconds since the epoch.
+        begun: Start time, or None.
+        ended: End time, or None.
+        key: The idempotency key of its submission; may be empty.
     """
 
     id: str
@@ -155,19 +155,18 @@ class ExecutionRecord(Plain):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionEvent:
-    """Something that happened in an execution.
+    """An event of an execution.
 
     Attributes:
-        seq: Its number in the execution, from 1 on, without gaps.
-        kind: The kind of event, which determines what `data` holds.
-        data: JSON data, in which pictures and their like can be bytes: ``name`` and ``text`` of a ``stream``;
-            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``kind``, ``content`` and
-            ``buffers`` of a ``comm``; ``execution`` (its id) and ``execution_count`` of a ``begun``;
-            ``prompt`` and ``password`` of an ``input``;
-            `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of a ``decided``; ``dropped``, how many events
-            are no longer kept, of a ``gap``;
-            `CodeExecutionResult.to_dict` of a ``result``; ``error``, ``message`` and ``ran`` (``no``, ``yes`` or ``unknown``)
-            of a ``failed``, if cellblock could not do its part. One of these two is the last.
+        seq: Number in the execution, from 1 on, without gaps.
+        kind: The kind of event, which determines `data`.
+        data: JSON data, in which images and similar values can be bytes: ``name`` and ``text`` of a ``stream``;
+            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``kind``, ``content`` and ``buffers`` of a
+            ``comm``; ``execution`` (its id) and ``execution_count`` of a ``begun``; ``prompt`` and ``password`` of an
+            ``input``; `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of a ``decided``; ``dropped``, the
+            number of dropped events, of a ``gap``; `CodeExecutionResult.to_dict` of a ``result``; ``error``, ``message`` and
+            ``ran`` (``no``, ``yes`` or ``unknown``) of a ``failed``, for an error of cellblock itself. A ``result`` or a
+            ``failed`` is the last event.
     """
 
     seq: int
@@ -175,17 +174,17 @@ class ExecutionEvent:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the event as plain JSON data."""
+        """Return the event as JSON data."""
         return {"seq": self.seq, "kind": self.kind, "data": dict(self.data)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ExecutionEvent:
-        """Return the event that `to_dict` has written."""
+        """Create an event from the data of `to_dict`."""
         return cls(data["seq"], data["kind"], data["data"])
 
     @property
     def result(self) -> CodeExecutionResult:
-        """The result, of a ``result``."""
+        """The result, for a ``result`` event."""
         return CodeExecutionResult.from_dict(self.data)
 
 
@@ -193,11 +192,11 @@ def outcome_of(last: ExecutionEvent | None, execution: str) -> CodeExecutionResu
     """Return the result of an execution.
 
     Args:
-        last: Its last event; None if there was none.
+        last: Its last event, if any.
         execution: Its id.
 
     Raises:
-        OutcomeUnknownError: Nobody can say how far it ran.
+        OutcomeUnknownError: It is unknown how far it ran.
         CellblockError: It could not be run.
     """
     if last is not None and last.kind == "result":
@@ -207,21 +206,21 @@ def outcome_of(last: ExecutionEvent | None, execution: str) -> CodeExecutionResu
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval(Plain):
-    """A call that waits for a decision, or a question for an answer, which any client may give that has the right to.
+    """A call that waits for a decision, or a question that waits for an answer. Any authorized client may respond.
 
     Attributes:
-        id: Cannot be guessed, and is valid for one decision.
-        session: The id of the session whose code asks.
-        session_name: Its name.
-        execution: The id of the execution during which it asked; empty if none ran.
-        kind: ``tool``, ``shell``, ``network`` or ``server``; or ``question``, if an MCP server wants a form filled in.
+        id: Unguessable id, valid for one decision.
+        session: Id of the session whose code asks.
+        session_name: Name of the session.
+        execution: Id of the execution during which it asked; empty if none ran.
+        kind: ``tool``, ``shell``, ``network`` or ``server``; or ``question``, for a form of an MCP server.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name; empty for a question.
-        arguments: The arguments, as they will be executed. Of a question, the ``message`` and the ``schema`` of the form.
-        since: When it began to wait, in seconds since the epoch.
-        text: All of it in one line, in which nothing hides.
+        arguments: The exact arguments to execute. For a question, the ``message`` and the ``schema`` of the form.
+        since: Start of the wait, in seconds since the epoch.
+        text: The whole call in one line, without hidden characters.
         changed: How the tool differs from the one that its API was generated for; empty if it does not.
-        state: ``pending``; ``withdrawn`` if the daemon ended while it waited, and its call with it.
+        state: ``pending``, or ``withdrawn`` if the daemon ended while the call waited.
     """
 
     id: str
@@ -240,21 +239,21 @@ class PendingApproval(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Permission(Plain):
-    """A permission for the rest of a session. It can be revoked.
+    """A permission for the rest of a session, which can be revoked.
 
     Attributes:
-        id: Its id.
-        session: The id of the session.
-        session_name: Its name.
-        scope: ``tool``: whatever the arguments; ``call``: with exactly these arguments.
+        id: Id.
+        session: Id of the session.
+        session_name: Name of the session.
+        scope: ``tool`` for any arguments; ``call`` for exactly these arguments.
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
-        text: The call that it was given for, in one line.
-        by: Who has given it, if that is known.
-        since: When, in seconds since the epoch.
-        root: The directory that the server is registered for; empty for all sessions, and for what is not a server.
-        digest: The digest of the server's parameters: another server of the same name is not covered.
+        text: The permitted call, in one line.
+        by: Who permitted it, if known.
+        since: Time in seconds since the epoch.
+        root: The directory for which the server is registered; empty for all sessions, and for kinds other than servers.
+        digest: The digest of the server's parameters, so that another server of the same name is excluded.
     """
 
     id: str

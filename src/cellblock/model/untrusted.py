@@ -1,7 +1,7 @@
-"""Parses JSON of sessions, servers and clients within limits.
+"""Parses untrusted JSON of sessions, servers and clients within limits.
 
-Python's parsers hold the interpreter's lock until they are done, in every thread. So the limits are on what they get: bytes,
-values and nesting. `tests/test_readers.py` lists all other places that parse, and why their input is limited or trusted.
+Python's parsers hold the GIL until they are done. The limits therefore apply to their input: bytes, values and nesting.
+`tests/test_readers.py` lists all other parsers, and why their input is limited or trusted.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _BOM = "\ufeff"
 class JsonCounter:
     """Counts the values of JSON that arrives in pieces, without parsing it.
 
-    It counts commas and opening brackets outside strings, and strings. Long numbers and many escapes count as several values,
-    because they take as long. Bytes that are not JSON get some count, too.
+    It counts strings, and commas and opening brackets outside strings. Long numbers and many escapes count as several values,
+    because they take as long. The count of bytes that are not JSON is arbitrary.
     """
 
     __slots__ = ("_bytes", "_escapes", "_escaping", "_outside", "_quotes")
@@ -52,7 +52,7 @@ class JsonCounter:
         self._escaping = b""
 
     def feed(self, piece: bytes) -> int:
-        """Add the next piece; return the number of values so far."""
+        """Add the next piece. Return the number of values so far."""
         if self._escaping or b"\\" in piece:
             self._escapes += piece.count(b"\\")
             piece = (self._escaping + piece).replace(b"\\\\", b"")
@@ -68,7 +68,7 @@ class JsonCounter:
 
 
 def count_values(data: bytes | str) -> int:
-    """Count the values of JSON as `JsonCounter` does."""
+    """Count the values of JSON, as `JsonCounter` does."""
     return JsonCounter().feed(data.encode("utf-8", "replace") if isinstance(data, str) else data)
 
 
@@ -78,7 +78,7 @@ def has_too_many_values(data: bytes | str) -> bool:
 
 
 def large_json(bundle: Mapping[str, str | bytes]) -> list[str]:
-    """Return the MIME types to leave out of a bundle, so that the JSON in it can be parsed at once."""
+    """Return the MIME types to remove from a bundle, so that its JSON can be parsed at once."""
     found, left = [], MAX_VALUES
     for mime, value in bundle.items():
         if isinstance(value, str) and holds_json(mime, value):
@@ -92,20 +92,20 @@ def large_json(bundle: Mapping[str, str | bytes]) -> list[str]:
 def parse_json(
     data: bytes | str, *, what: str = "JSON", most: int = 0, counted: bool = False, null_for_nan: bool = False
 ) -> Any:
-    """Parse JSON that may be hostile.
+    """Parse untrusted JSON.
 
-    It must be valid by RFC 8259, so UTF-8 and without NaN; and no object may have a key twice: a reader may see the first,
-    and the last counts. Escaped lone surrogates remain in texts: callers choose how to encode them.
+    It must be valid by RFC 8259, in UTF-8 and without NaN. No object may have a key twice, because readers differ in which one
+    counts. Escaped lone surrogates stay in strings: callers choose their encoding.
 
     Args:
         data: The JSON.
         what: Its name in messages, such as ``the body``.
-        most: Maximum bytes, or characters; 0 if the caller has limited them.
-        counted: Whether the caller has counted the values with a `JsonCounter`, as the data came.
+        most: Maximum number of bytes or characters; 0 if the caller has limited them.
+        counted: Whether the caller counted the values with a `JsonCounter` on arrival.
         null_for_nan: Whether NaN and infinities, which Python's encoder writes, become None.
 
     Raises:
-        InvalidInputError: It is not valid, or over a limit, which the message names.
+        InvalidInputError: It is invalid, or exceeds a limit, which the message names.
     """
     if most and len(data) > most:
         raise InvalidInputError(f"{what} has more than {most:,} bytes")

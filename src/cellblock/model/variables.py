@@ -1,4 +1,4 @@
-"""The variables of a session: what they are, and which of them differ between two states."""
+"""Variables of a session, and their differences between two states."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_SURVEY = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Variable(Plain):
-    """One variable of a session.
+    """A variable of a session.
 
     Attributes:
-        name: Its name.
-        type: The name of its type, such as ``pandas.DataFrame``.
-        size: Bytes that its value takes, estimated; None if that cannot be told without running code of the session.
-        shape: The shape of an array or a frame, or the length of a container.
-        preview: A short description. It is made without calling methods that the session's code has defined.
+        name: Name.
+        type: Name of its type, such as ``pandas.DataFrame``.
+        size: Estimated size of its value in bytes; None if that would need code of the session.
+        shape: Shape of an array or a frame, or length of a container.
+        preview: A short description, made without calling methods that the session's code defined.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Variable(Plain):
 
 @dataclass(frozen=True, slots=True)
 class ChangedVariable:
-    """A variable that has another value than before.
+    """A variable with another value than before.
 
     Attributes:
         before: The variable in the earlier state.
@@ -47,12 +47,12 @@ class ChangedVariable:
 
 @dataclass(frozen=True, slots=True)
 class VariableChanges(Plain):
-    """How the variables of a session differ between two states.
+    """Differences between the variables of two states.
 
     Attributes:
-        new: Variables that are only in the later state.
-        changed: Variables with another value, or one that was changed in place.
-        deleted: Variables that are only in the earlier state.
+        new: Variables only in the later state.
+        changed: Variables with another or a modified value.
+        deleted: Variables only in the earlier state.
         unknown: Variables that may have changed: their values cannot be compared, or not in time.
     """
 
@@ -70,9 +70,9 @@ class Survey:
     """All variables of a session in one state.
 
     Attributes:
-        variables: The variables by name.
-        digests: Digests for comparing their values; None for a value that cannot be compared.
-        left_out: How many more variables there are than a survey can list.
+        variables: Variables by name.
+        digests: Digests of their values; None for a value that cannot be compared.
+        left_out: Number of variables above the limit of a survey.
     """
 
     variables: Mapping[str, Variable] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Survey:
 
 
 def diff_variables(before: Survey, after: Survey) -> VariableChanges:
-    """Return how two states differ. Both surveys must have digests."""
+    """Return the differences between two states. Both surveys must have digests."""
     changes = VariableChanges(
         new=[variable for name, variable in after.variables.items() if name not in before.variables],
         deleted=[variable for name, variable in before.variables.items() if name not in after.variables],
@@ -98,10 +98,10 @@ def diff_variables(before: Survey, after: Survey) -> VariableChanges:
 
 
 def read_survey(data: bytes) -> Survey:
-    """Return the survey that a worker has sent.
+    """Parse the survey that a worker sent.
 
     Raises:
-        ProtocolError: It is not one.
+        ProtocolError: It is invalid.
     """
     if len(data) > MAX_SURVEY:
         raise ProtocolError(f"a survey of {len(data):,} bytes is over the limit of {MAX_SURVEY:,}")

@@ -1,9 +1,9 @@
-"""Converts frozen dataclasses to JSON data and back, by the types of their fields.
+"""Converts immutable dataclasses to JSON data and back, by the types of their fields.
 
-Decoding checks every value: a field that is missing, unknown or of the wrong type is a `ProtocolError` that names it. Fields
-can be texts, booleans, integers of 64 bits, `Literal`, ``X | None``, tuples, mappings with texts as keys, `Any` (JSON as it
-is), and such dataclasses again. `Annotated` with `Most` limits them. The members of a union of dataclasses have a ``kind`` and
-plain fields, and travel as lists: the kind, then the fields in order.
+Decoding validates every value: a missing or unknown field, or a wrong type, is a `ProtocolError` that names the field. Fields
+can be strings, booleans, 64-bit integers, `Literal`, ``X | None``, tuples, mappings with string keys, `Any` (JSON), and such
+dataclasses. `Annotated` with `Most` limits them. The members of a union of dataclasses have a ``kind`` and plain fields, and
+are encoded as lists: the kind, then the fields in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_INTEGER = 2**63
 
 
 class Most(NamedTuple):
-    """In `Annotated`: the largest integer of a field (none is negative), its longest text in characters, or its most items."""
+    """The limit of a field, in `Annotated`: maximum integer (none is negative), characters, or number of items."""
 
     value: int
 
@@ -236,7 +236,7 @@ def _kind_decoder(members: list[Any]) -> Convert:
             raise ProtocolError("must be a list that is not empty")
         try:
             return make(*value)
-        except TypeError:  # a value in it is not hashable
+        except TypeError:  # an unhashable value
             raise ProtocolError("must be a list of texts, integers and booleans") from None
 
     return decode

@@ -26,7 +26,7 @@ Commands: TypeAlias = Literal["asked", "forbidden"]
 Keep: TypeAlias = Literal["nothing", "out", "err", "both", "together"]
 """Which output of a program goes to files."""
 
-# -- host → fork server, or an interpreter that makes one kernel ---------------------------------------------------------
+# -- host → fork server, or an interpreter that creates one kernel -------------------------------------------------------
 
 
 @record
@@ -39,7 +39,7 @@ class Hello:
 
 @record
 class Fork:
-    """Make a kernel, with the descriptors that come along."""
+    """Create a kernel, with the attached descriptors."""
 
     op: ClassVar[str] = "fork"
     session: int
@@ -47,7 +47,7 @@ class Fork:
 
 @record
 class Kill:
-    """Kill a kernel's init, and with it everything below."""
+    """Kill a kernel's init, and all its child processes."""
 
     op: ClassVar[str] = "kill"
     session: int
@@ -86,7 +86,7 @@ class Failed:
 
 @record
 class Listener:
-    """A listener to make in the session before any code runs: its port (0: any), and the variable that gets the port."""
+    """A listener to open in the session before any code runs: its port (0: any), and the variable that gets the port."""
 
     port: int
     variable: str
@@ -97,18 +97,18 @@ class Setup:
     """The specification of an init and its worker.
 
     Attributes:
-        env: The whole environment.
+        env: The complete environment.
         cwd: The worker's initial directory, which is the workspace.
-        stay_in: The directory that it returns to after each cell; None: it stays where the code went.
+        stay_in: The directory to return to after each cell; None to keep changes of directory.
         packages: The directory of the session's own packages; relative to srt's directory, if srt runs it.
-        commands: How commands of its cells run; None: without asking.
-        listeners: The listeners to make, by name.
-        mounts: Steps for the file system after those of the plan.
+        commands: How commands of its cells run; None for no approval.
+        listeners: The listeners to open, by name.
+        mounts: Steps for the file system after the plan's.
         plan: The plan of a native sandbox.
         policy: The policy to make a plan from, if the host does not know this interpreter (`Policy.to_dict`).
-        inherit: Variables to take over from the sandbox around this one.
-        restrictions: The restrictions that the worker applies to itself in a sandbox that is not ours.
-        landlock: The version of Landlock for a sandbox made of it, by the policy; `mounts` are what the session has besides.
+        inherit: Variables to take over from the outer sandbox.
+        restrictions: The restrictions that the worker applies to itself in a sandbox of another program.
+        landlock: The version of Landlock for a Landlock sandbox, by the policy; `mounts` are the session's additional paths.
             0: another sandbox.
     """
 
@@ -136,14 +136,14 @@ class Interrupt:
 
 @record
 class KillChildren:
-    """Kill every process below, but not the worker."""
+    """Kill every child process except the worker."""
 
     op: ClassVar[str] = "kill_children"
 
 
 @record
 class Freeze:
-    """Stop the worker and every process below (SIGSTOP). It is sent again until all of them are stopped."""
+    """Stop the worker and all its processes (SIGSTOP). Repeated until all of them are stopped."""
 
     op: ClassVar[str] = "freeze"
 
@@ -157,14 +157,14 @@ class Thaw:
 
 @record
 class Unblock:
-    """Nothing of the session runs: remove its placeholders, and keep it from writing where they were. See `Unblocked`."""
+    """The session is idle: remove its placeholders, and prevent writes where they were. The answer is `Unblocked`."""
 
     op: ClassVar[str] = "unblock"
 
 
 @record
 class Block:
-    """Something is about to run: make the placeholders again. See `Blocked`; `Run`, `Exec` and `Resume` include it."""
+    """Code is about to run: restore the placeholders. The answer is `Blocked`. `Run`, `Exec` and `Resume` include it."""
 
     op: ClassVar[str] = "block"
 
@@ -174,9 +174,9 @@ class Run:
     """Run a program, confined like the worker.
 
     Attributes:
-        number: Counts the programs of this kernel.
+        number: The program's number in this kernel.
         argv: The program and its arguments.
-        cwd: The directory that it runs in.
+        cwd: Its working directory.
         env: Its environment; None: the session's.
         changes: Changes to it; None removes a variable.
         keep: Which output goes to files.
@@ -195,12 +195,12 @@ class Run:
 
 @record
 class Exec:
-    """Run a program with streams of its own, beside the kernel (`cellblock.wire.programs`).
+    """Run a background program with its own streams (`cellblock.wire.programs`).
 
-    Along come the connection to what watches it, a file with its specification, and its standard streams.
+    Attached are the connection to its watcher, a file with its specification, and its standard streams.
 
     Attributes:
-        opened: Whether it has a terminal, or is the helper that works with files: see `cellblock.launch.init.watcher`.
+        opened: Whether it has a terminal, or is the files helper (`cellblock.launch.init.watcher`).
     """
 
     op: ClassVar[str] = "exec"
@@ -209,14 +209,14 @@ class Exec:
 
 @record
 class Stop:
-    """Kill the programs that were run, and all processes started since, except the worker's own children."""
+    """Kill the running programs, and all processes started since, except the worker's own children."""
 
     op: ClassVar[str] = "stop"
 
 
 @record
 class Listen:
-    """Make a listener on the session's own loopback interface."""
+    """Open a listener on the session's own loopback interface."""
 
     op: ClassVar[str] = "listen"
 
@@ -241,7 +241,7 @@ class Connect:
 
 @record
 class HttpServer:
-    """A listener was made, and comes along. ``name``: that of `Setup`; None: `Listen` requested it."""
+    """A listener was opened, and is attached. ``name``: as in `Setup`; None: `Listen` requested it."""
 
     op: ClassVar[str] = "listening"
     port: int
@@ -250,12 +250,12 @@ class HttpServer:
 
 @record
 class Memory:
-    """The session's memory, and what it has too many of.
+    """The session's memory, and its excess of kernel objects.
 
     Attributes:
         bytes: The memory.
-        copies: How much less it would be without copies, at most; measured if it is over the limit.
-        excess: Which objects of the kernel's the session has too many of, in a sentence; empty if there is nothing.
+        copies: Upper limit of the part of copies; measured if the memory exceeds the limit.
+        excess: Which Linux kernel objects the session has too many of, in a sentence; empty if none.
     """
 
     op: ClassVar[str] = "memory"
@@ -275,7 +275,7 @@ class Ran:
 
 @record
 class Refused:
-    """The sandbox, or the processes in it, could not be made; no code has run in it.
+    """The sandbox, or the processes in it, could not be created; no code has run in it.
 
     Attributes:
         error: The system's message.
@@ -298,7 +298,10 @@ class Done:
 
 @record
 class Frozen:
-    """The answer to ``freeze``. ``left``: how many processes still ran at the last look; 0: nothing of the kernel can run."""
+    """The answer to ``freeze``.
+
+    ``left``: the number of processes that still ran at the last check; 0: the kernel cannot run.
+    """
 
     op: ClassVar[str] = "frozen"
     left: int
@@ -309,8 +312,8 @@ class Unblocked:
     """The answer to ``unblock``.
 
     Attributes:
-        done: Whether there are no placeholders now. If not, something of the session runs, or has files open for writing.
-        useful: Whether it can be of use to ask again: a session outside of a project has none.
+        done: Whether there are no placeholders now. If not, code of the session runs, or has files open for writing.
+        useful: Whether another request can be useful: a session outside of a project has no placeholders.
     """
 
     op: ClassVar[str] = "unblocked"
@@ -320,7 +323,7 @@ class Unblocked:
 
 @record
 class Blocked:
-    """The answer to ``block``. ``error``: why nothing of the session may run now; empty: it may."""
+    """The answer to ``block``. ``error``: why no code of the session may run now; empty if it may."""
 
     op: ClassVar[str] = "blocked"
     error: str
@@ -328,7 +331,7 @@ class Blocked:
 
 @record
 class Quiet:
-    """Nothing of a kernel that the host has given up runs or can be noticed any more; the system still frees its memory."""
+    """A kernel that the host has given up cannot run or have any effect; Linux still frees its memory."""
 
     op: ClassVar[str] = "quiet"
 
@@ -341,15 +344,15 @@ class Exited:
     status: int
 
 
-# -- init → worker, and → who made it ------------------------------------------------------------------------------------
+# -- init → worker, and → its parent process -----------------------------------------------------------------------------
 
 
 @record
 class WorkerSetup:
-    """The specification of a worker: see `Setup`.
+    """The specification of a worker. Other fields are as in `Setup`.
 
     Attributes:
-        confinement: Applied before any code runs; None: nothing is.
+        confinement: Applied before any code runs, if given.
         offline: The explanation of failed connections, if the sandbox has no network.
     """
 
@@ -365,7 +368,7 @@ class WorkerSetup:
 
 @record
 class Held:
-    """The creation of names is prevented in the directory that comes along, locked: release it when init has ended."""
+    """The creation of names is prevented in the attached, locked directory: release it when init has ended."""
 
     op: ClassVar[str] = "held"
     names: tuple[str, ...]
@@ -382,7 +385,7 @@ class ServerSetup:
         user: User and group outside.
         base: The steps for the common part of all sandboxes.
         plan: The plan of this sandbox.
-        cwd: The directory that it runs in.
+        cwd: Working directory.
         port: The port of the listener for the proxy; None: there is no network.
         holds: Inherited descriptors of directories, each with the names whose creation is prevented there.
         group: An inherited descriptor of its control group.
@@ -400,7 +403,7 @@ class ServerSetup:
 
 @record
 class Made:
-    """The sandbox was made, and the server is about to start. ``hidden``: arguments that name paths outside the sandbox."""
+    """The sandbox was created, and the server is about to start. ``hidden``: arguments that name paths outside the sandbox."""
 
     op: ClassVar[str] = "made"
     hidden: tuple[str, ...]

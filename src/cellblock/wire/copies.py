@@ -17,16 +17,17 @@ REPLACED = ".cellblock-restore-"
 
 @record
 class Resume:
-    """Make a kernel from a copy, with the descriptors that come along: those of `Fork`.
+    """Create a kernel from a copy, with the attached descriptors, which are those of `Fork`.
 
     Attributes:
-        number: The copy's.
-        env: Variables that change.
+        number: The copy's number.
+        env: Changed variables.
         listeners: Its listeners, by name.
         stay_in: As for `Setup`.
-        seed: The seed of random generators; None: a new one. If they continue, only those without a state use it.
-        same_random_state: Whether they continue from the copy's state.
-        to_inspect: Whether it is only inspected: nothing continues that the code has left running.
+        seed: The seed of random generators; None for a new seed. With `same_random_state`, it seeds only generators without a
+            state.
+        same_random_state: Whether the generators continue from the copy's state.
+        to_inspect: Whether the kernel is only inspected, so that no background code continues.
     """
 
     op: ClassVar[str] = "resume"
@@ -49,10 +50,10 @@ class Drop:
 
 @record
 class Keep:
-    """End all copies but some. For each of these that is not there, the answer is `Gone`.
+    """End all copies but some. The answer for each missing one is `Gone`.
 
     Attributes:
-        numbers: Those that stay. A host that takes over a session knows no others.
+        numbers: The copies to keep. A host that takes over a session knows no others.
     """
 
     op: ClassVar[str] = "keep"
@@ -64,7 +65,7 @@ class Keep:
 
 @record
 class Copied:
-    """A copy exists, and has reported itself. Copies send this to init, with a connection to each."""
+    """A copy exists, and has registered itself. Copies send this to init, with a connection to each."""
 
     op: ClassVar[str] = "copied"
     number: int
@@ -83,7 +84,7 @@ class Gone:
 
 @record
 class Start:
-    """Init → copy: make a kernel, with the channel and the outputs that come along. See `Resume`.
+    """Init → copy: create a kernel, with the attached channel and outputs. Other fields are as in `Resume`.
 
     Attributes:
         kernel: The kernel's number, for `Taken`.
@@ -100,7 +101,7 @@ class Start:
 
 @record
 class Taken:
-    """Copy → init: the kernel that `Start` asked for is the process that sends this."""
+    """Copy → init: the sender is the kernel that `Start` requested."""
 
     op: ClassVar[str] = "taken"
     kernel: int
@@ -108,7 +109,7 @@ class Taken:
 
 @record
 class Untaken:
-    """Copy → init: the kernel that `Start` asked for could not be made."""
+    """Copy → init: the kernel that `Start` requested could not be created."""
 
     op: ClassVar[str] = "untaken"
     kernel: int

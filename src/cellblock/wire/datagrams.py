@@ -20,7 +20,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dum
 
 
 class ControlMessage(Protocol):
-    """A message with a name: a record of `wire.control` or `wire.copies`."""
+    """A named message: a record of `wire.control` or `wire.copies`."""
 
     op: ClassVar[str]
 
@@ -29,11 +29,11 @@ _M = TypeVar("_M", bound=ControlMessage)
 
 
 def encode_control(message: ControlMessage, most: int = MAX_CONTROL) -> bytes:
-    """Return one message as bytes.
+    """Encode one message.
 
     Args:
         message: The message.
-        most: The most bytes; more than one datagram takes for a message that travels in a file.
+        most: Maximum size in bytes; above a datagram's for a message in a file.
 
     Raises:
         ProtocolError: It is too large.
@@ -47,16 +47,16 @@ def encode_control(message: ControlMessage, most: int = MAX_CONTROL) -> bytes:
 
 
 class Incoming(Generic[_M]):
-    """The messages that one end of a connection accepts."""
+    """The accepted messages of one end of a connection."""
 
     def __init__(self, *kinds: type[_M]) -> None:
         self.kinds: dict[str, type[_M]] = {kind.op: kind for kind in kinds}
 
     def decode(self, data: bytes) -> _M:
-        """Return one message.
+        """Decode one message.
 
         Raises:
-            ProtocolError: It is not one of these, or a field is missing, unknown or of the wrong type.
+            ProtocolError: It is not accepted here, or a field is missing, unknown or of the wrong type.
         """
         try:
             fields = json.loads(data)
@@ -72,6 +72,6 @@ class Incoming(Generic[_M]):
         return message
 
     def read(self, data: bytes) -> _M:
-        """Decode a message with plain fields from a trusted sender, without checks: that saves a fresh fork 100 pages."""
+        """Decode a message with plain fields from a trusted sender, without checks, which saves a fresh fork 100 pages."""
         fields = json.loads(data.decode())
         return self.kinds[fields.pop("op")](**fields)

@@ -42,15 +42,15 @@ MAX_NUMBER = 2**31 - 1
 
 
 class Body(NamedTuple):
-    """In `Annotated`: a field that travels in the body of a frame, as bytes.
+    """A mark of a field in the body of a frame, as bytes, in `Annotated`.
 
     Attributes:
-        most: Maximum bytes of it, or of each of its items.
-        items: Maximum items, if it is a tuple or a mapping.
+        most: Maximum size in bytes, of the field or of each of its items.
+        items: Maximum number of items, for a tuple or a mapping.
         strict: Whether text must be UTF-8. Otherwise, characters that UTF-8 cannot encode are escaped, and invalid UTF-8 is
             replaced.
         like: The field with the same number of items.
-        keys: The header field that holds the keys of a mapping.
+        keys: The header field with the keys of a mapping.
     """
 
     most: int = MAX_BODY
@@ -71,10 +71,10 @@ Arguments: TypeAlias = Annotated[tuple[str, ...], Body(items=MAX_ARGUMENTS)]
 
 
 def to_bytes(text: str) -> bytes:
-    """Encode text; characters that UTF-8 cannot encode are escaped."""
+    """Encode text. Characters that UTF-8 cannot encode are escaped."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def to_text(data: bytes) -> str:
-    """Decode text; invalid UTF-8 is replaced."""
+    """Decode text. Invalid UTF-8 is replaced."""
     return data.decode("utf-8", "replace")

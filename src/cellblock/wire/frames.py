@@ -1,6 +1,6 @@
 """Frames: a length prefix, a small JSON header, and raw bytes.
 
-The layout is in docs/wire.md. The parser takes bytes and returns frames; it never reads, blocks or guesses, and raises only
+The layout is in docs/wire.md. The parser takes bytes and returns frames. It never reads, blocks or guesses, and raises only
 `ProtocolError`.
 """
 
@@ -26,19 +26,19 @@ _PREFIX = struct.Struct("!II")
 
 
 class Frame(NamedTuple):
-    """One frame: a header with a ``type``, and the bytes that came with it."""
+    """A frame: a header with a ``type``, and raw bytes."""
 
     header: dict[str, Any]
     body: bytes
 
 
 def encode_frame(header: dict[str, Any], body: bytes = b"", *, max_body: int = MAX_BODY) -> bytes:
-    """Return the bytes of one frame.
+    """Encode one frame.
 
     Args:
-        header: JSON data; must hold a ``type``.
+        header: JSON data with a ``type``.
         body: Raw bytes that follow it.
-        max_body: Its maximum size in bytes.
+        max_body: Maximum size of the body in bytes.
 
     Raises:
         ProtocolError: The other side would not accept it: it is too large, nested too deeply, or not JSON.
@@ -47,11 +47,11 @@ def encode_frame(header: dict[str, Any], body: bytes = b"", *, max_body: int = M
 
 
 def encode_head(header: dict[str, Any], size: int, max_body: int) -> bytes:
-    """Return the bytes of a frame up to its body, for callers that send a large body without copying it.
+    """Encode a frame up to its body, for callers that send a large body without copying it.
 
     Args:
         header: As for `encode_frame`.
-        size: The size of the body in bytes.
+        size: Size of the body in bytes.
         max_body: As for `encode_frame`.
 
     Raises:
@@ -71,9 +71,9 @@ def encode_head(header: dict[str, Any], size: int, max_body: int) -> bytes:
 
 
 class FrameParser:
-    """Parses a stream of bytes into frames.
+    """A parser of a byte stream into frames.
 
-    After a `ProtocolError` the parser cannot be used any more: the stream may be out of step.
+    After a `ProtocolError` the parser is unusable, because the stream may be out of step.
 
     Attributes:
         position: The total bytes of the returned frames.
@@ -82,33 +82,33 @@ class FrameParser:
     __slots__ = ("_max_body", "_pending", "position")
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
-        """Begin.
+        """Start at the beginning of a stream.
 
         Args:
-            max_body: Maximum bytes of the body of a frame.
+            max_body: Maximum size of a frame's body in bytes.
         """
         self._max_body = max_body
         self._pending = bytearray()
         self.position = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Add received bytes; return the frames that are complete now, or raise as `frames`."""
+        """Add received bytes. Return the complete frames, or raise as `frames`."""
         return list(self.frames(data))
 
     def frames(self, data: bytes) -> Iterator[Frame]:
-        """Add received bytes, and yield the frames that are complete now.
+        """Add received bytes, and yield the complete frames.
 
-        Memory is bounded: less than one frame is kept between calls. Frames before an error are yielded before it is raised:
-        the last messages of a worker that then sent garbage count.
+        Memory is bounded: less than one frame is kept between calls. Frames before an error are yielded before it is raised,
+        so that the last messages of a worker before an invalid one count.
 
         Args:
-            data: The bytes, cut anywhere.
+            data: The bytes, split anywhere.
 
         Yields:
             Complete frames, in order.
 
         Raises:
-            ProtocolError: A length is over its limit, or a header is not a JSON object with a type.
+            ProtocolError: A length exceeds its limit, or a header is not a JSON object with a type.
         """
         source: bytes | bytearray
         if self._pending:
@@ -155,7 +155,7 @@ def _parse_header(data: bytes) -> dict[str, Any]:
     try:
         header = _decode(data.decode("utf-8"))
         if b"\\u" in data:
-            _encode(header).encode()  # an escape can make a lone surrogate, which could not be encoded again
+            _encode(header).encode()  # an escape can produce a lone surrogate, which could not be encoded again
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a frame's header is not valid JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("type"), str):

@@ -1,8 +1,8 @@
 """Converts messages to frames (`encode`) and back (`decode`), by the types of their fields.
 
-Fields with a `Body` travel as bytes in the body of the frame, in their order; the header says how long each is. All others are
-JSON in the header. The last fields of a body are left out if they have their defaults. Both sides check the type and the limit
-of every field: messages of a worker are hostile, and a kernel ends if its host refuses one.
+Fields with a `Body` are encoded as bytes in the body of the frame, in order, with their lengths in the header. All others are
+JSON in the header. Trailing body fields with default values are omitted. Both sides check the type and the limit of every
+field: messages of a worker are untrusted, and a kernel ends if its host refuses one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Part(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How a kind of message travels."""
+    """The encoding of a message type."""
 
     kind: type
     names: tuple[str, ...]
@@ -60,7 +60,7 @@ _named: dict[str, _Plan] = {}
 
 
 def encode(message: Message) -> bytes:
-    """Return the frame of a message, as bytes.
+    """Encode a message as a frame.
 
     Raises:
         ProtocolError: The other side would not accept it.
@@ -99,7 +99,7 @@ def encode(message: Message) -> bytes:
 
 
 def _sent(message: Message, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
-    """Return the fields of the body without the last ones that have their defaults."""
+    """Return the fields of the body without trailing defaults."""
     while parts and (default := parts[-1].default) is not _NONE and getattr(message, parts[-1].name) == default:
         parts = parts[:-1]
     return parts
@@ -127,10 +127,10 @@ def _check_total(kind: str, size: int, most: int) -> None:
 
 
 def decode(frame: Frame) -> Message:
-    """Return the message of a frame.
+    """Decode the message of a frame.
 
     Raises:
-        ProtocolError: The type is unknown, or a field is missing, of the wrong type or over its limit.
+        ProtocolError: The type is unknown, or a field is missing, of the wrong type or above its limit.
     """
     header = frame.header
     kind = header["type"]
@@ -185,7 +185,7 @@ def _cut(frame: Frame, most: int) -> list[bytes]:
 
 
 def _count(header: dict[str, Any], part: _Part, values: dict[str, Any], left: int) -> int:
-    """Return how many buffers belong to a field."""
+    """Return the number of buffers of a field."""
     if part.shape is bytes or part.shape is str:
         return 1 if left or part.default is _NONE else 0
     if part.shape is Mapping:
@@ -211,7 +211,7 @@ def _read(kind: str, part: _Part, buffers: list[bytes], header: dict[str, Any]) 
 
 
 def _plan_named(kind: str) -> _Plan | None:
-    """Return the plan of a message type; None if the type is unknown."""
+    """Return the encoding of a message type; None if the type is unknown."""
     for message in (*typing.get_args(ToWorker), *typing.get_args(ToHost)):
         if message.type == kind:
             _named[kind] = _plan(message)
@@ -219,7 +219,7 @@ def _plan_named(kind: str) -> _Plan | None:
 
 
 def _plan(kind: type) -> _Plan:
-    """Make the plan of a message type, when the first message of it is converted."""
+    """Compute the encoding of a message type, on first use."""
     hints = typing.get_type_hints(kind, include_extras=True)
     heads, parts = [], []
     for item in dataclasses.fields(kind):
@@ -233,7 +233,7 @@ def _plan(kind: type) -> _Plan:
     made = tuple(_part(*part, is_last=number == last) for number, part in enumerate(parts))
     names = ("type", *(head.name for head in heads))
     chosen = tuple(head for head in heads if hints[head.name] not in (bool, Number) and not _is_literal(hints[head.name]))
-    get = operator.attrgetter(*names, "type")  # of one name alone, it would not be a tuple
+    get = operator.attrgetter(*names, "type")  # with a single name, it would not be a tuple
     _plans[kind] = plan = _Plan(kind, names, get, (*heads,), chosen, made, getattr(kind, "most", MAX_BODY))
     return plan
 
@@ -261,7 +261,7 @@ def _part(name: str, hint: Any, body: Body, default: Any, *, is_last: bool) -> _
 
 
 def _strictly(name: str, text: str) -> bytes:
-    """Return text that must arrive as it is."""
+    """Encode text that must arrive unchanged."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

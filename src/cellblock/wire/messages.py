@@ -57,7 +57,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class InputReply:
-    """Host → worker: the answer to `InputRequest`; None if there is none."""
+    """Host → worker: the answer to `InputRequest`; None for no answer."""
 
     type: ClassVar[str] = "input_reply"
     number: Number
@@ -101,14 +101,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Host → worker: report the changes of variables since the last time."""
+    """Host → worker: report the changes of variables since the last report."""
 
     type: ClassVar[str] = "changes"
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Host → worker: complete the code at this place. ``cursor`` counts characters."""
+    """Host → worker: complete the code at a cursor, which counts characters."""
 
     type: ClassVar[str] = "complete"
     code: Code
@@ -117,7 +117,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Host → worker: describe the name at this place; ``detail`` 1 adds the source."""
+    """Host → worker: describe the name at a cursor; ``detail`` 1 adds the source."""
 
     type: ClassVar[str] = "inspect"
     code: Code
@@ -127,7 +127,7 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Host → worker: leave a copy of yourself. The answer is `Parked`; the copy reports itself to init."""
+    """Host → worker: create a copy. The answer is `Parked`; the copy registers with init."""
 
     type: ClassVar[str] = "park"
     number: Number
@@ -138,21 +138,21 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Host → worker: report whether the code has left anything running. The answer is `Idling`; a cell can cross it."""
+    """Host → worker: report whether the code left anything running. The answer is `Idling`; a cell can cross it."""
 
     type: ClassVar[str] = "idle"
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Host → worker: continue what the code has left running, after a copy with `Parked.pending`; no effect otherwise."""
+    """Host → worker: resume background code, paused by a copy with `Parked.pending`; no effect otherwise."""
 
     type: ClassVar[str] = "continue"
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Host → worker: run the exit handlers, flush files and leave."""
+    """Host → worker: run the exit handlers, flush files and exit."""
 
     type: ClassVar[str] = "shutdown"
 
@@ -169,7 +169,7 @@ class Ready:
 class Stream:
     """Worker → host: text was written to stdout or stderr.
 
-    ``behind``: the pipes of descriptors 1 and 2 had unread bytes when this was written: they come first.
+    ``behind``: the pipes of descriptors 1 and 2 had unread bytes at the time, which come first.
     """
 
     type: ClassVar[str] = "stream"
@@ -189,9 +189,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Worker → host: a MIME bundle. ``parts`` names the types whose values came ahead, as `Part`.
+    """Worker → host: a MIME bundle. ``parts`` names the types whose values were sent before, as `Part`.
 
-    ``texts`` names the types whose values are text although their names do not say so.
+    ``texts`` names the types whose values are text although their names do not show it.
     """
 
     type: ClassVar[str] = "display"
@@ -214,7 +214,7 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """Worker → host: a message of a widget, or the like, for its counterpart in a Jupyter client."""
+    """Worker → host: a widget message, or the like, for its counterpart in a Jupyter client."""
 
     type: ClassVar[str] = "comm"
     most: ClassVar[int] = MAX_COMM
@@ -247,7 +247,7 @@ class Install:
 class Command:
     """Worker → host: the code asks to run a program, or, if it may not execute programs, asks the host to run it.
 
-    Its text is strict UTF-8: what is shown to the decider is what runs.
+    Its text is strict UTF-8: the decider sees exactly what runs.
     """
 
     type: ClassVar[str] = "command"
@@ -290,7 +290,7 @@ class Changed:
     gone: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES)] = ()
 
     def then(self, later: Changed) -> Changed:
-        """Return the combination of two consecutive reports."""
+        """Combine two consecutive reports."""
         changed = dict(zip((*self.names, *later.names), (*self.types, *later.types), strict=True))
         gone = dict.fromkeys(name for name in (*self.gone, *later.gone) if name not in later.names)
         left = [(name, of) for name, of in changed.items() if name not in gone][:MAX_NAMES]
@@ -309,7 +309,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """Worker → host: the answer to `Inspect`; None if nothing of that name was found."""
+    """Worker → host: the answer to `Inspect`; None for an unknown name."""
 
     type: ClassVar[str] = "inspected"
     text: OptionalText
@@ -317,7 +317,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Worker → host: the answer to `Park`: empty if there is a copy; else the reason why there is none, for a person."""
+    """Worker → host: the answer to `Park`: empty if there is a copy; else the reason why there is none, for people."""
 
     type: ClassVar[str] = "parked"
     refusal: OptionalText = None

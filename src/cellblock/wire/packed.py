@@ -1,11 +1,11 @@
-"""Packs JSON data with bytes and long texts, which are stored unencoded beside the JSON.
+"""Packs JSON data with bytes and long texts, which are stored unencoded next to the JSON.
 
-A result can hold many megabytes of pictures and pages. In JSON, each would be escaped or in base64, which takes a hundred
+A result can contain many megabytes of images and pages. In JSON, each would be escaped or in base64, which takes a hundred
 milliseconds and blocks the process.
 
-The layout: the length of the JSON, as four bytes; the JSON; the extracted values, one after the other. The JSON is a list of
-the data, with null in place of each such value, and of what was taken out: its path, whether it is text, its length, and a
-list of the other paths at which it is, too. The text of a result is at four.
+The layout: the length of the JSON, as four bytes; the JSON; the extracted values, one after another. The JSON is a list of the
+data, with null in place of each extracted value, and of the extracted values: path, whether it is text, length, and a list of
+its other paths. The text of a result is at four.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONG = 16 * 1024
 
 
 class Packed(bytes):
-    """Data that is packed already, in place of the data itself."""
+    """Data that is already packed."""
 
 
 _Taken = tuple[list[str | int], bool, int, list[list[str | int]]]
@@ -38,7 +38,7 @@ def pack(data: Any) -> Packed:
     """Pack JSON data, in which values can also be bytes.
 
     Args:
-        data: Dicts with texts as keys, lists, tuples, texts, numbers, booleans, None and bytes. Lone surrogates become ``?``.
+        data: Dicts with string keys, lists, tuples, strings, numbers, booleans, None and bytes. Lone surrogates become ``?``.
     """
     if isinstance(data, Packed):
         return data
@@ -55,7 +55,7 @@ def encode_item(data: Any) -> bytes:
 
 
 def pack_items(items: Iterable[bytes]) -> Packed:
-    """Pack a list of items that were encoded one by one, because encoding all at once may take long. See `pack`."""
+    """Pack a list of items that were encoded one by one, because encoding all at once may take long."""
     head = b"[[%s],[]]" % b",".join(items)
     return Packed(_LENGTH.pack(len(head)) + head)
 
@@ -64,7 +64,7 @@ def unpack(packed: bytes) -> Any:
     """Unpack data of `pack`.
 
     Raises:
-        ProtocolError: It has not.
+        ProtocolError: The data is invalid.
     """
     try:
         (length,) = _LENGTH.unpack_from(packed)
@@ -84,7 +84,7 @@ def unpack(packed: bytes) -> Any:
 
 
 def plain_json(packed: Packed) -> bytes | None:
-    """Return the unparsed JSON of packed data if nothing is stored beside it; else None."""
+    """Return the unparsed JSON of packed data if it has no extracted values; else None."""
     nothing_beside = int.from_bytes(packed[:4]) == len(packed) - 4
     return packed[5:-4] if nothing_beside and packed.endswith(b",[]]") else None
 

@@ -1,4 +1,4 @@
-"""Messages between the host and what watches a program that runs beside the kernel (docs/wire.md)."""
+"""Messages between the host and the watcher of a background program (docs/wire.md)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Specification:
     """The specification of a program.
 
     Attributes:
-        argv: The program and its arguments; empty for the helper that works with files.
+        argv: The program and its arguments; empty for the files helper.
         cwd: Its directory; None: the workspace.
-        env: Variables to set or to remove (None) in the session's first environment.
+        env: Variables to set or to remove (None) in the session's initial environment.
         terminal: Rows and columns of its terminal; None: it has pipes.
-        stdin: Whether its standard input comes along; otherwise it is empty.
+        stdin: Whether its standard input is attached; otherwise it is empty.
         merged: Whether one pipe takes standard output and standard error.
         log: A file of the session that gets all output instead.
     """
@@ -51,7 +51,7 @@ class Specification:
 
 @record
 class Signal:
-    """Send a signal. The host's end of the connection means SIGKILL to the tree."""
+    """Send a signal. When the host closes the connection, the tree gets SIGKILL."""
 
     op: ClassVar[str] = "signal"
     number: int
@@ -63,7 +63,7 @@ class Signal:
 
 @record
 class Started:
-    """The program runs, with this process id in the session. With a terminal, its other end comes along."""
+    """The program runs, with this process id in the session. The other end of its terminal, if any, is attached."""
 
     op: ClassVar[str] = "started"
     pid: int
@@ -84,7 +84,7 @@ class Ended:
 
     Attributes:
         status: Its wait status.
-        left: Processes that it has started and that go on. When they have ended, too, the connection is closed.
+        left: Its processes that still run. When they have ended too, the connection is closed.
     """
 
     op: ClassVar[str] = "ended"

@@ -1,7 +1,7 @@
 """The order of messages: one transition table for both sides.
 
-A conversation is in one state. Each row of the table lists messages that are allowed in that state, their sender, and the next
-state. Everything else is a `ProtocolError`; the host then kills the worker.
+A conversation is in one state. Each row of the table lists the messages that are allowed in that state, their sender, and the
+next state. Everything else is a `ProtocolError`; the host then kills the worker.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
         },
         State.CLOSED: {(worker, kind): State.CLOSED for kind in _LATE},
     }
-    # An answer can cross an interrupt on its way: then the worker no longer waits for it, and drops it.
+    # An answer can cross an interrupt: then the worker no longer waits for it, and drops it.
     for state in (State.IDLE, State.BUSY):
         table[state].update({(host, kind): state for kind in (*_ANSWERS, "ended")})
     for state, row in table.items():
@@ -98,7 +98,7 @@ TRANSITIONS = _table()
 
 
 class Conversation:
-    """One side's view of one channel: bytes in, messages out, and the state that follows.
+    """One side's view of one channel: bytes in, messages out, and the state.
 
     Attributes:
         state: Its state.
@@ -114,15 +114,15 @@ class Conversation:
 
     @property
     def position(self) -> int:
-        """How many bytes the messages had that were received."""
+        """The total bytes of the received messages."""
         return self._parser.position
 
     def resume(self, state: State, position: int) -> None:
-        """Continue a conversation in its middle, between two messages.
+        """Continue a conversation between two messages.
 
         Args:
             state: Its state.
-            position: How many bytes the messages had that were received.
+            position: The total bytes of the received messages.
         """
         self._parser = FrameParser()
         self._parser.position = position
@@ -132,7 +132,7 @@ class Conversation:
         """Encode a message, and move to the next state.
 
         Raises:
-            ProtocolError: It is not allowed now, or is too large; the state has not changed.
+            ProtocolError: It is not allowed now, or is too large; the state is unchanged.
         """
         following = self._step(self._own, message)
         data = encode(message)
@@ -140,17 +140,17 @@ class Conversation:
         return data
 
     def receive(self, data: bytes) -> list[Message]:
-        """Add received bytes; return the messages that are complete now, or raise as `messages`."""
+        """Add received bytes. Return the complete messages, or raise as `messages`."""
         return list(self.messages(data))
 
     def messages(self, data: bytes) -> Iterator[Message]:
-        """Add received bytes, and yield the messages that are complete now.
+        """Add received bytes, and yield the complete messages.
 
         Yields:
             Messages, in order, including those before an error.
 
         Raises:
-            ProtocolError: The other side broke the protocol. The conversation is over.
+            ProtocolError: The other side violated the protocol. The conversation is over.
         """
         for frame in self._parser.frames(data):
             message = decode(frame)

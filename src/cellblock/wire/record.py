@@ -1,7 +1,7 @@
-"""Frozen dataclasses that are cheap to define, for message types that are rarely instantiated.
+"""Immutable dataclasses that are cheap to define, for message types that are rarely instantiated.
 
-`dataclass` writes and compiles an `__init__`, an `__eq__` and so on for each class. That takes half a millisecond for each, in
-every program and in every zygote. Records share these methods. Instantiating one takes a microsecond, so messages of a cell
+`dataclass` generates and compiles an `__init__`, an `__eq__` and so on for each class. That takes half a millisecond for each,
+in every program and in every zygote. Records share these methods. Instantiating one takes a microsecond, so messages of a cell
 are plain dataclasses.
 """
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[_T]) -> type[_T]:
-    """Make a class a frozen dataclass. `dataclasses.fields` and `replace` and pattern matching work as for any other."""
+    """Make a class a frozen dataclass. `dataclasses.fields`, `replace` and pattern matching work as for any other."""
     for name, method in _METHODS.items():
         setattr(cls, name, method)
     if not cls.__doc__:  # otherwise `dataclass` makes one from the signature, which is not known yet

@@ -30,7 +30,7 @@ class Graft:
 
 @record
 class Tmpfs:
-    """Make a file system in memory of at most ``size`` bytes."""
+    """Create a file system in memory of at most ``size`` bytes."""
 
     kind: ClassVar[str] = "tmpfs"
     target: str
@@ -40,7 +40,7 @@ class Tmpfs:
 
 @record
 class Devpts:
-    """Make a file system of pseudo-terminals."""
+    """Create a file system of pseudo-terminals."""
 
     kind: ClassVar[str] = "devpts"
     target: str
@@ -48,7 +48,7 @@ class Devpts:
 
 @record
 class Proc:
-    """Make a proc file system of the session's own processes."""
+    """Create a proc file system of the session's own processes."""
 
     kind: ClassVar[str] = "proc"
     target: str
@@ -56,7 +56,7 @@ class Proc:
 
 @record
 class Directory:
-    """Make a directory."""
+    """Create a directory."""
 
     kind: ClassVar[str] = "directory"
     target: str
@@ -64,7 +64,7 @@ class Directory:
 
 @record
 class Link:
-    """Make a symbolic link."""
+    """Create a symbolic link."""
 
     kind: ClassVar[str] = "link"
     target: str
@@ -73,7 +73,7 @@ class Link:
 
 @record
 class File:
-    """Make a file with this content."""
+    """Create a file with this content."""
 
     kind: ClassVar[str] = "file"
     target: str
@@ -99,7 +99,7 @@ class Seal:
 
 @record
 class Protect:
-    """Keep a path below the writable directory ``top`` from being changed, moved or replaced."""
+    """Prevent changes, moves and replacement of a path in the writable directory ``top``."""
 
     kind: ClassVar[str] = "protect"
     top: str
@@ -108,7 +108,7 @@ class Protect:
 
 @record
 class Mask:
-    """Hide this path, except what is bound in it.
+    """Hide a path, except what is bound in it.
 
     Links are followed; a link in the writable directory ``top``, only within this directory.
     """
@@ -120,9 +120,9 @@ class Mask:
 
 @record
 class Sysctl:
-    """Change a setting that each namespace has separately since this version of Linux: ``major``, ``minor``.
+    """Change a setting that is per namespace since a version of Linux: ``major``, ``minor``.
 
-    An ``optional`` one does not exist in every kernel.
+    An ``optional`` setting does not exist in every kernel.
     """
 
     kind: ClassVar[str] = "sysctl"
@@ -154,7 +154,7 @@ class Restrictions:
 
 @record
 class Allow:
-    """Allow the use of a path and everything below, in a sandbox made of Landlock; ``optional``: if it exists."""
+    """Allow the use of a path and everything in it, in a Landlock sandbox; ``optional``: if it exists."""
 
     path: str
     access: Literal["read", "write", "device"]
@@ -167,10 +167,10 @@ class Plan:
     """The plan of one session's sandbox.
 
     Attributes:
-        everything: Whether the session sees the host's tree, read-only, instead of a tree of its own.
+        everything: Whether the session sees the host's tree, read-only, instead of its own tree.
         home: The session's home directory.
         steps: The steps for the file system, in order.
-        reserve: Names below each writable directory that must not be created if they do not exist.
+        reserve: Names in each writable directory that must not be created if they do not exist.
         restrictions: Restrictions of the worker and every program in the sandbox.
         weaker_proc: Whether the outer /proc may be shown in the sandbox, read-only, if it cannot have its own.
     """
@@ -191,7 +191,7 @@ class Confinement:
         root: Device and inode of its expected root directory.
         restrictions: Its restrictions.
         programs: Whether it and its children may execute programs.
-        allowed: All allowed parts of the file system, in a sandbox made of Landlock. None: another sandbox.
+        allowed: All allowed parts of the file system, in a Landlock sandbox. None: another sandbox.
         landlock: The version of Landlock for such a sandbox.
     """
 

@@ -1,4 +1,4 @@
-"""The description of a saved session beside its pickles: in the file, and to and from workers."""
+"""The description of a saved session's pickles: in the file, and to and from workers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _T = TypeVar("_T")
 
 @record
 class Group:
-    """Variables that are in one pickle, because their values share objects.
+    """Variables in one pickle, because their values share objects.
 
     Attributes:
         names: The variables; empty if the pickle must not be used.
         size: Its size in bytes. The pickles follow each other.
-        code: Whether functions or classes are in it, which only the same version of Python can read.
+        code: Whether it contains functions or classes, which only the same version of Python can read.
     """
 
     names: tuple[str, ...]
@@ -40,13 +40,13 @@ class Group:
 
 @record
 class State:
-    """The state of a session, beside its pickles.
+    """The state of a session, except its pickles.
 
     Attributes:
         groups: The pickles, in order.
         imports: Variables that are modules, with the modules' names.
         modules: More modules that the code has imported.
-        environment: Environment variables that the code has changed; None for one that it has removed.
+        environment: Environment variables that the code has changed; None for a removed one.
         directory: The working directory.
         count: The number of the last cell.
         python: The version of Python, such as ``3.13``.
@@ -89,9 +89,9 @@ class Manifest:
 
     Attributes:
         format: As `FORMAT`.
-        version: The version of cellblock that has written it.
-        created: When (ISO 8601, UTC).
-        state: The session's.
+        version: The version of cellblock that wrote it.
+        created: Creation time (ISO 8601, UTC).
+        state: The session's state.
     """
 
     format: int
@@ -101,17 +101,17 @@ class Manifest:
 
 
 def write(value: object) -> bytes:
-    """Encode one of these as JSON."""
+    """Encode a description as JSON."""
     convert = encoder(type(value))
     assert convert is not None
     return json.dumps(convert(value), ensure_ascii=True).encode()
 
 
 def read(kind: type[_T], data: bytes) -> _T:
-    """Decode and check one of these.
+    """Decode and validate a description.
 
     Raises:
-        ProtocolError: It is too large, or not one.
+        ProtocolError: It is too large, or invalid.
     """
     if len(data) > MAX_STATE:
         raise ProtocolError(f"{len(data):,} bytes are over the limit of {MAX_STATE:,}")

@@ -1,1 +1,1 @@
-"""The code inside the sandbox: IPython's shell behind a channel. Standard library and IPython only."""
+"""The code in the sandbox: IPython's shell behind a channel. Standard library and IPython only."""

@@ -1,13 +1,13 @@
 """Pickles functions and classes of cells for processes that `multiprocessing` does not fork.
 
 Such a process ("spawn", "forkserver") starts with an empty ``__main__``, where pickle would not find them. A script is
-imported there again; cells cannot be. So they are pickled by value, by cloudpickle, and added to the ``__main__`` of the
+imported there again; cells cannot be. So cloudpickle pickles them by value, and they are added to the ``__main__`` of the
 process:
 
 - All functions share these variables as their globals there, as in a script: an initializer sets what others read.
-- What the process returns is looked up here by name, so that its class is the session's own class.
+- A class in the process's results is looked up here by name, so that it is the session's own class.
 
-A forked process has everything already, without copies of large variables, and pickle refers to names as usual.
+A forked process already has everything, without copies of large variables, and pickle refers to names as usual.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _change(module: Any) -> None:
 
 
 def _reduce(pickler: Any, value: Any) -> Any:
-    """Return how to pickle a value: as usual, unless it was made in a cell, or belongs to something that was."""
+    """Return how to pickle a value: as usual, unless it was created in a cell, or belongs to such a value."""
     ways = vars(pickler)
     if "by_value" not in ways:
         ways["by_value"] = None if _is_needed() else NotImplemented
@@ -64,7 +64,7 @@ def _reduce(pickler: Any, value: Any) -> Any:
 
 
 def _is_needed() -> bool:
-    """Whether the present pickle may be for a process that was not forked."""
+    """Return whether the current pickle may be for a process that was not forked."""
     context, process = sys.modules["multiprocessing.context"], sys.modules["multiprocessing.process"]
     if vars(sys.modules["__main__"]) is not _namespace():
         return False  # %run of a script, which the process imports again
@@ -73,7 +73,7 @@ def _is_needed() -> bool:
     if children := [*process._children]:  # noqa: SLF001  # active_children() waits for them
         return any(getattr(child._popen, "method", "fork") != "fork" for child in children)  # noqa: SLF001
     if process.parent_process() is not None:
-        return False  # a forked child has what its parent has
+        return False  # a forked child has everything of its parent
     multiprocessing = sys.modules["multiprocessing"]
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     return bool(method != "fork")  # a queue is filled before there is a process
@@ -121,22 +121,22 @@ _MAIN_MODULE = _MainModule()
 
 
 def _fill(made: Any, told: tuple[Any, ...]) -> None:
-    """In the process: fill in a function or class, and add the variables that it uses to ``__main__``.
+    """Fill in a function or class in the process, and add its variables to ``__main__``.
 
-    An existing variable stays, unless the session has changed its value since; so the process keeps what its own functions
-    have set. This function is pickled by value too, as cellblock is not available there: it imports what it needs.
+    An existing variable stays, unless the session has changed its value since, so that the process keeps what its own
+    functions have set. This function is pickled by value too, as cellblock is not available there: it imports what it needs.
     """
     import os
     import sys
 
     set_state, state, used, name, sender = told
     main = vars(sys.modules["__main__"])
-    if sender == os.getpid():  # the session reads what it has written: its own classes are used
+    if sender == os.getpid():  # the session reads its own data: its own classes are used
         if name is None or main.get(name) is not made:
             set_state(made, state)
         return
     sent = main.setdefault("__cellblock_sent__", {})
-    if name is None or sent.get((name,)) is not made:  # else a class that has come before, and may have changed here
+    if name is None or sent.get((name,)) is not made:  # otherwise a class sent before, which may have changed here
         sent[name,] = made
         set_state(made, state)
     for variable, (number, value) in used.items():

@@ -1,4 +1,4 @@
-"""The worker's end of the channel: whole frames out, messages in."""
+"""The worker's end of the channel: complete frames out, messages in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RECEIVE = 64 * 1024  # below malloc's threshold for mmap: a larger buffer costs
 class Channel:
     """Sends and receives messages on a blocking socket.
 
-    A send blocks while the host does not read; that backpressure slows down a printing cell.
+    A send blocks while the host does not read. This backpressure slows down a printing cell.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -32,16 +32,15 @@ class Channel:
         self._main = _thread.get_ident()
 
     def renew(self) -> None:
-        """In a copy of a worker: start anew, with the new channel behind the same descriptor."""
+        """Start again in a copy of a worker, with the new channel behind the same descriptor."""
         self._conversation = Conversation(Side.WORKER)
         self._lock = _thread.RLock()
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
         return self._sock.fileno()
 
     def readable(self) -> bool:
-        """Whether a message has arrived, or the host has closed the channel."""
+        """Return whether a message has arrived, or the host has closed the channel."""
         return bool(select.select([self._sock], [], [], 0)[0])
 
     def wait(self) -> None:
@@ -49,14 +48,14 @@ class Channel:
         select.select([self._sock], [], [])
 
     def unread(self) -> bool:
-        """Whether the host has not read yet what was sent."""
+        """Return whether some sent data is unread by the host."""
         try:
             return bool(fcntl.ioctl(self._sock, termios.TIOCOUTQ, _NOTHING) != _NOTHING)
         except OSError:
             return False  # the code has closed it
 
     def send(self, message: Message) -> None:
-        """Send one whole message, whatever signals arrive meanwhile.
+        """Send one complete message, even if signals arrive meanwhile.
 
         Raises:
             ProtocolError: The message is too large or out of turn.
@@ -77,7 +76,7 @@ class Channel:
         """Return the messages that have arrived, or None when the host has closed the channel.
 
         Args:
-            wait: Block until something arrives. Signal handlers run meanwhile, and may raise.
+            wait: Whether to block until something arrives. Signal handlers run meanwhile, and may raise.
         """
         if wait:
             self.wait()
@@ -93,5 +92,5 @@ class Channel:
             GATE.open()
 
     def close(self) -> None:
-        """Close the socket; in a forked child this leaves the parent's end alone."""
+        """Close the socket. In a forked child, the parent's end stays open."""
         self._sock.close()

@@ -39,7 +39,7 @@ _WAYS = (
 
 
 class ProgramForbiddenError(PermissionError, RuntimeError):
-    """Code tried to execute a program itself. A `RuntimeError` as well, because that is what ipybox raises."""
+    """Code tried to execute a program itself. A `RuntimeError` too, for compatibility with ipybox."""
 
 
 class _Asked(NamedTuple):
@@ -69,14 +69,14 @@ class Commands:
             _say_so()
 
     def expect(self, name: str, value: str | None) -> None:
-        """Note a variable that the host has set or taken away: it is not a change by the code, and is not shown as one."""
+        """Record a variable that the host has set or removed, so that it is not shown as a change by the code."""
         if value is None:
             self._first.pop(name, None)
         else:
             self._first[name] = value
 
     def show(self, command: str) -> int:
-        """Run a shell line with the cell's output; return its exit status, negative for a signal."""
+        """Run a shell line with the cell's output. Return its exit status, negative for a signal."""
         line = str.__str__(command)  # exactly `str`: a subclass could return another text each time
         asked = self._ask("shell", line)
         if self.forbidden:
@@ -89,7 +89,7 @@ class Commands:
             raise
 
     def collect(self, command: str) -> tuple[str, int]:
-        """Run a shell line; return its output on both streams, and its exit status."""
+        """Run a shell line. Return its output on both streams, and its exit status."""
         line = str.__str__(command)
         asked = self._ask("shell", line, keep="together")
         if self.forbidden:
@@ -110,7 +110,7 @@ class Commands:
         """Run the script of a ``%%bash`` or ``%%script`` cell.
 
         Args:
-            magics: IPython's, for its parser and its variables.
+            magics: IPython's magics object, for its parser and its variables.
             line: The program, its arguments, and options of the magic.
             cell: The script.
             run: Runs it in this process.
@@ -148,7 +148,7 @@ class Commands:
 def guard_scripts() -> None:
     """Make script cells ask for approval where needed, and leave no thread.
 
-    Call it before the shell is made, which keeps a reference to the method.
+    Call it before the shell is created, which keeps a reference to the method.
     """
     original = ScriptMagics.shebang
 
@@ -167,7 +167,7 @@ def guard_scripts() -> None:
 
 
 def end_scripts(shell: Any) -> str | None:
-    """End the remains of script cells before this process is copied; return why it cannot be copied, if so."""
+    """End the remains of script cells before this process is copied. Return why it cannot be copied, if so."""
     magics = shell.magics_manager.registry.get("ScriptMagics")
     if magics is None or magics.event_loop is None:  # the usual case; writing nothing here avoids copying pages
         return None
@@ -180,7 +180,7 @@ def end_scripts(shell: Any) -> str | None:
 
 
 def _end_loop(magics: Any) -> None:
-    """End the event loop of script cells, and its thread: a copy of the kernel would not have the thread.
+    """End the event loop of script cells, and its thread, which a copy of the kernel would not have.
 
     They stay if they may still be needed: by a background program, or by one that an interrupt did not end.
     """
@@ -198,9 +198,9 @@ def _end_loop(magics: Any) -> None:
 
 
 def _free_readers(names: dict[str, Any]) -> bool:
-    """Detach the variables of ``--out``, ``--err`` and ``--proc`` from the loop; return whether that is possible.
+    """Detach the variables of ``--out``, ``--err`` and ``--proc`` from the loop. Return whether that is possible.
 
-    A reader that has all of a program's output can return it without a loop.
+    A reader with a program's complete output can return it without a loop.
     """
     found = {name: vars(value)["_obj"] for name, value in names.items() if type(value) is _AsyncIOProxy}
     for one in found.values():

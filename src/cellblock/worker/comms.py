@@ -1,8 +1,7 @@
 """Messages between widgets and Jupyter clients, and requests of such clients other than cells.
 
-`Comms` replaces ipykernel's implementation of the package ``comm``. The functions below are called by the host's Jupyter
-front, each in a cell that leaves no trace. All data here is for the session's own clients: code of the session that interferes
-with it can deceive only them.
+`Comms` replaces ipykernel's implementation of the package ``comm``. The host's Jupyter interface calls the functions below in
+silent cells. All data here is for the session's own clients, so code that interferes with it can deceive only them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cellblock.worker.outbox import Outbox
 
 
 class Comms:
-    """Sends messages of widgets while a Jupyter client's cell runs.
+    """Sends widget messages while a Jupyter client's cell runs.
 
     Attributes:
         parent: The id of the Jupyter message that requested the running cell; empty without a Jupyter client.
@@ -33,7 +32,7 @@ class Comms:
         self._outbox = outbox
 
     def attach(self, shell: Any) -> None:
-        """Make all comms of this kernel send through this object, including existing ones."""
+        """Make all comms of this kernel, including existing ones, send through this object."""
         shell.parent_message = lambda: self.parent  # output widgets look there for the message that their output belongs to
         try:
             from comm import DummyComm
@@ -128,7 +127,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _to_json(value: object) -> Any:
-    """Convert a value that a widget sends for JSON: mostly dates and numbers of NumPy."""
+    """Convert a value of a widget for JSON: mostly dates and NumPy numbers."""
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if hasattr(value, "item"):

@@ -14,7 +14,7 @@ from IPython.core.completer import MATCHES_LIMIT, IPCompleter
 
 
 def look_at_few(completer: IPCompleter) -> None:
-    """Make a completer look only at variables that it can return."""
+    """Make a completer examine only variables that it can return."""
     search = completer.global_matches
 
     def global_matches(text: str, **context: Any) -> list[str]:  # IPython 8 passes no context
@@ -31,7 +31,7 @@ def look_at_few(completer: IPCompleter) -> None:
 
 
 def candidates(variables: Mapping[str, Any], text: str) -> list[str]:
-    """Return the variables that IPython may return for a text: no more than its limit, and the first in its order."""
+    """Return the variables that IPython may return for a text: at most its limit, and the first in its order."""
     names = [name for name in [*variables] if isinstance(name, str)]
     found = [name for name in names if name.startswith(text)]
     if text[1:2] == "_":  # `a_b` finds `apples_bought`; any other prefix of an abbreviation is a prefix of the name
@@ -48,7 +48,7 @@ def _abbreviated(name: str) -> str:
 
 
 class _Names(Mapping[str, Any]):
-    """A namespace that yields only some of its variables when iterated over. All can be looked up."""
+    """A namespace whose iteration yields only some of its variables. All can be looked up."""
 
     def __init__(self, variables: Mapping[str, Any], seen: list[str]) -> None:
         self._variables = variables

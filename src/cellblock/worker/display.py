@@ -27,7 +27,7 @@ class Publisher(DisplayPublisher):
     """Implements `display`, `update_display` and `clear_output`.
 
     Attributes:
-        count: How many values it has shown.
+        count: Number of values shown.
     """
 
     outbox: Outbox
@@ -59,7 +59,7 @@ class Publisher(DisplayPublisher):
         send_bundle(self.outbox, kind, data, metadata, identity)
 
     def update_widgets(self) -> None:
-        """Show again, as text, those widgets of this cell that have changed since they were displayed."""
+        """Show again, as text, the widgets of this cell that have changed since they were displayed."""
         while self._widgets:
             identity, data, metadata, before = self._widgets.popleft()
             text = _text_now(data[_VIEW])
@@ -77,14 +77,14 @@ class Hook(DisplayHook):
     outbox: Outbox
 
     def write_output_prompt(self) -> None:
-        """Write no prompt: the result carries its number."""
+        """Do nothing: the result carries its number."""
 
     def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Mapping[str, Any] | None = None) -> None:
         """Send the value's bundle."""
         send_bundle(self.outbox, "execute_result", format_dict, md_dict)
 
     def finish_displayhook(self) -> None:
-        """Write no trailing separator."""
+        """Do nothing: there is no trailing separator."""
         self._is_active = False
 
 
@@ -95,12 +95,12 @@ def send_bundle(
     metadata: Mapping[str, Any] | None,
     display_id: object = None,
 ) -> None:
-    """Send one MIME bundle; values of more than `PIECE` bytes go ahead in parts.
+    """Send one MIME bundle. Values of more than `PIECE` bytes are sent before it in parts.
 
     Args:
         outbox: The outbox.
         kind: ``display_data``, ``update_display_data`` or ``execute_result``.
-        data: Values by MIME type, as IPython's formatters make them.
+        data: Values by MIME type, from IPython's formatters.
         metadata: Metadata by MIME type.
         display_id: The id for later updates.
     """
@@ -153,7 +153,7 @@ def _to_bytes(mime: str, value: Any) -> tuple[bytes, bool]:
 
 
 def _text_now(view: object) -> str | None:
-    """Return the present text of a widget, which changes after it is displayed; None if the widget no longer exists.
+    """Return the current text of a widget, which changes after it is displayed; None if the widget no longer exists.
 
     Args:
         view: The data for pages in its bundle.

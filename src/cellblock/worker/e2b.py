@@ -1,4 +1,4 @@
-"""E2B's extensions of IPython: display of data frames, charts and pictures, and environment variables for one cell.
+"""E2B's extensions of IPython: display of data frames, charts and images, and environment variables for one cell.
 
 Only sessions that are contexts of E2B's clients load it (`fronts.e2b`).
 """
@@ -21,7 +21,7 @@ from cellblock.worker.on_import import on_import
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON data; what JSON does not have becomes a number or a string."""
+    """Convert a value to JSON data. Types that JSON lacks become a number or a string."""
     return json.loads(json.dumps(value, default=_as_text, skipkeys=True))
 
 
@@ -39,7 +39,7 @@ class DataFormatter(BaseFormatter):
     _return_type = (dict, str)
 
     def __call__(self, obj: Any) -> Any:
-        """See IPython. pandas is not loaded for this: without it, there are no data frames."""
+        """Implement IPython's formatter. pandas is not loaded for this: without it, there are no data frames."""
         pandas = sys.modules.get("pandas")
         if pandas is None or not isinstance(obj, pandas.DataFrame):
             return super().__call__(obj)
@@ -47,21 +47,20 @@ class DataFormatter(BaseFormatter):
 
 
 class ChartFormatter(BaseFormatter):
-    """Shows a figure of matplotlib as the data in it, if the session's interpreter has e2b-charts."""
+    """Shows a figure of matplotlib as its data, if the session's interpreter has e2b-charts."""
 
     format_type = Unicode("e2b/chart")
     print_method = ObjectName("_repr_e2b_chart_")
     _return_type = (dict, str)
 
     def __call__(self, obj: Any) -> Any:
-        """See IPython."""
         figures = sys.modules.get("matplotlib.figure")
         if figures is None or not isinstance(obj, figures.Figure):
             return super().__call__(obj)
         try:
             chart = importlib.import_module("e2b_charts").chart_figure_to_dict(obj)
         except Exception:
-            return None  # it is not installed, or does not know such a chart: there is a picture of it
+            return None  # it is not installed, or does not know such a chart: there is an image of it
         return plain(chart)
 
 
@@ -69,7 +68,6 @@ class DictFormatter(JSONFormatter):
     """Shows dicts and lists as JSON, too."""
 
     def __call__(self, obj: Any) -> Any:
-        """See IPython."""
         if type(obj) not in (dict, list):
             return super().__call__(obj)
         try:
@@ -79,48 +77,48 @@ class DictFormatter(JSONFormatter):
 
 
 class Surroundings:
-    """The environment of a cell: the directory in which the last one ended, and environment variables for it alone.
+    """The environment of a cell: the final directory of the last cell, and environment variables for this cell only.
 
     Attributes:
-        directory: Where the last cell was at its end, and the next one begins.
-        armed: The name of the cell that variables are for, the digest of its code, and their values; None if there is none.
+        directory: The final directory of the last cell, where the next one begins.
+        armed: The name of the cell that variables are for, the digest of its code, and their values, if any.
         before: The values to restore when the cell has ended; None for a variable that was not set.
     """
 
     def __init__(self) -> None:
-        """Begin in the session's own directory, to which it returns after each cell."""
+        """Start in the session's own directory, to which it returns after each cell."""
         self.directory = self._own = os.getcwd()
         self.armed: tuple[str, str, dict[str, str]] | None = None
         self.before: dict[str, str | None] = {}
         self._inside = False
 
     def enter(self, directory: str) -> None:
-        """Begin the next cell in a directory, if it can be entered."""
+        """Start the next cell in a directory, if it can be entered."""
         try:
             os.chdir(directory)
             os.chdir(self._own)
         except OSError:
             return
         self.directory = directory
-        os.environ["PWD"] = directory  # by which shells know it by this name, if it is a link
+        os.environ["PWD"] = directory  # by which shells know its name, if it is a link
 
     def arm(self, name: str, digest: str, values: dict[str, str]) -> None:
         """Set variables when a cell begins.
 
         Args:
             name: A name for the cell, for `disarm`.
-            digest: The SHA-256 of its code: a cell that comes between is not meant.
+            digest: The SHA-256 of its code, to exclude cells in between.
             values: The variables.
         """
         self.armed = (name, digest, values)
 
     def disarm(self, name: str) -> None:
-        """Set no variables for a cell, which will not come."""
+        """Set no variables for a cell that will not run."""
         if self.armed is not None and self.armed[0] == name:
             self.armed = None
 
     def begin(self, info: Any) -> None:
-        """Prepare a cell: see IPython's event ``pre_run_cell``."""
+        """Prepare a cell, for IPython's event ``pre_run_cell``."""
         self._inside = True
         try:
             os.chdir(self.directory)
@@ -136,7 +134,7 @@ class Surroundings:
         os.environ.update(values)
 
     def end(self) -> None:
-        """Put back what was there before: see IPython's event ``post_execute``, which comes without a beginning, too."""
+        """Restore the environment, for IPython's event ``post_execute``, which can occur without a beginning."""
         if not self._inside:
             return
         self._inside = False
@@ -150,11 +148,11 @@ class Surroundings:
             self.directory = os.getcwd()
             os.chdir(self._own)
         except OSError:
-            return  # the code has removed the directory in which it was
+            return  # the code removed its directory
 
 
 def _show_pictures(module: Any) -> None:
-    """Display PIL's pictures when they are saved under a name, or shown: there is no screen."""
+    """Display PIL's images when they are saved under a name, or shown: there is no screen."""
     picture, save = module.Image, module.Image.save
 
     def saving(self: Any, fp: Any, *args: Any, **options: Any) -> None:
@@ -171,9 +169,9 @@ def prepare(home: str, cwd: str) -> None:
 
     Args:
         home: The home directory.
-        cwd: The directory to work in. If it cannot be entered, the kernel stays where it is.
+        cwd: The working directory. If it cannot be entered, the directory is unchanged.
     """
-    # Caches and settings of programs do not belong among the files of the workspace.
+    # Caches and settings of programs do not belong in the workspace.
     for name, place in (("XDG_CACHE_HOME", "cache"), ("XDG_CONFIG_HOME", "config")):
         os.environ.setdefault(name, os.path.expanduser(f"~/.{place}"))
     shell: Any = get_ipython()

@@ -1,4 +1,4 @@
-"""Runs one cell whose code comes in pieces, each of them whole statements, while a model still writes the rest."""
+"""Runs one cell from pieces of complete statements, while a model is still writing the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from IPython.core.getipython import get_ipython
 
 
 async def run() -> None:
-    """Run the pieces that the host sends, as one cell: its number, its output, its value, its history."""
+    """Run the pieces from the host as one cell: its number, its output, its value, its history."""
     shell: Any = get_ipython()
     lines, text, failed = 0, "", False
     while True:

@@ -1,9 +1,9 @@
 """Keeps exceptions from signal handlers out of code that must not be interrupted.
 
-A handler may raise: KeyboardInterrupt, or a TimeoutError for SIGALRM. The exception is meant for the user's code; in the
+A handler may raise: KeyboardInterrupt, or a TimeoutError for SIGALRM. The exception is meant for the user's code. In the
 middle of a frame, of the event loop or of the end of a cell it would put the kernel out of sync with its host. Blocking the
 signals does not prevent it: another thread, perhaps one of OpenBLAS, then takes the signal, and the main thread runs the
-handler anyway; and a pending handler runs even after the signals were blocked. So every handler is wrapped:
+handler anyway. And a pending handler runs even after the signals were blocked. So every handler is wrapped:
 
 - While the gate is shut, it waits. To shut it, write ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its
   ``finally:``. There must be no call in between: Python runs handlers only near calls. Main thread only.
@@ -30,10 +30,10 @@ _MACHINERY = (os.path.dirname(asyncio.__file__) + os.sep, selectors.__file__, _H
 
 
 class Gate:
-    """Shut while `shut` is not zero.
+    """A gate that delays signal handlers while `shut` is not zero.
 
     Attributes:
-        shut: How many blocks of code keep it shut.
+        shut: Number of code blocks that keep it shut.
         stray: Takes an exception from a handler that ran while no user code was running.
     """
 
@@ -45,7 +45,7 @@ class Gate:
         self._late: list[int] = []
 
     def open(self) -> None:
-        """Undo one ``shut += 1``; delayed handlers run now, and may raise."""
+        """Revert one ``shut += 1``. Delayed handlers run now, and may raise."""
         self.shut -= 1
         while self._late and not self.shut:
             signal.raise_signal(self._late.pop(0))  # if it raises, the others run the next time the gate is opened
@@ -60,7 +60,7 @@ class Gate:
         self._late = []
 
     def reset(self) -> None:
-        """In a child that was forked while the gate was shut: open it."""
+        """Open the gate in a child that was forked while it was shut."""
         self.shut = 0
         self._late = []
 
@@ -100,7 +100,7 @@ class _Gated:
 
 
 def _in_machinery(frame: FrameType | None) -> bool:
-    """Whether only code of the loop and the worker is on the stack, up to `Worker.run`."""
+    """Return whether only code of the loop and the worker is on the stack, up to `Worker.run`."""
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_MACHINERY) or code.co_qualname == "Shell.run":

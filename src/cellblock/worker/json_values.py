@@ -1,6 +1,6 @@
 """Converts JSON-like data of libraries to valid JSON.
 
-NumPy's numbers, sets, generators and NaN occur in it, and are not valid. The result matches that of Jupyter's kernels, so
+It may contain NumPy numbers, sets, generators and NaN, which are invalid. The result matches that of Jupyter's kernels, so
 that JavaScript can read it.
 """
 
@@ -17,7 +17,7 @@ _DEEPEST = 200
 
 
 def encode_json(value: object) -> bytes:
-    """Return a value as JSON, in UTF-8."""
+    """Encode a value as JSON in UTF-8."""
     try:
         return json.dumps(value, allow_nan=False).encode()  # usually it is JSON already
     except (TypeError, ValueError, RecursionError):
@@ -25,7 +25,7 @@ def encode_json(value: object) -> bytes:
 
 
 def plain_json(value: object, depth: int = 0) -> Any:
-    """Return a value as plain JSON data: dicts, lists, text, numbers, true, false and null."""
+    """Convert a value to plain JSON data: dicts, lists, strings, numbers, true, false and null."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -40,7 +40,7 @@ def plain_json(value: object, depth: int = 0) -> Any:
         return {_key(name): plain_json(item, depth + 1) for name, item in value.items()}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return binascii.b2a_base64(bytes(value), newline=False).decode()
-    for method in ("tolist", "isoformat"):  # of NumPy's numbers and arrays, and of dates
+    for method in ("tolist", "isoformat"):  # of NumPy numbers and arrays, and of dates
         if callable(convert := getattr(value, method, None)) and not isinstance(value, type):
             return plain_json(convert(), depth + 1)
     if isinstance(value, Iterable):
@@ -49,7 +49,7 @@ def plain_json(value: object, depth: int = 0) -> Any:
 
 
 def _key(name: object) -> str:
-    """Return a key for a JSON object, which allows only text."""
+    """Return a key for a JSON object, which must be a string."""
     if isinstance(name, str):
         return str(name)
     if name is None or isinstance(name, (bool, int, float)):

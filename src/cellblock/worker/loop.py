@@ -17,18 +17,17 @@ from cellblock.worker.replaced import replace
 
 
 class _Selector(selectors.PollSelector):
-    """Notes whether there was an event on another descriptor than one.
+    """A selector that records events on descriptors other than one.
 
     Attributes:
-        own: This one.
-        woken: Whether there was.
+        own: That descriptor.
+        woken: Whether there was an event.
     """
 
     own = -1
     woken = False
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """See `selectors.PollSelector`."""
         events = super().select(timeout)
         for key, _ in events:
             if key.fd != self.own:
@@ -37,14 +36,14 @@ class _Selector(selectors.PollSelector):
 
 
 class Standstill:
-    """Tells whether a loop of `new_loop` has run no callback of the session's code since this was made."""
+    """A detector of callbacks of the session's code in a loop of `new_loop` since its creation."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, own: int) -> None:
-        """Begin.
+        """Start to detect.
 
         Args:
             loop: The loop.
-            own: The descriptor of the caller's channel: events on it do not count.
+            own: The descriptor of the caller's channel, whose events do not count.
         """
         private: Any = loop  # no public way to any of these
         self._loop, self._selector = private, private._selector  # noqa: SLF001
@@ -53,18 +52,18 @@ class Standstill:
         self._selector.own, self._selector.woken = own, False
 
     def lasts(self) -> bool:
-        """Whether none has run. To be called in a callback of the loop, while no other one is ready."""
+        """Return whether none has run. Call it in a callback of the loop, while no other one is ready."""
         if self._ready or self._loop._ready or self._selector.woken:  # noqa: SLF001
             return False
         return self._timers.keys() == self._scheduled().keys()
 
     def _scheduled(self) -> dict[int, object]:
-        """Return the timers by their ids, which stay theirs while they are referred to."""
+        """Return the timers by their ids, which are unique while they are referenced."""
         return {id(timer): timer for timer in self._loop._scheduled if not timer.cancelled()}  # noqa: SLF001
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Make the loop that cells run in and set it as the current one.
+    """Create the loop that cells run in and set it as the current one.
 
     It waits with poll(2): an epoll object would be shared with a fork of this process, and wake the wrong one.
     """
@@ -74,7 +73,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def renew(loop: asyncio.AbstractEventLoop) -> None:
-    """In a copy of this process, in a callback of the loop: continue the loop, sharing nothing with the original's.
+    """Continue the loop in a copy of this process, in a callback of the loop, without sharing anything with the original.
 
     For asyncio, a fork has no running and no current loop, as a safeguard.
     """
@@ -86,7 +85,7 @@ def renew(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
-    """In a copy of this process: replace the sockets that wake up a loop from other threads, keeping their descriptors.
+    """Replace the sockets that wake up a loop from other threads, in a copy of this process, keeping their descriptors.
 
     With a shared pair, one process would take wakeups for the other.
     """
@@ -98,7 +97,7 @@ def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def has_work(loop: asyncio.AbstractEventLoop, own: int) -> bool:
-    """Whether the loop has callbacks or timers to run before anything else happens, or descriptors to wait for.
+    """Return whether the loop has callbacks or timers to run before anything else happens, or descriptors to wait for.
 
     A task that waits for something else, such as another task, continues by a callback.
 
@@ -117,11 +116,11 @@ _dropped: list[object] = []
 
 
 def drop_work(loop: asyncio.AbstractEventLoop, own: int) -> None:
-    """In a callback of a loop of `new_loop`: let nothing else run that the loop has to run, or waits for.
+    """Drop all other work of a loop of `new_loop`, in a callback of it.
 
     Args:
         loop: The loop.
-        own: A descriptor for which it still waits, beside wakeups from other threads.
+        own: A descriptor for which it still waits, in addition to wakeups from other threads.
     """
     private: Any = loop
     stays = {own, private._ssock.fileno()}  # noqa: SLF001  # as in `has_work`
@@ -141,9 +140,9 @@ def drop_work(loop: asyncio.AbstractEventLoop, own: int) -> None:
 class Interrupter:
     """Turns SIGINT into a KeyboardInterrupt of the running cell, wherever the cell is.
 
-    Three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because raising in
-    the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore it. A second
-    signal for the same cell raises in any case: another task may keep the loop from getting that far.
+    There are three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because
+    raising in the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore
+    it. A second signal for the same cell always raises, because another task may keep the loop from getting that far.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

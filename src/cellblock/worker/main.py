@@ -72,11 +72,11 @@ _TRACE = "TRACEPARENT"
 
 
 class StartedAnew(Protocol):
-    """The specification of a kernel that is made from a copy."""
+    """The specification of a kernel that is created from a copy."""
 
     @property
     def stay_in(self) -> str | None:
-        """The directory that it returns to after each cell, or None to stay where the code goes."""
+        """The directory to return to after each cell; None to keep changes of directory."""
 
     @property
     def to_inspect(self) -> bool:
@@ -87,22 +87,22 @@ class Worker:
     """One kernel's end of one channel.
 
     Attributes:
-        stay_in: The directory to return to after each cell, or None to stay where the code went.
+        stay_in: The directory to return to after each cell; None to keep changes of directory.
         context: The context variables of the session. All cells run in this context, so that settings of one cell hold in
             later ones: the precision of `decimal`, the print options of NumPy.
         offline: Whether the session has no network, so that failed connections say so.
         commands: Whether commands need the host's approval; ``forbidden``: the host also runs them, because this process may
             not.
-        fork_copy: Makes a numbered copy of this process; is told whether the next cell is expected soon. Returns None here,
-            and a specification in each kernel made from it.
+        fork_copy: Creates a numbered copy of this process, given whether the next cell is expected soon. Returns None here,
+            and a specification in each kernel created from it.
     """
 
     def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
         """Attach a shell to a channel.
 
         Args:
-            shell: Made by `shell.create`, before the fork.
-            outbox: The one the shell was made with.
+            shell: From `shell.create`, before the fork.
+            outbox: The shell's outbox.
             sock: The worker's end of the channel.
         """
         self._shell = shell
@@ -132,7 +132,7 @@ class Worker:
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
     def touch_pages(self) -> None:
-        """Run an empty cell that leaves no trace, while nothing waits.
+        """Run an empty silent cell, while nothing waits.
 
         A fork shares its parent's memory until it writes to it. A first cell writes to some 500 pages, and copying them takes
         longer than running it.
@@ -143,7 +143,7 @@ class Worker:
         self._shell.last_execution_result = None
 
     def run(self) -> None:
-        """Serve the channel until the host says `Shutdown` or closes it."""
+        """Serve the channel until the host sends `Shutdown` or closes it."""
         self._outbox.attach(self._channel)
         replace_streams(self._outbox)
         GATE.install(self._on_stray)
@@ -156,7 +156,7 @@ class Worker:
         self._shell.environment = dict(os.environ)  # the session's initial environment
         if self.stay_in is not None:
             os.chdir(self.stay_in)
-        self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
+        self._shell.note_directory(Path.cwd(), first=True)  # the shell was created elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
         if self.offline is not None:
@@ -200,7 +200,7 @@ class Worker:
             GATE.open()
 
     def close(self) -> None:
-        """Undo `run` and the constructor, if the process continues: after warming up."""
+        """Revert `run` and the constructor, if the process continues: after warming up."""
         self._outbox.detach()
         restore_streams()
         self.loop.remove_reader(self._channel.fileno())
@@ -311,7 +311,7 @@ class Worker:
             self._set_trace(traceparent)
 
     def _leave_trace(self, traceparent: str) -> None:
-        """Put back what was there before: a trace is not part of the session's state. What the code has set itself stays."""
+        """Restore the previous trace, which is not part of the session's state. The code's own changes are kept."""
         with contextlib.suppress(BaseException):
             ours = os.environ.get(_TRACE) == traceparent
             self._set_trace(self._trace_before, only_expect=not ours)
@@ -327,7 +327,7 @@ class Worker:
             os.environ[_TRACE] = value
 
     def _note_parent(self, parent: str) -> None:
-        """Record the Jupyter message that requested this cell; the first one makes widgets send their messages."""
+        """Record the Jupyter message that requested this cell. The first one enables widget messages."""
         if self._comms is None:
             self._comms = Comms(self._outbox)
             self._comms.attach(self._shell)
@@ -356,11 +356,11 @@ class Worker:
             GATE.open()
 
     def _has_work(self) -> bool:
-        """Whether the code has left anything in the loop, or timers. The handler of one that runs out waits at the gate."""
+        """Return whether the code left anything in the loop, or timers. The handler of an expired timer waits at the gate."""
         return has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for
 
     def _park(self, request: Park) -> None:
-        """Leave a copy of this process, and answer; or continue as a kernel that was made from the copy."""
+        """Create a copy of this process, and answer; or continue as a kernel created from the copy."""
         soon = time.monotonic() - self._idle_since < _SOON
         GATE.shut += 1
         try:
@@ -387,7 +387,7 @@ class Worker:
             GATE.open()
 
     def _prepare_copy(self) -> tuple[str | None, bool]:
-        """Return why no copy can be made, or None; and whether the code has left anything that goes on between cells."""
+        """Return why no copy can be created, or None, and whether the code left anything that runs between cells."""
         if self.fork_copy is None:
             return "this system cannot copy a running kernel", False
         self._outbox.settle()
@@ -415,7 +415,7 @@ class Worker:
             self._outbox.parking = False
 
     def _begin_anew(self, anew: StartedAnew) -> None:
-        """In a kernel made from a copy: continue where the original was, with its own channel."""
+        """Continue where the original was, in a kernel created from a copy, with its own channel."""
         self._outbox.parking = True  # until the host expects output: hooks may print, also while this repairs them
         self._channel.renew()
         renew(self.loop)
@@ -461,10 +461,10 @@ class Worker:
             self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")
 
     def _enter_own_directory(self) -> bool:
-        """Enter the directory to stay in, if there is one; return whether the code was elsewhere."""
+        """Enter the directory to return to, if there is one. Return whether the code was elsewhere."""
         if self.stay_in is None:
             return False
-        with contextlib.suppress(OSError):  # the code removed the directory it was in
+        with contextlib.suppress(OSError):  # the code removed its directory
             if os.getcwd() == self.stay_in:
                 return False
         os.chdir(self.stay_in)

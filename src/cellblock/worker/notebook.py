@@ -67,7 +67,7 @@ class NotebookShell(InteractiveShell):
             )
 
     def set_next_input(self, text: str, replace: bool = False) -> None:
-        """Print the text that ``%load`` and ``%recall`` propose for the next cell: cells cannot be edited here."""
+        """Print the text that ``%load`` and ``%recall`` propose for the next cell, because cells cannot be edited here."""
         print(text)  # noqa: T201
 
     def init_history(self) -> None:
@@ -80,7 +80,7 @@ class NotebookShell(InteractiveShell):
         return _Exit(self)
 
     def init_user_ns(self) -> None:
-        """Give the user's `__main__` the attributes of a module: multiprocessing needs them. Also called by `%reset`."""
+        """Give the user's `__main__` the attributes of a module, which multiprocessing needs. Also called by `%reset`."""
         super().init_user_ns()
         self.user_ns.setdefault("__doc__", "Automatically created module for IPython interactive environment")
         for name in ("__package__", "__loader__", "__spec__"):
@@ -96,10 +96,10 @@ class NotebookShell(InteractiveShell):
         return None if sys._getframe(1).f_globals.get("__name__") in _TEXT_IS_BETTER else self  # noqa: SLF001
 
     def enable_gui(self, gui: str | None = None) -> None:
-        """Start no event loop of a window system: there are no windows."""
+        """Do nothing: there are no windows."""
 
     def enable_matplotlib(self, gui: str | None = None) -> tuple[Any, Any]:
-        """Choose a backend of matplotlib. Those that would open a window draw into the cell's output instead."""
+        """Choose a backend of matplotlib. Backends with windows draw into the cell's output instead."""
         chosen: tuple[Any, Any] = super().enable_matplotlib("inline" if gui is None or _WINDOW.fullmatch(gui) else gui)
         return chosen
 
@@ -116,9 +116,9 @@ class NotebookShell(InteractiveShell):
 
 
 class _Exit(ExitAutocall):
-    """`exit` and `quit`: end the cell, not the kernel. They take a status or a message, as `sys.exit` does.
+    """End the cell, not the kernel (`exit`, `quit`). Takes a status or a message, like `sys.exit`.
 
-    Jupyter's argument `keep_kernel` changes nothing.
+    Jupyter's argument `keep_kernel` has no effect.
     """
 
     def __call__(self, code: object = None, *, keep_kernel: bool = True) -> None:
@@ -133,7 +133,7 @@ class _History(HistoryManager):
 
 @magics_class
 class _Magics(Magics):
-    """Magics of Jupyter's kernel that notebooks contain; here they do nothing."""
+    """Magics of Jupyter's kernel that notebooks contain, without effect here."""
 
     @line_magic
     def autosave(self, _line: str) -> None:
@@ -141,7 +141,7 @@ class _Magics(Magics):
 
     @line_cell_magic
     def edit(self, _line: str, _cell: str | None = None) -> None:
-        """Explain what to do without an editor."""
+        """Explain the alternative to an editor."""
         raise UsageError(
             "%edit needs an editor, which is not here: write the file with %%writefile NAME, and run it with %run NAME"
         )
@@ -167,10 +167,10 @@ class Kernel:
 
     @property
     def comm_manager(self) -> Any:
-        """The manager that routes messages of widgets.
+        """The manager that routes widget messages.
 
         Raises:
-            ModuleNotFoundError: The package ``comm`` is not installed: then there are no widgets either.
+            ModuleNotFoundError: The package ``comm`` is not installed, so there are no widgets either.
         """
         from comm import get_comm_manager
 

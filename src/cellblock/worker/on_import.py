@@ -24,14 +24,14 @@ def on_import(name: str, change: Callable[[Any], None]) -> None:
 
 
 class _Finder:
-    """Waits for the module to be imported."""
+    """A finder that waits for the import of the module."""
 
     def __init__(self, name: str, change: Callable[[Any], None]) -> None:
         self._name = name
         self._change = change
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        """Find nothing but this module, once."""
+        """Find only this module, once."""
         if name != self._name:
             return None
         if self in sys.meta_path:

@@ -50,7 +50,7 @@ class _Value:
 
 
 class OtherKernel:
-    """A kernel of another language, and the connection to it."""
+    """A kernel of another language, with its connection."""
 
     def __init__(self, name: str) -> None:
         """Start the kernel.
@@ -59,7 +59,7 @@ class OtherKernel:
             name: The name of its kernelspec.
 
         Raises:
-            OtherKernelError: There is no such kernelspec, or it does not start.
+            OtherKernelError: The kernelspec does not exist, or the kernel does not start.
         """
         self.name = name
         spec = _spec(name)
@@ -113,7 +113,7 @@ class OtherKernel:
         return self._process.poll() is None
 
     def _wait_until_ready(self) -> None:
-        """Wait until it answers, and until its output arrives, which takes a moment longer."""
+        """Wait until it answers, and until its output arrives, slightly later."""
         deadline = time.monotonic() + _START
         while time.monotonic() < deadline:
             asked = self._send("shell", "kernel_info_request", {})
@@ -163,7 +163,7 @@ class OtherKernel:
             raise
 
     def interrupt(self) -> None:
-        """Ask it to stop what it runs."""
+        """Ask it to stop the running cell."""
         if self._by_message:
             self._send("control", "interrupt_request", {})
         else:
@@ -278,7 +278,7 @@ def run(name: str, code: str) -> object:
     try:
         return _run(name, code)
     except KeyboardInterrupt as error:
-        # How this process waits for the other one is of no use to the code's author.
+        # The frames of this process's wait are useless to the code's author.
         vars(error)["_render_traceback_"] = lambda: ["KeyboardInterrupt: "]
         raise
 

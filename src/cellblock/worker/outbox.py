@@ -1,8 +1,8 @@
 """Sends the output of a kernel, in order: text as frames, displays and answers.
 
-A single line is sent at once. In a burst, lines are collected for up to 10 ms, because a frame for each of a million lines
-would cost more than the lines. A small thread then sends the rest, and ends after the burst, so that an idle kernel has one
-thread and can be forked.
+A single line is sent at once. In a burst, lines are collected for up to 10 ms: a frame for each of a million lines would cost
+more than the lines. A small thread then sends the rest, and ends after the burst, so that an idle kernel has one thread and
+can be forked.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Outbox:
         self.forked = False
 
     def detach(self) -> None:
-        """Send everything that is pending, then stop sending."""
+        """Send all pending data, then stop sending."""
         self.settle()
         self.forked, self._channel = True, None
 
     def writer(self, name: StreamName) -> Callable[[str], int]:
         """Return the `write` of a stream: it takes text, and returns the text's length.
 
-        In a burst, its few lines are all of the Python code that a `print` runs, twice; so it is a function, not a method.
+        In a burst, its few lines are all of the Python code that a `print` runs, twice, so it is a function, not a method.
         """
         append = self._pending.append
 
@@ -138,10 +138,10 @@ class Outbox:
                 GATE.open()
 
     def let_host_catch_up(self) -> None:
-        """Before a write that bypasses this outbox, to a descriptor: wait until the host has read everything before it.
+        """Wait, before a write to a descriptor that bypasses this outbox, until the host has read everything before it.
 
         Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, provide one. The wait has no
-        limit: a busy host would otherwise see the wrong order, and a host that holds back a printing cell means this write as
+        limit: a busy host would otherwise see the wrong order, and a host that blocks a printing cell means this write as
         well. Other threads send nothing meanwhile, or the wait might never end.
         """
         if self._channel is None or self.forked or self.parking:
@@ -199,7 +199,7 @@ class Outbox:
                 GATE.open()
 
     def _flush_descriptors(self) -> None:
-        """In a process without a channel: write the pending text to descriptors 1 and 2."""
+        """Write the pending text to descriptors 1 and 2, in a process without a channel."""
         while self._pending:
             name, text = self._pending.pop(0)
             while self._pending and self._pending[0][0] == name:
@@ -231,10 +231,10 @@ class Outbox:
         self._channel.send(message)
 
     def behind(self) -> bool:
-        """Whether a message that is sent now follows bytes that the host has not read from descriptors 1 and 2.
+        """Return whether a message that is sent now follows bytes that the host has not read from descriptors 1 and 2.
 
-        The host gets a moment to read them: once it is told about them, it reads everything available, even what was written
-        later. If another process writes without end, this does not wait each time.
+        The host first gets a moment to read them: once it is told about them, it reads everything available, even what was
+        written later. If another process writes without end, this does not wait each time.
         """
         if not self._descriptors_pending():
             return False
@@ -249,7 +249,7 @@ class Outbox:
         return False
 
     def _descriptors_pending(self) -> bool:
-        """Whether bytes written to descriptors 1 and 2 are still in their pipes, unread by the host.
+        """Return whether bytes written to descriptors 1 and 2 are still unread in their pipes.
 
         This costs two system calls, and keeps `os.write(1, …)` before `print` in the order of the code.
         """
@@ -263,7 +263,7 @@ class Outbox:
         return False
 
     def tick(self) -> bool:
-        """Send the remains of a burst, unless another thread is about to; return whether there was anything."""
+        """Send the remains of a burst, unless another thread is about to. Return whether there was anything."""
         busy = bool(self._pending)
         # Without blocking: the lock's holder may be waiting for the ticker thread, which calls this, to end.
         if self._lock.acquire(blocking=False):
@@ -274,7 +274,7 @@ class Outbox:
         return busy
 
     def last_tick(self) -> bool:
-        """Send the pending text, and go back to sending each text at once; return whether that was possible."""
+        """Send the pending text, and return to sending each text at once. Return whether that was possible."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -285,11 +285,11 @@ class Outbox:
         return True
 
     def look_again(self) -> None:
-        """Check each text as it is written: there is no ticker thread any more."""
+        """Check each text as it is written, because there is no ticker thread any more."""
         self._room = _NONE
 
     def settle(self) -> None:
-        """Send everything and end the ticker thread. After this the worker has no thread of ours."""
+        """Send everything and end the ticker thread. Afterwards, the worker has no thread of ours."""
         if self.forked:
             return  # usually at forks of the zygote and of init, where every page that is written to is copied
         in_main = _thread.get_ident() == self._main
@@ -312,7 +312,7 @@ class Outbox:
         self.let_host_catch_up()  # the child writes to the descriptors
 
     def leave_parent(self) -> None:
-        """In a child that user code has forked: never touch the parent's channel again."""
+        """Disconnect from the parent's channel for good, in a child that user code has forked."""
         if self.parking or (self.forked and not self._pending):
             return
         self.forked = True

@@ -39,7 +39,7 @@ def _make_cloudpickle(source: str) -> None:
 
 
 def pickler(file: Any) -> Any:
-    """Return a pickler that writes to a file; its attribute ``code`` tells whether it has written functions or classes."""
+    """Return a pickler that writes to a file. Its attribute ``code`` tells whether it has written functions or classes."""
     return _pickler()(file, 5)
 
 
@@ -99,7 +99,6 @@ def fill_function(function: FunctionType, state: tuple[dict[str, Any], dict[str,
 
 
 def make_cell() -> CellType:
-    """Return an empty closure cell."""
     return CellType()
 
 

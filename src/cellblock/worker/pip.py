@@ -21,11 +21,7 @@ _OF_UV = ("--system",)
 
 
 def installs(command: str) -> list[str] | None:
-    """Return pip's arguments if a shell line is only ``pip install``: without operators and expansions.
-
-    Args:
-        command: The line.
-    """
+    """Return pip's arguments if a shell line is only ``pip install``, without operators and expansions."""
     segments = _segments(command)
     if len(segments) != 1 or _EXPANDED.search(command):
         return None
@@ -33,17 +29,17 @@ def installs(command: str) -> list[str] | None:
 
 
 def installs_among_others(command: str) -> bool:
-    """Whether a shell line contains ``pip install`` as one of several commands, or with a redirection."""
+    """Return whether a shell line contains ``pip install`` as one of several commands, or with a redirection."""
     return any(_arguments(segment) is not None for segment in _segments(command))
 
 
 def cannot_install() -> bool:
-    """Whether programs of this session cannot install packages: the interpreter's own directory is read-only."""
+    """Return whether programs of this session cannot install packages: the interpreter's own directory is read-only."""
     return not os.access(sysconfig.get_path("purelib"), os.W_OK)
 
 
 def _segments(command: str) -> list[list[str]]:
-    """Return the words of each command in a line; a line that cannot be parsed, or is too long, has none."""
+    """Return the words of each command in a line. A line that cannot be parsed, or is too long, has none."""
     if len(command) > MAX_LINE:
         return []
     reader = shlex.shlex(command, posix=True, punctuation_chars=True)

@@ -1,8 +1,8 @@
 """Makes text for displayed objects whose plain text is not informative.
 
 An example is ``<IPython.core.display.Markdown object>``. The text is made from the object's other types: Markdown and LaTeX
-unchanged, JSON, or HTML as Markdown. This happens in the kernel: parsing a library's output takes time, which should be that
-of its own session.
+unchanged, JSON, or HTML as Markdown. This happens in the kernel, because parsing a library's output takes time, which its own
+session should pay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def text_of(data: Mapping[str, Any]) -> str | None:
     """Return a text for an object; None if its plain text is good, or no other type is readable.
 
     Args:
-        data: Its values by MIME type, as IPython's formatters make them.
+        data: Its values by MIME type, from IPython's formatters.
     """
     said = data.get("text/plain")
     if isinstance(said, str) and not _OPAQUE.fullmatch(said):
@@ -76,7 +76,6 @@ class _Reader(HTMLParser):
         return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See `HTMLParser`."""
         if tag in _HIDDEN:
             self._hidden += 1
         elif tag == "table" and self._rows is None:
@@ -103,7 +102,6 @@ class _Reader(HTMLParser):
             self._end_line()
 
     def handle_endtag(self, tag: str) -> None:
-        """See `HTMLParser`."""
         if tag in _HIDDEN:
             self._hidden = max(self._hidden - 1, 0)
         elif tag == "table" and self._rows is not None:
@@ -122,7 +120,6 @@ class _Reader(HTMLParser):
             self._end_line()
 
     def handle_data(self, data: str) -> None:
-        """See `HTMLParser`."""
         if not self._hidden:
             self._line += data if self._literal else _BLANKS.sub(" ", data)
 

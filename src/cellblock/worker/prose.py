@@ -1,4 +1,4 @@
-"""Extracts the code that a language model has sent with prose around it, in one Markdown fence."""
+"""Extracts code that a language model sent with surrounding prose, in one Markdown fence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def code_of(cell: str, transform: Callable[[str], str]) -> str:
 
     Args:
         cell: The cell.
-        transform: Turns IPython's own syntax into Python.
+        transform: Converts IPython's own syntax to Python.
     """
     if "```" not in cell or len(_FENCES.findall(cell)) != 2:
         return cell

@@ -30,7 +30,7 @@ class Questions:
     """Answers questions about the session's variables while no cell runs."""
 
     def __init__(self, shell: Shell, interrupter: Interrupter) -> None:
-        """Prepare to answer.
+        """Store the arguments.
 
         Args:
             shell: The shell with the variables.
@@ -55,7 +55,7 @@ class Questions:
             return _NOTHING[type(question)]
 
     def changed(self) -> Changed | None:
-        """Return the changes by the cell that has just ended, if the host has ever asked for changes."""
+        """Return the changes by the last cell, if the host has ever asked for changes."""
         return self._changed() if self._told else None
 
     def _changed(self) -> Changed:
@@ -96,7 +96,7 @@ class Questions:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress exceptions that are not the user's: those of inspected objects, and that of an interrupt.
+    """Suppress exceptions that are not the user's: those of inspected objects, and of an interrupt.
 
     IPython's completer shows every exception in its parts, even an interrupt. They would appear in the output of the next
     cell.

@@ -1,4 +1,4 @@
-"""Puts functions of the worker in place of ones of the standard library."""
+"""Replaces functions of the standard library with functions of the worker."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def replace(owner: ModuleType | type, name: str, function: Callable[..., Any]) -> None:
-    """Put a function in place of an attribute, under the same name, with the same documentation and signature.
+    """Replace an attribute with a function, under the same name, with the same documentation and signature.
 
-    It is pickled by that name, as the original is: pools pass functions such as `os.system` to their processes.
+    It is pickled by that name, like the original: pools pass functions such as `os.system` to their processes.
 
     Args:
         owner: A module or a class.
         name: The attribute.
-        function: A function of its own for each attribute; its names are changed.
+        function: A separate function for each attribute; its names are changed.
     """
     if (original := getattr(owner, name)) is not function:
         functools.update_wrapper(function, original)

@@ -80,7 +80,7 @@ class Requester:
             arguments: pip's arguments after ``install``.
 
         Raises:
-            UsageError: They cannot be installed, or pip has failed.
+            UsageError: They cannot be installed, or pip failed.
         """
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
             raise UsageError("only the kernel's main thread can install packages")
@@ -128,10 +128,10 @@ class Requester:
     def outcome(self, number: int) -> Ended:
         """Wait until a command that the host runs for us has ended.
 
-        An interrupt is meant for the command, which gets it too; a command that ignores it is killed by the host.
+        An interrupt is meant for the command, which gets it too; the host kills a command that ignores it.
 
         Raises:
-            KeyboardInterrupt: An interrupt came meanwhile.
+            KeyboardInterrupt: An interrupt arrived meanwhile.
         """
         interrupted = False
         while True:

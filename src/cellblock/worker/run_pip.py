@@ -1,4 +1,4 @@
-"""Runs pip: the interpreter's own or, if it has none, the one that comes with Python. Started by path, never imported."""
+"""Runs pip: the interpreter's own, or else the one bundled with Python. Started by path, never imported."""
 
 from __future__ import annotations
 

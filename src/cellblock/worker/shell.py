@@ -1,4 +1,4 @@
-"""IPython's shell, made once in the zygote and attached to a channel in each kernel."""
+"""IPython's shell, created once in the zygote and attached to a channel in each kernel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024
 _MAX_TRACEBACK_PARTS = 1000
 _EXPANDED = frozenset("${}")
-_CALLS_BACK = "ipywidgets.widgets.widget"  # shows what callbacks raise, and goes on
+_CALLS_BACK = "ipywidgets.widgets.widget"  # shows exceptions of callbacks, and continues
 _SHOWING = frozenset(("showtraceback", "showsyntaxerror", "showindentationerror"))
 """Characters that introduce variables in a line."""
 _RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
@@ -56,7 +56,7 @@ class CellError:
         ename: Name of its class.
         evalue: Its message.
         traceback: The parts of its traceback.
-        count: How many values the kernel had displayed before it: figures are shown later.
+        count: Number of values displayed before it: figures are shown later.
     """
 
     ename: str
@@ -72,7 +72,7 @@ class CellError:
 
 
 class Shell(NotebookShell):
-    """The shell of one kernel: outputs through the outbox, keeps nothing on disk, has no terminal and no threads."""
+    """The shell of one kernel. It outputs through the outbox, writes nothing to disk, and has no terminal and no threads."""
 
     displayhook_class = Hook
     display_pub_class = Publisher
@@ -89,15 +89,15 @@ class Shell(NotebookShell):
     _database: Any = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
-        """Do not touch the disk: the zygote has no home, and each kernel gets its own."""
+        """Do nothing: the zygote has no home, and each kernel gets its own."""
 
     def init_profile_dir(self, profile_dir: Any) -> None:
-        """Do not touch the disk."""
+        """Do nothing on the disk."""
         self.profile_dir = _Profile()
 
     @property
     def db(self) -> Any:
-        """The database of ``%store`` and ``%cd``, in the kernel's home; it is opened there when it is first used."""
+        """The database of ``%store`` and ``%cd``, in the kernel's home, opened on first use."""
         if self._database is None:
             kind = _DATABASE or importlib.import_module("IPython.external.pickleshare").PickleShareDB
             self._database = kind(os.path.join(_Profile().location, "db"))
@@ -140,7 +140,7 @@ class Shell(NotebookShell):
             command, *arguments = shlex.split(line) or [""]
             if command == "install" and self.packages is not None:
                 self.packages(arguments)
-            elif importlib.util.find_spec("pip") is None:  # as in environments made by uv
+            elif importlib.util.find_spec("pip") is None:  # as in environments created by uv
                 self.system(f"{shlex.quote(sys.executable)} -I {shlex.quote(_RUN_PIP)} {line}")
             else:
                 ordinary(line)
@@ -219,14 +219,14 @@ class Shell(NotebookShell):
             sys.stderr.write(f"[exit status {status}]\n" if status > 0 else f"[ended by signal {-status}]\n")
 
     def var_expand(self, cmd: str, depth: int = 0, *args: Any, **options: Any) -> str:
-        """Expand variables in a line; IPython takes seconds for a long one, even without variables."""
+        """Expand variables in a line. IPython takes seconds for a long one, even without variables."""
         if not _EXPANDED.intersection(cmd):
             return cmd
         expanded: str = super().var_expand(cmd, depth + 1, *args, **options)
         return expanded
 
     def _installs(self, command: str) -> bool:
-        """If a shell line is ``pip install``, have the host install the packages; return whether it is.
+        """Let the host install packages if a shell line is ``pip install``. Return whether it is.
 
         Raises:
             UsageError: It is combined with other commands, which cannot work here; or as `Requester.install`.
@@ -241,7 +241,7 @@ class Shell(NotebookShell):
         return False
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
-        """Run ``x = !cmd``, ``!!cmd`` or ``%sx cmd``; return its output on both streams."""
+        """Run ``x = !cmd``, ``!!cmd`` or ``%sx cmd``. Return its output on both streams."""
         if self.commands is None and "install" not in cmd:
             return super().getoutput(cmd, split, depth + 1)
         command = self.var_expand(cmd, depth=depth + 1)  # once: it may run code of the user's
@@ -277,7 +277,7 @@ class Shell(NotebookShell):
             code: Its source.
             check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later interrupts raise by
                 themselves.
-            silent: Whether it gets no execution number and is not kept in the history.
+            silent: Whether it has no execution number and no history entry.
             draw: Whether its plots are shown at its end.
 
         Returns:
@@ -322,12 +322,11 @@ class _Profile(ProfileDir):
 
     @property
     def location(self) -> str:  # type: ignore[override]  # a trait in the base class, which creates directories
-        """Its path."""
         return os.path.join(os.path.expanduser("~"), ".ipython", "profile_default")
 
 
 def create(outbox: Outbox) -> Shell:
-    """Make the shell that every kernel of this process inherits.
+    """Create the shell that every kernel of this process inherits.
 
     Args:
         outbox: The outbox for its output, attached to a channel later.
@@ -360,7 +359,7 @@ def create(outbox: Outbox) -> Shell:
 
 
 def _collect(command: str) -> tuple[str, int]:
-    """Run a shell line; return its output on both streams, and its exit status."""
+    """Run a shell line. Return its output on both streams, and its exit status."""
     shell = os.environ.get("SHELL", "/bin/sh")
     done = subprocess.run(  # noqa: S602
         command,
@@ -376,7 +375,7 @@ def _collect(command: str) -> tuple[str, int]:
 
 @contextmanager
 def _modules_remembered() -> Iterator[None]:
-    """Cache the module of each code object. IPython asks for each frame, and each time all modules are searched.
+    """Cache the module of each code object. IPython asks for each frame, and searches all modules each time.
 
     After 20,000 calls of one function, that takes longer than a cell may take to end.
     """
@@ -434,7 +433,7 @@ def _clip_parts(parts: list[str]) -> tuple[str, ...]:
 def _shown_by_ipython() -> bool:
     """Return whether IPython shows an exception that nothing else has handled.
 
-    Code that calls `showtraceback` itself has caught the exception: the output widget of ipywidgets, for example.
+    Code that calls `showtraceback` itself has caught the exception, for example ipywidgets' output widget.
     """
     frame = sys._getframe(1)  # noqa: SLF001  # `inspect.stack` reads the sources of all frames
     while frame.f_back is not None and frame.f_code.co_name not in _SHOWING:

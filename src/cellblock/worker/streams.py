@@ -16,11 +16,7 @@ from cellblock.worker.replaced import replace
 
 
 def replace_streams(outbox: Outbox) -> None:
-    """Replace Python's own streams by streams that write to an outbox.
-
-    Args:
-        outbox: The outbox.
-    """
+    """Replace Python's own streams by streams that write to an outbox."""
     sys.stdout, sys.stderr = OutStream(outbox, "stdout"), OutStream(outbox, "stderr")
 
 
@@ -67,7 +63,7 @@ class OutStream(io.TextIOBase):
         self._outbox.flush_soon()
 
     def fileno(self) -> int:
-        """The descriptor that subprocesses write to; the host reads it as well."""
+        """Return the descriptor for subprocesses, which the host reads as well."""
         return DESCRIPTORS[self._stream]
 
     def isatty(self) -> bool:
@@ -75,11 +71,10 @@ class OutStream(io.TextIOBase):
         return False
 
     def writable(self) -> bool:
-        """Return True: it can be written to."""
         return True
 
     def reconfigure(self, **_options: object) -> None:
-        """Accept any change that scripts request; there is nothing to change."""
+        """Accept any change that scripts request. There is nothing to change."""
 
     def close(self) -> None:
         """Stay open: a kernel that cannot print would be useless."""
@@ -113,13 +108,7 @@ class _BinaryOut(io.RawIOBase):
 
 
 def keep_order(outbox: Outbox) -> None:
-    """Keep `os.write` and the output of new processes behind text that was printed before.
-
-    Likewise for everything that ends this process at once: all text that was printed before is sent.
-
-    Args:
-        outbox: The outbox for printed text.
-    """
+    """Send pending text before `os.write`, before new processes start, and before anything that ends this process at once."""
 
     def keep_behind(owner: ModuleType | type, name: str) -> None:
         function = getattr(owner, name)

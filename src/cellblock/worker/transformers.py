@@ -22,7 +22,7 @@ _DEFAULTS = TransformerManager()
 
 
 class Transformers(TransformerManager):
-    """IPython's transformation of cells, without the work if it would change nothing."""
+    """IPython's transformation of cells, skipped if it would change nothing."""
 
     def transform_cell(self, cell: str) -> str:
         """Return IPython's transformation of a cell, which ends with a newline."""

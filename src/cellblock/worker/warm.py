@@ -40,14 +40,14 @@ _CELLS_FOR = {
 
 
 def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
-    """Import IPython and the preloaded modules, make the shell, and run some cells to load what cells need.
+    """Import IPython and the preloaded modules, create the shell, and run some cells to load what cells need.
 
     If an import fails, exit the process with the cause on stderr.
 
     Args:
         preload: Names of modules.
     """
-    gc.disable()  # nearly everything made here stays; collecting it repeatedly would take longer than the cells below
+    gc.disable()  # nearly everything created here stays; repeated collections would take longer than the cells below
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     try:
         from cellblock.worker import shell as shells
@@ -73,7 +73,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     gc.freeze()  # so that IPython's own full collection only visits the cells' objects
     rehearse(Worker, shell, outbox, cells)
     linecache.clearcache()
-    sysconfig.get_config_vars()  # a module of its own, which every kernel would read and keep for itself
+    sysconfig.get_config_vars()  # loads a module that every kernel would otherwise read and keep for itself
     # Preloaded libraries with threads (OpenBLAS) restart them in the child themselves.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     gc.collect()
@@ -83,7 +83,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
 
 
 def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: list[str]) -> None:
-    """Run cells like a kernel, through a channel, so that everything on the way is loaded too, and forget them again.
+    """Run cells like a kernel, through a channel, so that everything they use is loaded too, and forget them again.
 
     Args:
         worker_class: `Worker`, which can only be imported once IPython is known to be available.
@@ -111,7 +111,7 @@ def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: li
 
 
 def find_hot_pages(shell: Shell, outbox: Outbox) -> None:
-    """In a zygote, whose memory does not move any more: have a fork find the pages that each cell writes to."""
+    """Let a fork find the pages that each cell writes to, in a zygote whose memory does not move any more."""
     from cellblock.worker.main import Worker
 
     ours, theirs = socket.socketpair()

@@ -1,1 +1,1 @@
-"""Checkpoints of sessions: making them, going back to them, branching, and recovering from them after a crash."""
+"""Checkpoints of sessions: create, restore, branch, and recover from crashes."""

@@ -1,4 +1,4 @@
-"""The automatic checkpoints of a session, made after each cell or while it is idle, and the files that belong to them."""
+"""Automatic checkpoints of a session, created after each cell or while the session is idle, and their files."""
 
 from __future__ import annotations
 
@@ -39,41 +39,41 @@ class CheckpointList(Protocol):
 
     @property
     def fresh_state(self) -> int:
-        """The state that its last fresh kernel began with; 0 if it has had none."""
+        """The initial state of the last fresh kernel; 0 if there was none."""
 
     @property
     def fresh(self) -> bool:
-        """Whether the session's state is that of a fresh kernel, which needs no checkpoint."""
+        """Whether the current state is a fresh kernel's, which needs no checkpoint."""
 
     def all(self) -> list[Checkpoint]:
-        """Return the usable ones, oldest first."""
+        """Return the usable checkpoints, oldest first."""
 
     async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool, again: bool = False) -> Checkpoint | None:
-        """Make a checkpoint of a kernel, while no cell can run; see `Checkpoints.copy`."""
+        """Create a checkpoint of a kernel while no cell can run (`Checkpoints.copy`)."""
 
     def can_recover(self, dead: Kernel) -> bool:
-        """Return whether a dead kernel may have left a state to continue from."""
+        """Return whether the session may be able to continue from a state of a dead kernel."""
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """See `Crashes.awaited`."""
+        """Return the state that recovery waits to restore, if any (`Crashes.awaited`)."""
 
     def write(self, word: str, *rest: object) -> None:
         """Record an event for a later host."""
 
     def relieve(self) -> bool:
-        """Drop the states that only a redo needs; return whether there was one."""
+        """Drop the states that only a redo needs. Return whether there were any."""
 
 
 class AutomaticCheckpoints:
-    """Makes checkpoints of one session, and drops the oldest. Observes its cells and its kernels for that.
+    """Creates the checkpoints of one session, and drops the oldest. Observes the session's cells and kernels.
 
-    An exact session makes one at the end of each cell, with the files, and the next request waits for it. If the cell has left
-    tasks, which go on between cells, it makes another one before the next request. A rolling session makes them after it has
-    been idle for a moment, first of the memory, then of the files; the next cell cancels that.
+    An exact session creates a checkpoint with files at the end of each cell, before the next request. If the cell left tasks
+    running, it creates another before the next request. A rolling session creates checkpoints while idle, first of memory,
+    then of files; the next cell cancels them.
 
     Attributes:
-        skipped: Why the last one was not made; empty if it was.
-        filing: Keeps their files.
+        skipped: Why the last checkpoint failed; empty if it succeeded.
+        filing: Takes the file snapshots.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class AutomaticCheckpoints:
 
         Args:
             name: The session's name in messages.
-            every: The session's checkpoints.
+            every: All checkpoints of the session.
             budget: The limits for all sessions of the host.
             cells: The session's cells.
-            kernels: Where they run.
-            kind: When checkpoints are made, and how many are kept; None: none are made.
+            kernels: The session's kernels.
+            kind: When to create checkpoints, and how many to keep; None to create none.
         """
         self._name = name
         self._every = every
@@ -115,29 +115,29 @@ class AutomaticCheckpoints:
         kernels.observe(self)
 
     def take_past(self) -> None:
-        """Own the snapshots of the session's history, which may be that of an earlier host."""
+        """Take ownership of the snapshots in the session's history, possibly an earlier host's."""
         self._cells.past.pairs.release = self._every.files.drop
 
     @property
     def wanted(self) -> bool:
-        """Whether they are made."""
+        """Whether automatic checkpoints are on."""
         return self._kind is not None
 
     @property
     def exact(self) -> int:
-        """How many cells can be undone exactly; 0 if that is not promised."""
+        """The number of cells that can be undone exactly; 0 without exact undo."""
         return self._kind.keep if isinstance(self._kind, Exact) else 0
 
     def all(self) -> list[Checkpoint]:
-        """Return them, oldest state first: some may come from a branch that was adopted."""
+        """Return the automatic checkpoints, oldest state first. Some may come from an adopted branch."""
         return sorted((one for one in self._every.all() if one.automatic), key=lambda one: one.moment.state)
 
     def present(self) -> Checkpoint | None:
-        """Return the one of the session's present state, if there is one."""
+        """Return the current state's checkpoint, if there is one."""
         return next((one for one in self.all() if one.moment.state == self._cells.past.state), None)
 
     def before_cell(self) -> str:
-        """Handle the beginning of a cell; for an exact session, return why the cell cannot be undone."""
+        """Handle the start of a cell. For an exact session, return why the cell cannot be undone."""
         self._before = self._base = None
         if not isinstance(self._kind, Exact):
             return ""
@@ -146,19 +146,19 @@ class AutomaticCheckpoints:
             return self.why_none(self._cells.past.state) or self.skipped or "it came before a checkpoint was made"
         self._before = self._cells.past.pairs.latest
         self._writable = self._every.files.writable
-        if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they have changed
+        if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they changed
             return ""
         return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"
 
     def why_none(self, state: int) -> str:
-        """Return why a state has no checkpoint; empty if that is not known."""
+        """Return why a state has no checkpoint; empty if unknown."""
         return self._reasons.get(state, _ENDED if state == self._last else "")
 
     async def after_cell(self, state: int) -> str:
-        """Return why the cell that has just ended cannot be undone; empty if it can, or if that was known before it began.
+        """Return why the last cell cannot be undone; empty if it can, or if that was known before it began.
 
         Args:
-            state: The state that it began in.
+            state: The state in which the cell began.
         """
         if self._base is not None and not self._base.alive:
             return "the process that held the checkpoint from before it was killed while it ran, or memory was short"
@@ -174,7 +174,7 @@ class AutomaticCheckpoints:
             return str(error)
 
     def pairs_of_branch(self, history: Past, state: int) -> list[Pair]:
-        """Return the pairs that led to a state of a branch of this session, from where it began; empty if it is none."""
+        """Return the file pairs from the start of a branch to one of its states; empty if this is not a branch."""
         past = self._cells.past
         if history is past or not (history.pairs.origin < past.pairs.origin or past.pairs.knows(history.pairs.origin)):
             return []
@@ -182,30 +182,28 @@ class AutomaticCheckpoints:
         return pairs.copied(self._every.files.hold).pairs
 
     def go_on(self) -> None:
-        """Continue with a cell of an earlier host: it began in the state before the present one."""
+        """Continue with an earlier host's cell, which began in the previous state."""
         before = self._cells.past.before
         self._base = next((one for one in self.all() if one.moment.state == before), None)
         pairs = self._cells.past.pairs.pairs
         self._before = pairs[-1].before if pairs else None
 
     def can_recover(self, dead: Kernel) -> bool:
-        """Return whether a dead kernel may have left a state to continue from."""
         return self._every.can_recover(dead)
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """See `CellObserver`."""
         return self._every.awaited(dead)
 
     def kernel_put(self, kernel: Kernel) -> None:
-        """Record which kernel the session has now."""
+        """Record the session's current kernel."""
         self._every.write("kernel", kernel.number)
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
     def turn_ended(self) -> None:
-        """Handle the end of a cell or another request: the session has another state, or other files."""
+        """Handle the end of a cell or request: the session's state or files have changed."""
         if self._cells.current is not None:
-            return  # the session continues a cell of an earlier host, whose end comes later
+            return  # the session continues an earlier host's cell, which ends later
         self.request_begins()
         if self._kind is not None:
             self._cells.past.rest(self._cells.past.state)
@@ -215,7 +213,7 @@ class AutomaticCheckpoints:
             self._timer = asyncio.get_running_loop().call_later(self._kind.after, self._begin_rolling)
 
     def request_begins(self) -> None:
-        """Stop waiting for an idle moment: a request begins, or the session ends."""
+        """Cancel the wait for an idle moment: a request begins, or the session ends."""
         if isinstance(self._kind, Exact):
             return
         self.filing.stop()
@@ -224,25 +222,25 @@ class AutomaticCheckpoints:
             self._timer = None
 
     async def turn_begins(self) -> None:
-        """In an exact session, before a request begins, in its turn: wait until the previous state and its files are kept."""
+        """Wait at the start of a request until an exact session's previous state and files are saved."""
         await self._wait_awaited()
-        # Files were changed from outside the session, or anything by its tasks, since the last cell.
-        # Not if it could not be copied after the last cell: another refusal would change nothing, and may take half a second.
+        # External changes, or tasks, have changed something since the last cell. A refused copy is not retried: the retry
+        # would be refused too, and may take half a second.
         if isinstance(self._kind, Exact) and ((self._moved_on and not self.skipped) or self._every.files.touched()):
             self._keep_now()
             await self._wait_awaited()
         elif isinstance(self._kind, Rolling) and self._cells.past.pairs.latest is not None and self._every.files.touched():
-            # Only the files: what others have saved since they were kept is not the next cell's.
+            # Files only: external changes after the snapshot are not the next cell's.
             self._cells.past.look(await self.filing.now())
 
     def turn_left(self) -> None:
-        """Resume the code's tasks, which wait since the turn began, if no request was sent and no state is being kept."""
+        """Resume the code's tasks, paused since the turn began, unless a request was sent or a checkpoint is in progress."""
         if not isinstance(self._kind, Exact) or self._task is None or self._task.done():
             self._kernels.go_on()
 
     @property
     def _moved_on(self) -> bool:
-        """Whether tasks of the code may have changed the present state since its checkpoint was made."""
+        """Whether tasks may have changed the current state since its checkpoint."""
         kernel = self._kernels.current
         return self._cells.past.changing and kernel is not None and kernel.fit and not kernel.paused
 
@@ -255,7 +253,7 @@ class AutomaticCheckpoints:
                 self.filing.awaited -= 1
 
     async def made(self) -> None:
-        """Wait for the checkpoint in progress, if there is one, and its files; nothing waits for the session meanwhile."""
+        """Wait for the checkpoint in progress, if any, and its files, while nothing else waits for the session."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         made = self.present() if isinstance(self._kind, Rolling) and not self._cells.busy else None
@@ -267,7 +265,7 @@ class AutomaticCheckpoints:
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def _keep_now(self) -> None:
-        """Keep the present state; if it is being kept and has changed since, keep it again."""
+        """Save the current state, again if it has changed since the copy in progress."""
         self._outdated = True
         if self._cells.state == "running" and self._cells.current is None and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._keep_all())
@@ -282,7 +280,7 @@ class AutomaticCheckpoints:
     async def _keep_present(self) -> None:
         while self._outdated and self._cells.state == "running":
             self._outdated = False
-            # The kernel forks while the files are examined; not if tasks change files meanwhile.
+            # The kernel forks while files are examined, unless tasks change files meanwhile.
             again, before, state, rested = self._moved_on, self.present(), self._cells.past.state, False
             files = None if again else self.filing.keep()
             if again and before is None:
@@ -292,9 +290,9 @@ class AutomaticCheckpoints:
             if checkpoint is None and not self._every.fresh:
                 checkpoint = await self._copy(again=again)
                 if checkpoint is None and again and self.skipped and self._cells.past.state == state:
-                    self._cells.past.begin()  # no cell may count as begun in the state of the last one
+                    self._cells.past.begin()  # no cell may count as begun in the last cell's state
                 elif checkpoint is None and again and not self.skipped:
-                    checkpoint, rested = before, True  # nothing has run
+                    checkpoint, rested = before, True  # nothing ran
                 if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
                     if (snapshot := await self.filing.result(files)) is not None:
                         self._every.files.drop(snapshot)
@@ -302,7 +300,7 @@ class AutomaticCheckpoints:
             await self._keep_files(files or self.filing.keep(), checkpoint, rested)
 
     async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None, rested: bool) -> None:
-        """Give the files to the checkpoint of the present state, or keep them as those of the fresh kernel."""
+        """Attach the files to the current state's checkpoint, or record them as the fresh kernel's."""
         snapshot = await self.filing.result(files)
         if self._outdated or snapshot is None:
             if snapshot is not None:
@@ -326,7 +324,7 @@ class AutomaticCheckpoints:
             self._task = asyncio.create_task(self._roll())
 
     async def _roll(self) -> None:
-        """Make a checkpoint while the session is idle. If this state has one, only keep its files."""
+        """Create a checkpoint while the session is idle. If the current state has one, save only its files."""
         if self._cells.busy or self._cells.state != "running":
             return
         if self._every.fresh:
@@ -344,13 +342,13 @@ class AutomaticCheckpoints:
             self.keep_files(made)
 
     def keep_files(self, checkpoint: Checkpoint) -> None:
-        """Start keeping the session's present files for a checkpoint of its present state."""
+        """Start to save the current files for a checkpoint of the current state."""
         self.filing.begin(lambda files: self._hold(checkpoint, files), checkpoint.miss)
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
     async def _copy(self, *, again: bool = False) -> Checkpoint | None:
-        """Make a checkpoint of the idle kernel; None if it cannot be made, or if `again` and nothing has run since."""
+        """Create a checkpoint of the idle kernel. Return None if that fails, or if `again` is set and nothing ran since."""
         kernel = self._kernels.current
         if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
             return None
@@ -381,7 +379,7 @@ class AutomaticCheckpoints:
         return checkpoint
 
     async def copy_present(self) -> Checkpoint | None:
-        """Return the checkpoint of the present state; a rolling session makes one if there is none."""
+        """Return the current state's checkpoint. A rolling session creates a missing one."""
         if (made := self.present()) is None and isinstance(self._kind, Rolling) and not self._every.fresh:
             made = await self._copy()
         return made
@@ -392,7 +390,7 @@ class AutomaticCheckpoints:
             del self._reasons[state]
 
     def _make_room(self, made: Checkpoint, before: list[Checkpoint]) -> None:
-        """Drop checkpoints that the new one makes redundant: the oldest, and those after the same cell."""
+        """Drop checkpoints that the new one makes redundant: the oldest, and others after the same cell."""
         for one in before:
             if one.moment.last == made.moment.last:
                 one.discard()
@@ -411,13 +409,13 @@ class AutomaticCheckpoints:
             self._every.files.drop(files)
 
     def forget_files(self) -> None:
-        """Drop the kept files of the present state, because the workspace has changed. They are kept again later."""
+        """Drop the current state's snapshot, because the workspace has changed. A new one follows later."""
         if (made := self.present()) is not None:
             made.let_go()
         self._cells.past.look(None)
 
     def files_changed(self) -> None:
-        """Handle a change of the session's files from outside. No undo takes such a change back."""
+        """Handle an external change of the session's files, which undo does not revert."""
         if self._cells.busy or self._kind is None or self._cells.state != "running":
             return
         self.forget_files()
@@ -430,7 +428,7 @@ class AutomaticCheckpoints:
     # -- dropping ------------------------------------------------------------------------------------------------------
 
     def gone_to(self, checkpoint: Checkpoint) -> None:
-        """Handle the session's return to a checkpoint: later ones belong to a state that was left."""
+        """Handle the restore of a checkpoint: drop checkpoints of later states."""
         if self.present() is not checkpoint:
             self.forget_files()
         line = {cell.number for cell in checkpoint.moment.past}
@@ -448,13 +446,13 @@ class AutomaticCheckpoints:
             self.filing.begin(self._cells.past.look)
 
     def drop_surplus(self) -> None:
-        """Drop the oldest, if there are more than the limit."""
-        if self._kind is not None:  # in an exact session, the one of the present state is for a crash, not to undo
+        """Drop the oldest checkpoints above the limit."""
+        if self._kind is not None:  # an exact session's current checkpoint is for recovery, not for undo
             self._drop_oldest(self._kind.keep + isinstance(self._kind, Exact))
             self._cells.past.merge({one.moment.state for one in self._every.all()})
 
     def relieve(self) -> bool:
-        """Free memory: drop all but the newest, or else the newest; return whether there was one."""
+        """Free memory: drop all checkpoints but the newest, or else the newest. Return whether there was one."""
         if self._every.relieve():
             return True
         automatic = self.all()
@@ -468,7 +466,7 @@ class AutomaticCheckpoints:
             checkpoint.discard()
 
     async def close(self) -> None:
-        """Drop them and their files, before the session ends. It can be repeated."""
+        """Drop all automatic checkpoints and their files, before the session ends. Idempotent."""
         self.request_begins()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])

@@ -1,7 +1,8 @@
-"""The directories for the files of branches, inside the workspace of the session that was forked.
+"""The directories of branches, inside the workspace of the forked session.
 
-A branch shares that session's sandbox, which can write nowhere else, and files of one file system can share their blocks. Each
-directory is recorded where no session can write, so that the next host removes what a killed host has left.
+The location has two reasons: a branch shares that session's sandbox, which can write nowhere else, and files in one file
+system can share blocks. Each directory is recorded where no session can write, so that the next host removes the directories
+of a killed host.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ _RECORD = "branch.json"
 
 
 class Beginning(NamedTuple):
-    """How a session begins that is made from a checkpoint.
+    """The start of a session from a checkpoint.
 
     Attributes:
         checkpoint: The checkpoint.
-        files: ``copy`` if the session gets a directory of its own with the checkpoint's files; ``shared`` if it works in the
-            directory of the checkpoint's session.
-        seed: Seed of the random generators; None: a new one. If they keep their state, it seeds those without one.
-        same_random_state: Whether they continue from where those of the checkpoint were.
+        files: ``copy`` for a directory of its own with the checkpoint's files; ``shared`` for the directory of the
+            checkpoint's session.
+        seed: Seed of the random generators; None for a new seed. With `same_random_state`, it seeds only generators without a
+            state.
+        same_random_state: Whether the generators continue from the checkpoint's random state.
     """
 
     checkpoint: Checkpoint
@@ -48,11 +50,11 @@ class Beginning(NamedTuple):
     same_random_state: bool = False
 
     def directory(self) -> BranchDirectory | None:
-        """Return the directory for the session's files, if it is not the one in its options.
+        """Return the directory of the session's files, if it differs from the options.
 
         Raises:
-            InvalidInputError: The checkpoint holds no files.
-            SnapshotError: It does not hold all of them.
+            InvalidInputError: The checkpoint has no files.
+            SnapshotError: The checkpoint lacks some files.
         """
         if self.files != "copy":
             return self.checkpoint.moment.branch
@@ -66,7 +68,7 @@ def check_whole(snapshot: Snapshot, what: str) -> None:
     """Check that nothing was too large for a snapshot.
 
     Raises:
-        SnapshotError: Something was. The message names some of it, and ends with `what`.
+        SnapshotError: Files are missing. The message names some of them, and ends with `what`.
     """
     if not snapshot.whole:
         named = ", ".join(f"{path or 'the workspace'} ({reason})" for path, reason in snapshot.left_out[:3])
@@ -74,15 +76,15 @@ def check_whole(snapshot: Snapshot, what: str) -> None:
 
 
 class BranchDirectory(SessionPlace):
-    """The directory of a branch's files, shared by all sessions that work there. The last one removes it.
+    """The directory of a branch's files, reference-counted by its sessions. The last one removes it.
 
     Attributes:
-        root: The workspace that contains it: the sandbox's workspace.
+        root: The workspace that contains it, which is the sandbox's workspace.
         files: The directory.
     """
 
     def __init__(self, root: str, number: str, places: Places = NO_PLACES) -> None:
-        """Set the paths; nothing is created yet.
+        """Set the paths without creating anything.
 
         Args:
             root: The workspace.
@@ -98,18 +100,18 @@ class BranchDirectory(SessionPlace):
 
     @classmethod
     def new(cls, root: str) -> BranchDirectory:
-        """Return one that does not exist yet."""
+        """Return a new path that does not exist."""
         return cls(os.path.realpath(root), secrets.token_hex(8))
 
     def enter(self, places: Places) -> None:
-        """Add a session that works there. The first one creates the directory.
+        """Add a session to the directory. The first one creates it.
 
         Args:
             places: As for `SessionPlace`.
 
         Raises:
             CheckpointError: The directory was removed.
-            SnapshotError: It cannot be created.
+            SnapshotError: The directory cannot be created.
         """
         if self._removed:
             raise CheckpointError("the branch that the checkpoint was made in is closed, and its files are gone")
@@ -123,7 +125,7 @@ class BranchDirectory(SessionPlace):
                 raise SnapshotError(f"cannot make a directory for a branch in {self.root}: {error.strerror}") from error
 
     def make(self) -> None:
-        """Create it, if it does not exist. It is recorded both before and after its creation."""
+        """Create the directory if it is missing. It is recorded both before and after, in case the host is killed between."""
         if self.made:
             return
         super().make()
@@ -131,7 +133,7 @@ class BranchDirectory(SessionPlace):
         os.mkdir(self.files, 0o700)
         above, info = os.stat(self.root), os.lstat(self.files)
         self._write((info.st_dev, info.st_ino))
-        with contextlib.suppress(OSError):  # only root gives directories away
+        with contextlib.suppress(OSError):  # only root can change the owner
             os.chown(self.files, above.st_uid, above.st_gid, follow_symlinks=False)
 
     def _write(self, identity: tuple[int, int] | None) -> None:
@@ -140,24 +142,24 @@ class BranchDirectory(SessionPlace):
         os.replace(new, Path(self.path, _RECORD))
 
     async def leave(self) -> None:
-        """Remove a session that worked there. The last one removes the directory."""
+        """Remove a session from the directory. The last one deletes it."""
         self._users -= 1
         if self._users <= 0:
             self._removed = True
             await self.remove()
 
     def clean(self) -> None:
-        """Remove the recorded directory."""
+        """Delete the recorded directory."""
         _remove(self.path)
 
 
 def branch_recorded_at(path: str, places: Places) -> BranchDirectory | None:
-    """Return the directory of a branch whose record has this path; None if it is not one."""
+    """Return the branch directory whose record has this path; None if the path is no such record."""
     return BranchDirectory("", Path(path).name, places) if Path(path).parent == _records() else None
 
 
 def is_branch(directory: str) -> bool:
-    """Whether a directory is, or was, one of a branch."""
+    """Return whether a directory is, or was, a branch's."""
     return os.path.basename(directory).startswith(PREFIX)
 
 
@@ -174,22 +176,22 @@ def remove_branches_of_the_dead() -> None:
 
 
 def _forget_restore(path: str) -> None:
-    """Remove a killed host's journal of a restore in that directory."""
+    """Remove a killed host's restore journal for that directory."""
     from cellblock.host.snapshots.journal import Journal
 
     Journal(config.state_directory() / "restores", Path(path)).forget()
 
 
 def _remove(record: str) -> None:
-    """Remove the recorded directory, if it is the one that was created: code of the session can move others there."""
+    """Remove the recorded directory, after an identity check: the session's code can move other directories there."""
     try:
         said = json.loads(Path(record, _RECORD).read_text())
     except (OSError, ValueError):
-        return  # killed before it was recorded: nothing was created
+        return  # killed before recording: nothing was created
     path, identity = said["path"], said["identity"]
     try:
         if identity is None:
-            os.rmdir(path)  # killed before the identity was recorded: it is empty
+            os.rmdir(path)  # killed before recording the identity: it is empty
         else:
             leftovers.remove_place(path, tuple(identity))
         _forget_restore(path)

@@ -18,21 +18,20 @@ _MAX_KEPT = 500
 
 
 class Budget:
-    """Limits the automatic checkpoints of all sessions of a host.
+    """The limits on automatic checkpoints of all sessions of a host.
 
-    Of those made while a session is idle: 50 per second. A copy takes as much processor time as several small cells, and the
-    next cell copies the pages that it writes to: many sessions with short pauses between cells would spend more time on copies
-    than on cells.
+    At most 50 idle checkpoints per second. A copy takes as much CPU time as several small cells, and the next cell copies the
+    pages that it writes to. Without the limit, many sessions with short pauses would spend more time on copies than on cells.
 
-    Of those that are not the last one of their session: 500 at a time.
+    At most 500 checkpoints at a time that are not the last of their session.
     """
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._kept: deque[weakref.ref[Checkpoint]] = deque()  # each holds its session's history, and so all of it
+        self._kept: deque[weakref.ref[Checkpoint]] = deque()  # a strong reference would keep its session's whole history alive
 
     def ask(self) -> float:
-        """Return the seconds to wait; 0: the caller may go ahead."""
+        """Return the seconds to wait before the next checkpoint; 0 to create it now."""
         now = time.monotonic()
         if now < self._next:
             return self._next - now
@@ -40,7 +39,7 @@ class Budget:
         return 0.0
 
     def spend(self, checkpoint: Checkpoint) -> None:
-        """Count a checkpoint that is no longer the last one of its session, and drop the oldest if there are too many."""
+        """Count a checkpoint that is no longer its session's last one. Drop the oldest above the limit."""
         self._kept.append(weakref.ref(checkpoint))
         if len(self._kept) > _MAX_KEPT:
             self._kept = deque(kept for kept in self._kept if (one := kept()) is not None and one.alive)

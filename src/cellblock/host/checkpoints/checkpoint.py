@@ -1,4 +1,4 @@
-"""A checkpoint: what it holds, how it is found, and which sessions can use it."""
+"""A checkpoint: its content, how to find it, and which sessions can use it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this session") -> Checkpoint:
-    """Return a checkpoint by its id or its name: the last one of that name.
+    """Return a checkpoint by id, or the last one with a name.
 
     Args:
         known: The checkpoints of a session, oldest first.
         name: The id or the name.
-        owner: How the message names the session.
+        owner: The session's name in the message.
 
     Raises:
-        UnknownCheckpointError: There is none.
+        UnknownCheckpointError: No checkpoint matches.
     """
     for checkpoint in reversed(known):
         if name and name in (checkpoint.id, checkpoint.name):
@@ -48,18 +48,18 @@ class Owner(Protocol):
         """Remove a checkpoint that was dropped."""
 
     def note_files(self, checkpoint: Checkpoint) -> None:
-        """Handle a change of its files."""
+        """Handle a change of a checkpoint's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The content of a checkpoint, for the host that made it.
+    """The content of a checkpoint, for the host that created it.
 
     Attributes:
         copy: The copy of the kernel.
-        host: That host.
-        options: The options of the session.
-        resolved: These options with all defaults filled in.
+        host: The host.
+        options: The session's options.
+        resolved: The options with defaults filled in.
         past: The cells that led to the state.
         state: The number of the state, as in `Past.state`.
         wanted: The specification of the session's kernels.
@@ -79,21 +79,21 @@ class Moment:
 
     @property
     def root(self) -> str:
-        """The workspace of its sandbox."""
+        """The workspace of the sandbox."""
         return self.wanted.setup.cwd
 
     @property
     def last(self) -> int:
-        """The number of the last cell that led to the state, which implies all before it; 0 if there is none."""
+        """The number of the last cell before the state, which implies all earlier ones; 0 if there is none."""
         return self.past[-1].number if self.past else 0
 
     def is_of(self, line: Container[int]) -> bool:
-        """Whether this state was passed on the way to a later one, to which these cells have led."""
+        """Return whether this state precedes the state that these cells led to."""
         return not self.past or self.last in line
 
 
 class Birth(NamedTuple):
-    """When a checkpoint was made, and its id; see `Checkpoint`."""
+    """A checkpoint's id and creation time."""
 
     id: str
     made: datetime
@@ -101,33 +101,32 @@ class Birth(NamedTuple):
 
     @classmethod
     def now(cls) -> Birth:
-        """Return a new one."""
         return cls(f"cp-{secrets.token_hex(4)}", datetime.now(UTC), time.monotonic())
 
 
 class Checkpoint:
-    """The state of a session's memory at one moment: variables, imports, directory, environment, random state.
+    """A snapshot of a session's memory: variables, imports, directory, environment, and random state.
 
-    A session can go back to it any number of times, until it is dropped or its host is closed. After its session was closed,
-    it is also dropped when the program has no reference to it any more.
+    A session can restore it any number of times, until it is dropped or its host is closed. After its session is closed, it is
+    also dropped when the program has no reference to it.
 
     Attributes:
-        id: Its unique id.
-        name: Its user-given name; may be empty.
-        made: When it was made.
-        at: The same (`time.monotonic`): the clock can be set back.
-        execution_count: The number of the last cell before it.
-        automatic: Whether it was made automatically. Automatic ones are dropped when there are too many.
-        moment: Its content, for the host.
-        snapshot: The files that it holds; None if it holds none.
-        without_files: Why they could not be kept; empty if they were, or if that was not requested.
-        passing: Whether it is only there until the session has gone to it.
+        id: Unique id.
+        name: Name given by the user; may be empty.
+        made: Creation time.
+        at: Creation time by `time.monotonic`, because the wall clock can be set back.
+        execution_count: Number of the last cell before the checkpoint.
+        automatic: Whether it was created automatically. Automatic checkpoints above the limit are dropped.
+        moment: Content, for the host.
+        snapshot: Files, if the checkpoint has them.
+        without_files: Why the files could not be saved; empty if they were, or if that was not requested.
+        passing: Whether it is temporary, for one restore.
     """
 
     def __init__(
         self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int, born: Birth | None = None
     ) -> None:
-        """Made by `Session.checkpoint`; with `born`, by an earlier host."""
+        """Create a checkpoint: for `Session.checkpoint`, or from an earlier host's record if `born` is given."""
         self.id, self.made, self.at = born or Birth.now()
         self.name = name
         self.execution_count = execution_count
@@ -138,7 +137,7 @@ class Checkpoint:
         self.passing = False
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
-        weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all of them
+        weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all copies
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -147,7 +146,7 @@ class Checkpoint:
 
     @property
     def files(self) -> FilesMode:
-        """Whether the state of the workspace's files belongs to it."""
+        """Whether the state includes the workspace's files."""
         return "shared" if self.snapshot is None else "copy"
 
     @property
@@ -159,52 +158,52 @@ class Checkpoint:
 
     @property
     def alive(self) -> bool:
-        """Whether a session can go back to it."""
+        """Whether the checkpoint can be restored."""
         return not self.moment.copy.gone.done()
 
     def check(self) -> None:
-        """Check that a session can go back to it.
+        """Check that the checkpoint can be restored.
 
         Raises:
-            CheckpointError: It was dropped, or its process has ended.
+            CheckpointError: The checkpoint was dropped, or its process has ended.
         """
         if not self.alive:
             raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
-        """Attach files; `drop` is called with them when they are no longer needed."""
+        """Attach files. `drop` is called with them when they are no longer needed."""
         self.snapshot, self.without_files = snapshot, ""
         finalizer = weakref.finalize(self, drop, snapshot)
-        finalizer.atexit = False  # the host removes all of them
+        finalizer.atexit = False  # the host removes all files
         self._drop_files = finalizer
         self._owner.note_files(self)
 
     def let_go(self) -> None:
-        """Release its files."""
+        """Release the files."""
         self._drop_files()
         had, self.snapshot, self._drop_files = self.snapshot, None, lambda: None
         if had is not None:
             self._owner.note_files(self)
 
     def miss(self, reason: str) -> None:
-        """Release its files, if it holds some, and record why it holds none."""
+        """Release the files, if any, and record why the checkpoint has none."""
         self.let_go()
         self.without_files = reason
         self._owner.note_files(self)
 
     def belongs_to(self, owner: Owner) -> None:
-        """Give it to another session."""
+        """Transfer the checkpoint to another session."""
         self._owner = owner
 
     def discard(self) -> None:
-        """Drop it, without waiting until its memory is free."""
+        """Drop the checkpoint without waiting until its memory is free."""
         self._drop_files()
         copy = self.moment.copy
         copy.family.drop(copy)
         self._owner.forget(self)
 
     async def drop(self) -> None:
-        """End it, and free its memory. Sessions that were made from it continue. It can be repeated."""
+        """Drop the checkpoint and free its memory. Sessions created from it continue. Idempotent."""
         self.discard()
         await self.moment.copy.family.settle()
 
@@ -212,14 +211,14 @@ class Checkpoint:
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
     """Check that kernels of one session can serve another.
 
-    A kernel keeps the sandbox that it was started in, whatever options its new session has.
+    A kernel stays in the sandbox in which it started, whatever options its new session has.
 
     Args:
         theirs: The kernel specification of the checkpoint's session.
         ours: The kernel specification of the other session.
 
     Raises:
-        CheckpointError: They differ; the message says in what.
+        CheckpointError: The sandboxes differ. The message says how.
     """
     if theirs.tier is not ours.tier:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The checkpoints of one session: making them, keeping them, and going back to them."""
+"""The checkpoints of one session: create, store and restore."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ _MAX_ADOPTED = 1000
 
 
 class CheckpointHost(Protocol):
-    """The part of a host that checkpoints need.
+    """The part of a host that checkpoints use.
 
     Attributes:
-        checkpoint_budget: The limits on automatic checkpoints of all its sessions.
+        checkpoint_budget: Limits on automatic checkpoints of all sessions.
     """
 
     checkpoint_budget: Budget
 
     @property
     def kernels(self) -> KernelMaker:
-        """Its kernels: makes kernels from copies."""
+        """The factory of kernels from copies."""
 
 
 class CheckpointRecorder(StateRecord):
-    """Records changes of the checkpoints of one session, too. This one records nothing."""
+    """A null recorder of the checkpoints of one session."""
 
     def made(self, checkpoint: Checkpoint) -> None:
-        """Record a new checkpoint of the present state."""
+        """Record a new checkpoint of the current state."""
 
     def files(self, checkpoint: Checkpoint) -> None:
         """Record a change of a checkpoint's files."""
@@ -84,13 +84,13 @@ class Checkpoints:
     """The checkpoints of one `Session`.
 
     Attributes:
-        files: Keeps and restores the files of the session's directory.
-        automatic: The checkpoints that are made automatically.
-        resuming: Makes kernels from them.
-        branch: The directory of its files, if it is not the workspace of its sandbox.
-        ended: Why there are no checkpoints of earlier cells, if the session was taken over from a killed process.
-        record: Records what a later host needs to go back to them.
-        crashes: Makes kernels from them in place of kernels that have died.
+        files: Snapshots and restores the session's files.
+        automatic: Automatic checkpoints.
+        resuming: Creates kernels from checkpoints.
+        branch: The directory of the session's files, if it is not the sandbox's workspace.
+        ended: Why earlier cells have no checkpoints, if the session was taken over from a killed process.
+        record: Records what a later host needs to restore the checkpoints.
+        crashes: Replaces dead kernels from checkpoints.
     """
 
     def __init__(
@@ -112,17 +112,17 @@ class Checkpoints:
 
         Args:
             name: The session's name in messages.
-            host: Makes kernels from copies.
-            options: The session's options, also for sessions that are made from its checkpoints.
-            resolved: The options with all defaults filled in.
+            host: Creates kernels from copies.
+            options: The session's options, also for sessions created from its checkpoints.
+            resolved: The options with defaults filled in.
             wanted: The specification of the session's kernels.
             cells: The session's cells.
-            kernels: Where they run.
-            kind: How automatic checkpoints are made; None: they are not.
-            environment: Returns the environment variables for a proxy that listens on a port in the session.
-            outside: Returns the outside calls that were allowed since a time.
-            files: Keeps and restores the files of the session's directory.
-            branch: The directory of these files, if it is not the workspace of its sandbox.
+            kernels: The session's kernels.
+            kind: The kind of automatic checkpoints; None for none.
+            environment: Returns the environment variables for a proxy on a port of the session.
+            outside: Returns the approved external calls since a time.
+            files: Snapshots and restores the session's files.
+            branch: The directory of these files, if it is not the sandbox's workspace.
         """
         self._name = name
         self._host = host
@@ -150,20 +150,20 @@ class Checkpoints:
     # -- making --------------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> Checkpoint:
-        """Keep the present state of the session's memory, to go back to later, any number of times.
+        """Create a checkpoint of the session's memory, which can be restored any number of times.
 
-        The kernel is forked, and the copy waits. That takes a few milliseconds, and memory only for later changes. What a copy
-        of a process cannot have is lost when the session goes back: threads, and the connections of sockets
+        The kernel is forked, and the copy waits. A checkpoint takes a few milliseconds, and memory only for later changes.
+        Threads and socket connections are lost in a restore, because a copy of a process cannot have them
         (docs/checkpoints.md).
 
         Args:
-            name: Its name.
-            files: Whether the workspace's files belong to the state (``copy``), or stay as they are (``shared``).
+            name: The checkpoint's name.
+            files: Whether the checkpoint includes the workspace's files (``copy``) or not (``shared``).
 
         Raises:
-            SnapshotError: The files cannot be kept. There is no checkpoint then.
-            CheckpointError: The state would not survive, for example because of a library with its own threads. The message
-                 names it and gives advice. The session continues.
+            SnapshotError: The files cannot be saved. No checkpoint is created.
+            CheckpointError: The state would not survive a copy, for example because of a library with its own threads. The
+                message names it and gives advice. The session continues.
             InvalidInputError, StateError, LaunchError, KernelDiedError: As for `execute`.
         """
         if not isinstance(name, str) or len(name) > _MAX_NAME:
@@ -173,7 +173,7 @@ class Checkpoints:
         return await self._make(name, files)
 
     async def passing_checkpoint(self, files: FilesMode) -> Checkpoint:
-        """Make a checkpoint that is only there until the caller has gone to it, or made branches of it."""
+        """Create a temporary checkpoint, for one restore or for branches."""
         return await self._make("", files, passing=True)
 
     async def _make(self, name: str, files: FilesMode, *, passing: bool = False) -> Checkpoint:
@@ -185,27 +185,27 @@ class Checkpoints:
                     try:
                         checkpoint.hold(kept := await self.files.take(), self.files.drop)
                         self.past.look(self.files.hold(kept))
-                    except BaseException:  # also a cancellation: nothing else owns the checkpoint
+                    except BaseException:  # includes cancellation: nothing else owns the checkpoint
                         checkpoint.discard()
                         raise
                 return checkpoint
             finally:
-                self.automatic.turn_ended()  # again: there may be none, or this one may be dropped before the next cell
+                self.automatic.turn_ended()  # again: this checkpoint may be missing, or dropped before the next cell
 
     async def copy(
         self, kernel: Kernel, *, name: str = "", automatic: bool, passing: bool = False, again: bool = False
     ) -> Checkpoint | None:
-        """Make a checkpoint of a kernel, while no cell can run.
+        """Create a checkpoint of a kernel while no cell can run.
 
         Args:
             kernel: The kernel.
-            name: Its name.
-            automatic: Whether it is made automatically.
+            name: The checkpoint's name.
+            automatic: Whether it is an automatic checkpoint.
             passing: As for `passing_checkpoint`.
-            again: Whether none is needed if tasks have not run since the last one. Otherwise there is another state.
+            again: Whether to skip the copy if no task ran since the last one. Otherwise, the copy is a new state.
 
         Returns:
-            The checkpoint; None if none is needed.
+            The checkpoint; None if the copy was skipped.
 
         Raises:
             CheckpointError: The kernel's state would not survive, or the copy does not answer.
@@ -237,22 +237,22 @@ class Checkpoints:
         return Moment(copy, self._host, *options, line, state, self._wanted, self.branch, self._cells.past)
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
-        """Return the changes since a checkpoint: variables that are new, changed or deleted.
+        """Return the changes since a checkpoint: new, changed and deleted variables.
 
-        Files of the workspace are compared too, if the checkpoint holds them (``files="copy"``). Values are compared by hashes
-        of their pickles, for which a temporary kernel is made from the checkpoint. Values that cannot be compared, such as a
-        lock, or not within two seconds, are listed as unknown.
+        Workspace files are compared too, if the checkpoint has them (``files="copy"``). Values are compared by hashes of their
+        pickles, in a temporary kernel from the checkpoint. A value is listed as unknown if it cannot be pickled, such as a
+        lock, or if pickling takes more than two seconds.
 
         Args:
             checkpoint: A checkpoint of any session of the same host, or the name or id of one of this session.
-            until: Another one, for the changes up to that; None for those up to now.
+            until: A later checkpoint; None for the current state.
 
         Raises:
-            CheckpointError: It is gone, or belongs to another host.
+            CheckpointError: A checkpoint was dropped, or belongs to another host.
             SnapshotError: The files cannot be read.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
-        from cellblock.model.variables import diff_variables  # few programs need it
+        from cellblock.model.variables import diff_variables  # rarely used
 
         checkpoint = self.find(checkpoint)
         last = None if until is None else self.find(until)
@@ -262,52 +262,51 @@ class Checkpoints:
             files = await self._files_between(checkpoint, last)
         except CellblockError:
             for one in (checkpoint, *([] if last is None else [last])):
-                one.check()  # nothing has failed: it was dropped meanwhile, or the session was closed
+                one.check()  # nothing failed: it was dropped meanwhile, or the session was closed
             raise
         return StateChanges(diff_variables(before, after), files)
 
     async def _files_between(self, checkpoint: Checkpoint, last: Checkpoint | None) -> FileChanges | None:
-        """Return how the files have changed since a checkpoint; None if not both states hold any."""
+        """Return file changes since a checkpoint; None unless both states have files."""
         if checkpoint.snapshot is None or (last is not None and last.snapshot is None):
             return None
         return await self.files.diff(checkpoint.snapshot, None if last is None else last.snapshot)
 
     async def _survey(self, checkpoint: Checkpoint) -> Survey:
-        """Return the variables of a checkpoint, for which a kernel is made from it."""
+        """Return the variables of a checkpoint, read in a temporary kernel."""
         kernel = await self.resuming.look_at(checkpoint)
         try:
             return await survey(functools.partial(self._cells.run_elsewhere, kernel), _COMPARING)
         finally:
-            await kernel.discard()  # its exit handlers, and text for open files, are the session's
+            await kernel.discard()  # its exit handlers and buffered text belong to the session
 
     @property
     def crowded(self) -> bool:
-        """Whether a second kernel with all of the session's variables could exceed the limit of memory."""
+        """Whether a second kernel with all of the session's variables could exceed the memory limit."""
         kernel = self._kernels.current
         limit = self._wanted.policy.resources.memory if self._wanted.tier.sandboxed else None
         return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
 
     @property
     def fresh(self) -> bool:
-        """Whether the session's state is that of a fresh kernel."""
+        """Whether the current state is a fresh kernel's."""
         return self._cells.past.state == self._fresh
 
     @property
     def begins_fresh(self) -> bool:
-        """Whether a fresh kernel undoes all cells: the session began with one, and not with the cells of another session."""
+        """Whether a fresh kernel undoes all cells: the session began with one, not with another session's cells."""
         return self._fresh != 0 and not self._begun_with
 
     def all(self) -> list[Checkpoint]:
-        """Return the usable ones, oldest first."""
+        """Return the usable checkpoints, oldest first."""
         self._kept = [checkpoint for checkpoint in self._kept if checkpoint.alive]
         return [*self._kept]
 
     def can_recover(self, dead: Kernel) -> bool:
-        """Return whether a dead kernel may have left a state to continue from."""
+        """Return whether the session may be able to continue from a state of a dead kernel."""
         return self.crashes.last_state(dead) is not None
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """See `Crashes.awaited`."""
         return self.crashes.awaited(dead)
 
     def forget(self, checkpoint: Checkpoint) -> None:
@@ -317,7 +316,7 @@ class Checkpoints:
             self.write("gone", checkpoint.id)
 
     def note_files(self, checkpoint: Checkpoint) -> None:
-        """Record a change of a checkpoint's files."""
+        """Handle a change of a checkpoint's files."""
         self.record.files(checkpoint)
 
     # -- for a later host ----------------------------------------------------------------------------------------------
@@ -329,28 +328,28 @@ class Checkpoints:
 
     @property
     def fresh_state(self) -> int:
-        """The state that its last fresh kernel began with; 0 if it has had none."""
+        """The initial state of the last fresh kernel; 0 if there was none."""
         return self._fresh
 
     @property
     def begun_with(self) -> list[int]:
-        """The numbers of the cells from before the beginning of the session."""
+        """The numbers of the cells before the session's start."""
         return sorted(self._begun_with)
 
     def keep(self, record: CheckpointRecorder) -> None:
-        """Record everything from now on for a later host."""
+        """Record all later events for a later host."""
         self.record = self._cells.past.record = record
 
     def rewrite(self) -> None:
-        """Record the whole state anew: more has changed than single records express."""
+        """Record the whole state again, because more has changed than single records express."""
         self.record.rewrite()
 
     def note_outside(self, call: str) -> None:
-        """Record an outside call that was allowed just now."""
+        """Record an external call that was just approved."""
         self.write("outside", time.monotonic(), call)
 
     def write(self, word: str, *rest: object) -> None:
-        """Record an event for a later host; see `StateRecord.write`."""
+        """Record an event for a later host (`StateRecord.write`)."""
         self.record.write(word, *rest)
 
     # -- of an earlier host --------------------------------------------------------------------------------------------
@@ -362,13 +361,13 @@ class Checkpoints:
         begun_with: Iterable[int],
         outside: Sequence[tuple[float, str]],
     ) -> None:
-        """Continue with the states of an earlier host; `add_earlier` follows for each checkpoint, and `recalled` at last.
+        """Continue with an earlier host's states. Call `add_earlier` for each checkpoint next, then `recalled`.
 
         Args:
             past: The session's history.
-            fresh: The state that its last fresh kernel began with; 0 if it has had none.
-            begun_with: The numbers of the cells from before the beginning of the session.
-            outside: Outside calls that were allowed, with their times (`time.monotonic`).
+            fresh: The initial state of the last fresh kernel; 0 if there was none.
+            begun_with: The numbers of the cells before the session's start.
+            outside: Approved external calls, with their times (`time.monotonic`).
         """
         self._cells.past = past
         self._fresh, self._begun_with = fresh, set(begun_with)
@@ -386,14 +385,14 @@ class Checkpoints:
         automatic: bool,
         execution_count: int,
     ) -> Checkpoint:
-        """Add a checkpoint of an earlier host; see `Checkpoint` and `Moment`."""
+        """Add a checkpoint of an earlier host, as described by `Checkpoint` and `Moment`."""
         moment = self._moment(copy, past, state)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=execution_count, born=born)
         self._kept.append(checkpoint)
         return checkpoint
 
     def recalled(self) -> None:
-        """Handle that all checkpoints of an earlier host are added."""
+        """Finish after all checkpoints of an earlier host were added."""
         for checkpoint in self.automatic.all()[:-1]:
             self._host.checkpoint_budget.spend(checkpoint)
         newest = max((one for one in self._kept if one.snapshot is not None), key=lambda one: one.moment.state, default=None)
@@ -401,20 +400,20 @@ class Checkpoints:
         if known is not None:
             self.files.begin_with(known)
 
-    # -- going back ----------------------------------------------------------------------------------------------------
+    # -- restore -------------------------------------------------------------------------------------------------------
 
     def find(self, checkpoint: Checkpoint | str) -> Checkpoint:
-        """Return a checkpoint that this session can use, given as an object, a name or an id.
+        """Return a checkpoint that this session can use, by object, name or id.
 
         Raises:
-            InvalidInputError, CheckpointError: There is none of this name; as for `check`.
+            InvalidInputError, CheckpointError: The name is unknown, or as for `check`.
         """
         found = find_checkpoint(self.all(), checkpoint) if isinstance(checkpoint, str) else checkpoint
         self.check(found)
         return found
 
     async def restore(self, checkpoint: Checkpoint | str, before: Before | None = None, operation: str = "restore") -> Changes:
-        """See `Session.restore`; `before` is called when it is decided."""
+        """Implement `Session.restore`. `before` is called once the restore is certain."""
         checkpoint = self.find(checkpoint)
         async with self._cells.turn(stop=_GOES_BACK):
             self.check(checkpoint)
@@ -423,7 +422,7 @@ class Checkpoints:
             return await self.restore_to(checkpoint, operation)
 
     async def restore_to(self, checkpoint: Checkpoint, operation: str) -> Changes:
-        """Go to a checkpoint's state, with its files if it holds some, in the session's turn."""
+        """Restore a checkpoint's state, with its files if it has some, in the session's turn."""
         changes = Changes()
         snapshot = checkpoint.snapshot
 
@@ -440,7 +439,7 @@ class Checkpoints:
         """Check that this session can use a checkpoint.
 
         Raises:
-            InvalidInputError, CheckpointError: It is not a checkpoint; it is gone, or belongs to another host.
+            InvalidInputError, CheckpointError: It is not a checkpoint, was dropped, or belongs to another host.
         """
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(f"checkpoint must be a checkpoint, its name or its id, not {checkpoint!r:.100}")
@@ -458,11 +457,11 @@ class Checkpoints:
         files: Callable[[Then], Awaitable[object]] | None,
         arrive: Callable[[], None] | None = None,
     ) -> None:
-        """Go to a checkpoint's state, in the session's turn.
+        """Restore a checkpoint's state in the session's turn.
 
         Args:
             checkpoint: The checkpoint.
-            way: What a later host has to finish (`recalled.Way`).
+            way: What a later host must finish (`recalled.Way`).
             files: As for `GoingBack`.
             arrive: As for `GoingBack`.
         """
@@ -475,17 +474,17 @@ class Checkpoints:
             self.write("stayed")
             raise
         finally:
-            self.automatic.turn_ended()  # this one may be dropped before the next cell, or hold no files
+            self.automatic.turn_ended()  # this one may be dropped before the next cell, or have no files
 
     async def undo(self, count: int = 1, *, partial: bool = False, before: Before | None = None) -> Undone:
-        """See `Session.undo`; `before` is called when it is decided."""
+        """Implement `Session.undo`. `before` is called once the undo is certain."""
         if type(count) is not int or count < 1:
             raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
         async with self._cells.turn(stop=_GOES_BACK):
             try:
                 return await self._undo(self._cells.past.line, count, partial, before)
             finally:
-                self.automatic.turn_ended()  # with files that may have stayed as they are
+                self.automatic.turn_ended()  # with files that may have been left unchanged
 
     async def _undo(self, line: Sequence[Numbered], count: int, partial: bool, before: Before | None) -> Undone:
         way = await find_way(self, line, count, partial=partial)
@@ -494,10 +493,10 @@ class Checkpoints:
         redo = self._prepare_redo(way.checkpoint, await self.automatic.copy_present())
         try:
             reverted, left = await self._go_back(way, line, partial=partial)
-        except BaseException:  # also a cancellation: the session has stayed as it was, unless its kernel is fresh
+        except BaseException:  # includes cancellation: the session is unchanged, unless its kernel is fresh
             self._forget_redo(redo)
             raise
-        self.automatic.forget_files()  # they are kept again, including those that stayed as they are
+        self.automatic.forget_files()  # a new snapshot includes the files that were left unchanged
         kept = {cell.number for cell in self._cells.past.line}
         cells = [cell.entry for cell in line if cell.number not in kept]
         if redo is not None:
@@ -507,7 +506,7 @@ class Checkpoints:
         return self._undone(cells, reverted, left, self.outside(way.since))
 
     async def _go_back(self, way: Way, line: Sequence[Numbered], *, partial: bool) -> tuple[Reverted | None, str]:
-        """Go back; return what was done to files, and why some of them stay."""
+        """Undo. Return what was done to files, and why some were left unchanged."""
         reverted: Reverted | None = None
         intervals, checkpoint, left = way.intervals, way.checkpoint, way.left
         why = Reason("undo", line[-1].entry.execution_count or 0)
@@ -519,7 +518,7 @@ class Checkpoints:
         bring = files if intervals else None
         try:
             await (self._begin_again(bring) if checkpoint is None else self._go_to(checkpoint, "undo", bring))
-        except SnapshotError as error:  # the disk is full, for example
+        except SnapshotError as error:  # for example, the disk is full
             if not partial or bring is None:
                 raise
             left = str(error)
@@ -537,19 +536,19 @@ class Checkpoints:
         return Undone(cells, count, actions, ". ".join(filter(None, stays)), outside, trash, redoable)
 
     async def finish_undo(self, checkpoint: Checkpoint | None) -> None:
-        """Finish an undo that an earlier host has begun: some files may be back already."""
+        """Finish an undo that an earlier host began and that may have restored some files."""
         state = self.fresh_state if checkpoint is None else checkpoint.moment.state
-        # Tasks of the code go on since this host has continued its kernel: what they change until they are stopped is theirs.
+        # Tasks run since this host continued their kernel. Their changes until they are stopped are theirs.
         async with stopped(self._kernels.current):
             intervals, left = await intervals_of(self, self.past.pairs.after(state))
             await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
 
-    # -- taking an undo back -------------------------------------------------------------------------------------------
+    # -- redo ----------------------------------------------------------------------------------------------------------
 
     def _prepare_redo(self, target: Checkpoint | None, present: Checkpoint | None) -> Redo | None:
-        """Set aside what takes an undo back, before it begins; None if the present state has no checkpoint.
+        """Set aside what a redo needs, before the undo begins; None if the current state has no checkpoint.
 
-        The record keeps them until the undo is done: if this host is killed meanwhile, the next one may stay in this state.
+        The record lists it until the undo is done: if this host is killed meanwhile, the next one may stay in this state.
         """
         if present is None or self._wanted.tier.wrapped:
             return None
@@ -563,7 +562,7 @@ class Checkpoints:
         return Redo(present, later, pairs, (self._fresh, self.ended), [], self.past.begun)
 
     def _forget_redo(self, redo: Redo | None) -> None:
-        """Take back what was set aside: the undo has failed."""
+        """Restore what was set aside, after a failed undo."""
         if redo is None:
             return
         line = {cell.number for cell in self.past.line}
@@ -576,16 +575,16 @@ class Checkpoints:
         self.rewrite()
 
     async def redo(self) -> Undone:
-        """Take back the last undo: variables, files, directory, environment and random state are as before it.
+        """Revert the last undo: variables, files, directory, environment and random state are as before it.
 
-        It works until the next cell begins. What others have changed in files since the undo stays.
+        Redo works until the next cell begins. External changes of files since the undo are kept.
 
         Returns:
             The cells that count again, and what was done to files.
 
         Raises:
-            CheckpointError: There is no undo to take back.
-            SnapshotError: The files cannot be brought back; nothing was changed.
+            CheckpointError: There is no undo to revert.
+            SnapshotError: The files cannot be restored. Nothing was changed.
             StateError, LaunchError: As for `undo`.
         """
         async with self._cells.turn():
@@ -603,7 +602,7 @@ class Checkpoints:
                 led = {redo.pairs.origin, *(pair.state for pair in redo.pairs.pairs)}
                 for one in self.automatic.all():
                     if one.moment.state not in led:
-                        one.discard()  # of a state that only looks at variables have made since
+                        one.discard()  # a state from requests that only read variables
                 self._kept += [*redo.others, redo.checkpoint]
                 self._fresh, self.ended = redo.fresh
                 self.past.come_back(moment.past, moment.state, redo.pairs)
@@ -615,11 +614,11 @@ class Checkpoints:
             return self._undone(redo.cells, reverted, "", [])
 
     def relieve(self) -> bool:
-        """Free memory: drop the states that only a redo needs; return whether there was one."""
+        """Free memory: drop the states that only a redo needs. Return whether there were any."""
         return self._redos.drop()
 
     async def _begin_again(self, files: Callable[[Then], Awaitable[object]] | None) -> None:
-        """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
+        """Restore the fresh kernel before all cells, and its files."""
         move = self._starting_again = StartingAgain(self._kernels, self._cells.past)
         self.begin_going("", "undo")
         try:
@@ -628,7 +627,7 @@ class Checkpoints:
             else:
                 async with stopped(self._kernels.current):
                     await files(move.renew)
-        except BaseException:  # also a cancellation: a later host must not finish what has not happened
+        except BaseException:  # includes cancellation: a later host must not finish it
             if not move.begun:
                 self.write("stayed")
             raise
@@ -638,28 +637,28 @@ class Checkpoints:
     # -- the trash -----------------------------------------------------------------------------------------------------
 
     async def trash(self) -> list[TrashEntry]:
-        """Return what undo, redo, restore and adopt have replaced or removed in the workspace, newest first.
+        """Return what undo, redo, restore and adopt replaced or removed in the workspace, newest first.
 
-        It can be brought back for seven days (``CELLBLOCK_TRASH_DAYS``).
+        Entries can be restored for seven days (``CELLBLOCK_TRASH_DAYS``).
 
         Raises:
-            FilesError: It cannot be read.
+            FilesError: The trash cannot be read.
         """
         return await self.files.trashed()
 
     async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
-        """Copy files back from the trash to where they were. What is in their places is moved to the trash.
+        """Restore files from the trash to their original paths. Files that they replace are moved to the trash.
 
         Args:
             path: A file or folder, relative to the workspace; empty for everything in the entry.
-            entry: The id of the entry; empty for the newest one that holds the path.
+            entry: The id of the entry; empty for the newest one that contains the path.
 
         Returns:
-            Which files were written.
+            The files that were written.
 
         Raises:
-            FilesError: The trash does not hold that.
-            SnapshotError: It cannot be restored; nothing was changed.
+            FilesError: The trash does not contain the path or entry.
+            SnapshotError: The files cannot be restored. Nothing was changed.
             StateError: As for `execute`.
         """
         if not isinstance(path, str) or not isinstance(entry, str):
@@ -670,7 +669,7 @@ class Checkpoints:
         return changes
 
     def outside(self, since: float) -> list[str]:
-        """Return the outside calls that were allowed since a time (`time.monotonic`), including those of adopted branches."""
+        """Return the approved external calls since a time (`time.monotonic`), including those of adopted branches."""
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
 
     def files_of_branches(self, files: FilesMode | None) -> FilesMode:
@@ -680,7 +679,7 @@ class Checkpoints:
         return files or ("copy" if self.files.own else "shared")
 
     def take(self, checkpoint: Checkpoint, branch: Checkpoints) -> None:
-        """Make a branch's checkpoint this session's, and record it: a later host can finish the way to it."""
+        """Transfer a branch's checkpoint to this session, and record it, so that a later host can finish the restore."""
         branch.forget(checkpoint)
         branch.record.settle()  # a later host must not find it in both
         checkpoint.belongs_to(self)
@@ -688,12 +687,13 @@ class Checkpoints:
         self.rewrite()
 
     def take_over(self, branch: Checkpoints) -> None:
-        """Take over the checkpoints and outside calls of an adopted branch: its cells can be undone here from now on."""
+        """Take over the checkpoints and external calls of an adopted branch, so that its cells can be undone here."""
         now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
         line = {cell.number for cell in self._cells.past.line[:-1]}
-        # The branch also has one of the state that it began with. That of a fresh kernel needs none. If both have the same
-        # files, the branch's cells count as somebody else to this session, whose own checkpoint has files of after them.
+        # The branch also has a checkpoint of its initial state. A fresh kernel's state needs none. If both checkpoints have
+        # the same files, the branch's cells count as external changes to this session, whose own checkpoint has files from
+        # after them.
         own = {one.moment.state: one for one in self.automatic.all()}
         known = {*own, self._fresh} if branch.branch is not None else set[int]()
         earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
@@ -704,10 +704,10 @@ class Checkpoints:
             checkpoint.belongs_to(self)
         self._kept += earlier
         self.automatic.drop_surplus()
-        self.rewrite()  # the states of the branch are not in this session's past
+        self.rewrite()  # this session's history lacks the branch's states
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
-        """Make the session's first kernel from a checkpoint."""
+        """Create the session's first kernel from a checkpoint."""
         checkpoint = beginning.checkpoint
         self.check(checkpoint)
         files = checkpoint.snapshot
@@ -724,7 +724,7 @@ class Checkpoints:
         return kernel
 
     def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
-        """Handle that the kernel continues from a checkpoint, while files stay as they are; see `Past.go_to`."""
+        """Record that the kernel continues from a checkpoint while files are unchanged (`Past.go_to`)."""
         past = self._cells.past
         past.begun += 1
         past.go_to(checkpoint.moment.past, checkpoint.moment.state, began)
@@ -732,22 +732,22 @@ class Checkpoints:
             past.goes_on_changing()
 
     def begin_with_line(self) -> None:
-        """Handle that the session begins with cells that another one has run: it has no checkpoints from before them."""
-        for one in self.automatic.all():  # made while a saved session was being loaded
+        """Record that the session begins with another session's cells, which have no checkpoints here."""
+        for one in self.automatic.all():  # created while a saved session was loaded
             one.discard()
         self._begun_with = {cell.number for cell in self._cells.past.line}
         self.write("begun with", self.begun_with)
 
     def begin_after_another(self) -> None:
-        """Continue with the kernel of a killed process whose states are unknown."""
+        """Continue with a killed process's kernel whose states are unknown."""
         self.ended = _ENDED
 
     def begin_going(self, checkpoint: str, way: str) -> Instant:
-        """Record, before doing anything, that the session goes to another state; return when.
+        """Record, before any action, that the session is about to change to another state. Return the time.
 
         Args:
-            checkpoint: The id of the checkpoint; empty: a fresh kernel.
-            way: Why; see `recalled.Way`.
+            checkpoint: The id of the checkpoint; empty for a fresh kernel.
+            way: The reason (`recalled.Way`).
         """
         began = Instant.before_changes()
         self.write("going", checkpoint, way, began)
@@ -755,11 +755,12 @@ class Checkpoints:
         return began
 
     async def about_to_begin_anew(self) -> None:
-        """Record that a fresh kernel is about to be started."""
-        # Again, if all cells are being undone: a kernel that died may have been replaced meanwhile, which is recorded, too.
+        """Record that a fresh kernel is about to start."""
+        # Repeated if all cells are being undone: a dead kernel may have been replaced meanwhile, which is also recorded.
         self.begin_going("", "fresh" if self._starting_again is None else "undo")
         if self._wanted.tier.wrapped:
-            # One srt at a time: the next would take what the last has put into the workspace for files, and leave it there.
+            # One srt at a time: a concurrent one would mistake the other's workspace mount points for files, and leave them
+            # there.
             families = {one.moment.copy.family for one in self.automatic.all()}
             for one in self.automatic.all():
                 one.discard()
@@ -783,10 +784,10 @@ class Checkpoints:
         self._begun_with.clear()
         self.automatic.begin_anew()
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # one record together with the fresh kernel: the host may be killed between two
 
     async def close(self) -> None:
-        """Drop the automatic checkpoints and all files, before the session ends. It can be repeated."""
+        """Drop the automatic checkpoints and all files, before the session ends. Idempotent."""
         await self.automatic.close()
         self._redos.drop()
         self._kept.clear()

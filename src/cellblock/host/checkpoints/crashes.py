@@ -1,4 +1,4 @@
-"""Continues a session from its last state when its kernel has died."""
+"""Recovery of a session from its last state when its kernel died."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _RECOVERING = 5.0
 
 
 class States(Protocol):
-    """The session's checkpoints, as `Checkpoints` has them.
+    """The part of `Checkpoints` that recovery uses.
 
     Attributes:
-        automatic: Those that are made automatically.
-        resuming: Makes kernels from them.
+        automatic: Automatic checkpoints.
+        resuming: Creates kernels from checkpoints.
     """
 
     automatic: AutomaticCheckpoints
@@ -42,32 +42,26 @@ class States(Protocol):
         """The session's history."""
 
     def all(self) -> list[Checkpoint]:
-        """Return the usable ones, oldest first."""
+        """Return the usable checkpoints, oldest first."""
 
     def begin_going(self, checkpoint: str, way: str) -> Instant:
-        """Record, before doing anything, that the session goes to another state."""
+        """Record, before any action, that the session is about to change to another state."""
 
     def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
-        """Handle that the kernel continues from a checkpoint, while files stay as they are."""
+        """Record that the kernel continues from a checkpoint while files are unchanged."""
 
     def write(self, word: str, *rest: object) -> None:
         """Record an event for a later host."""
 
 
 class Crashes:
-    """Makes kernels from the checkpoints of one session in place of kernels that have died.
+    """Replaces the dead kernels of one session from its checkpoints.
 
     Attributes:
-        lost: How many cells an earlier host found lost when the kernel died: it had continued from an earlier state already.
+        lost: Number of cells that an earlier host found lost, because it had already continued from an earlier state.
     """
 
     def __init__(self, name: str, states: States) -> None:
-        """Prepare.
-
-        Args:
-            name: The session's name in messages.
-            states: The session's checkpoints.
-        """
         self._name = name
         self._states = states
         self._deadly: set[int] = set()
@@ -79,11 +73,11 @@ class Crashes:
         self.lost = 0
 
     def last_state(self, dead: Kernel, failed: Container[int] = ()) -> Checkpoint | None:
-        """Return the last state of a dead kernel from which the session can continue, if there is one.
+        """Return the last state of a dead kernel from which the session can continue, if any.
 
         Args:
             dead: The kernel.
-            failed: States of which no kernel could be made.
+            failed: States from which no kernel could be created.
         """
         states = self._states
         line = {cell.number for cell in states.past.line}
@@ -95,13 +89,13 @@ class Crashes:
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
-        """Make a kernel from the last state of which one can be made; None if there is none.
+        """Create a kernel from the last usable state; None if there is none.
 
         Raises:
-            LaunchError: There is one, but there is no room for a kernel now. The state stays for the next attempt.
+            LaunchError: There is no room for a kernel now. The state is kept for the next attempt.
         """
         if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
-            # Something in that state, such as a background task, ends the kernel. It would do so again and again.
+            # Something in that state, such as a background task, kills the kernel. It would do so again.
             self._deadly.add(self._recovered[1])
         failed, began = set[int](), time.monotonic()
         while time.monotonic() - began < _RECOVERING and (checkpoint := self.last_state(dead, failed)) is not None:
@@ -117,7 +111,7 @@ class Crashes:
         )
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """Describe the state from which the session continues as soon as there is room for a kernel; None if there is none."""
+        """Describe the state that the session restores once there is room for a kernel; None if there is none."""
         checkpoint = self.last_state(dead)
         return None if checkpoint is None else replace(self._restored(checkpoint, dead), waits_for=self._why)
 
@@ -126,14 +120,14 @@ class Crashes:
         return self.restored(checkpoint, self._states.past.before if dead.death_reported else self._states.past.state)
 
     def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
-        """Describe how the session continues from a checkpoint; `reached` is the number of the later state that is lost."""
+        """Describe a recovery from a checkpoint. `reached` is the number of the later state that is lost."""
         lost = len(self._states.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
         lost, self.lost = max(lost, self.lost), 0
         self._states.write("lost", lost)
         return Restored(checkpoint.execution_count, lost)
 
     async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
-        """Make a kernel in place of one that has ended; None if that fails."""
+        """Create a kernel in place of a dead one; None if that fails."""
         states = self._states
         began = states.begin_going(checkpoint.id, "crash")
         try:
@@ -152,5 +146,5 @@ class Crashes:
 
 
 def _has_ended_itself(dead: Kernel) -> bool:
-    """Whether a kernel ended without a cell, and was not killed."""
+    """Return whether a kernel ended without a cell and was not killed."""
     return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Keeps, compares and restores the files of one session's checkpoints, in threads."""
+"""Snapshots, compares and restores the files of one session's checkpoints, in threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
 Then: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 
-# Keeping files automatically after each cell must be cheap.
+# Automatic snapshots after each cell must be cheap.
 _SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
 _PATIENCE = 30.0
 """Seconds that a restore waits for another one in the same directory."""
@@ -44,23 +44,23 @@ _MAX_SHARED = 2_000
 
 
 class CheckpointFiles:
-    """Keeps and restores the files of the session's directory, for `Checkpoints`.
+    """Snapshots and restores the session's directory, for `Checkpoints`.
 
     Attributes:
-        own: Whether the program has given the session a directory of its own.
-        too_many: Why files are no longer kept automatically: a directory that is not the session's own has too many.
+        own: Whether the program gave the session its own directory.
+        too_many: Why automatic snapshots stopped: a directory that is not the session's own has too many files.
         label: The session's name, for its trash.
     """
 
     def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool, label: str = "") -> None:
-        """Prepare; nothing is read yet.
+        """Set the paths. Nothing is read yet.
 
         Args:
             workspace: The directory.
-            store: Returns the host's store of files.
-            walls: Paths that the session cannot read or write. They are not part of its files. None without a sandbox.
-            own: Whether the program has given the session this directory.
-            label: The session's name; empty if it has none.
+            store: Returns the host's snapshot store.
+            walls: Paths that the session cannot read or write, which snapshots exclude. None without a sandbox.
+            own: Whether the program gave the session this directory.
+            label: The session's name; may be empty.
         """
         self.label = label
         self.own = own
@@ -73,34 +73,34 @@ class CheckpointFiles:
         self._known: Snapshot | None = None
 
     def begin_with(self, known: Snapshot) -> None:
-        """Start with the last snapshot of an earlier host: files that are unchanged since are not read again."""
+        """Start with an earlier host's last snapshot, so that unchanged files are not read again."""
         self._known = known
 
     def describe(self, snapshot: Snapshot | None) -> Description | None:
-        """Return what a later host needs to find a snapshot; None if there is no snapshot, or no later host."""
+        """Describe a snapshot for a later host; None without a snapshot or a later host."""
         return None if snapshot is None else self._make_store().describe(snapshot)
 
     async def take(self) -> Snapshot:
-        """Keep the files as they are.
+        """Take a snapshot.
 
         Raises:
-            SnapshotError: They cannot be kept.
+            SnapshotError: The files cannot be saved.
         """
         store = self._make_store()
         return await _owned(lambda: self._snapshots(store).take(), store.drop)
 
     async def take_small(self, stopped: Callable[[], bool], hurry: Callable[[], bool] = lambda: False) -> Snapshot | None:
-        """Keep the files as they are, unless they begin to change or are too many.
+        """Take a snapshot, unless files change meanwhile or are too many.
 
         Args:
-            stopped: Returns whether something changes them. Called in another thread.
+            stopped: Returns whether files are being changed. Called in another thread.
             hurry: Returns whether there is no time to read files. Called in another thread.
 
         Returns:
-            The snapshot; None if there is none.
+            The snapshot; None if files changed.
 
         Raises:
-            SnapshotError: They cannot be kept, or are too many; the message says which.
+            SnapshotError: The files cannot be saved, or are too many. The message says which.
         """
         store = self._make_store()
         return await _owned(
@@ -127,56 +127,56 @@ class CheckpointFiles:
         return snapshot
 
     def touched(self) -> bool:
-        """Return whether files have changed, or may have, since they were kept automatically."""
+        """Return whether files may have changed since the last automatic snapshot."""
         if self._made is None or self.too_many:
             return self._known is not None
         return self._made.touched()
 
     async def restore(self, snapshot: Snapshot, then: Then, why: Reason) -> Changes:
-        """Restore the files. If another session is restoring files of the same directory, wait until it has finished.
+        """Restore the files, after any other session's restore of the same directory.
 
         Args:
             snapshot: The files.
-            then: Runs when they are restored: starts the process that opens them. If it fails, the restore is rolled back.
-            why: What the trash says of what is replaced or removed.
+            then: Runs after the restore, to start the process that opens the files. If it fails, the restore is rolled back.
+            why: The reason shown in the trash.
 
         Raises:
-            SnapshotError: They are unchanged, unless the message says more.
+            SnapshotError: The files are unchanged, unless the message says otherwise.
             CellblockError: Raised by `then`.
         """
         return await self._change(lambda snapshots, finish: snapshots.restore(snapshot, finish, why), then)
 
     async def undo(self, intervals: Sequence[Interval], then: Then, why: Reason, *, partial: bool) -> Reverted:
-        """Give back what cells have changed; see `Snapshots.undo`, and `restore`."""
+        """Undo file changes of cells (`Snapshots.undo`). The other arguments are as for `restore`."""
         return await self._change(lambda snapshots, finish: snapshots.undo(intervals, finish, why, partial=partial), then)
 
     async def redo(self, undone: Reverted, then: Then, why: Reason) -> Reverted:
-        """Take back an undo; see `Snapshots.redo`, and `restore`."""
+        """Revert an undo (`Snapshots.redo`). The other arguments are as for `restore`."""
         return await self._change(lambda snapshots, finish: snapshots.redo(undone, finish, why), then)
 
     async def put_back(self, entry: str, path: str) -> Changes:
-        """Copy something from the trash to where it was; see `Snapshots.put_back`.
+        """Restore something from the trash to its original path (`Snapshots.put_back`).
 
         Args:
-            entry: The id of the entry; empty for the newest one that holds the path.
+            entry: The id of the entry; empty for the newest one that contains the path.
             path: The path; empty for everything in the entry.
 
         Raises:
-            FilesError, SnapshotError: The trash does not hold that; it cannot be restored, and nothing was changed.
+            FilesError, SnapshotError: The trash does not contain it, or it cannot be restored. Nothing was changed.
         """
         found = await _owned(lambda: self.trash.find(entry, path), _forget)
         return await self._change(lambda snapshots, _: snapshots.put_back(found, path, Reason("trash")), _nothing)
 
     async def trashed(self) -> list[TrashEntry]:
-        """Return what the trash holds, newest first."""
+        """Return the trash entries, newest first."""
         return await _owned(lambda: [entry.listed() for entry in self.trash.entries()], _forget)
 
     async def take_trash(self, other: CheckpointFiles) -> None:
-        """Take what the trash of another session holds, which ends."""
+        """Take over the trash of another session that ends."""
         await _owned(lambda: self.trash.take_over(other.trash), _forget)
 
     def keeping(self, operation: str) -> Entry:
-        """Return a new entry of the trash, for what an operation is about to replace."""
+        """Return a new trash entry for the files that an operation is about to replace."""
         run_aside(purge, "cellblock-trash")
         return self.trash.new(Reason(operation))
 
@@ -195,7 +195,7 @@ class CheckpointFiles:
         while True:
             try:
                 return await _owned(lambda: work(self._snapshots(store), finish), _forget)
-            except HeldError:  # not awaited in the thread: `then` of the restore in flight may need one
+            except HeldError:  # waiting in the thread could block: the other restore's `then` may need one
                 if loop.time() > deadline:
                     raise
             finally:
@@ -204,11 +204,11 @@ class CheckpointFiles:
 
     @property
     def writable(self) -> bool:
-        """Whether files can be made and removed in the directory."""
+        """Whether files can be created and removed in the directory."""
         return os.access(self._workspace, os.W_OK | os.X_OK)
 
     async def changed_within(self, spans: Spans) -> str:
-        """Return, for a message, which files were changed within some spans of time; empty if none were.
+        """Return, for a message, the files changed within some time intervals; empty if there are none.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -220,16 +220,16 @@ class CheckpointFiles:
         return "files have changed" if path == "." else f"{path[:200]!r} has changed"
 
     async def why_not_undoable(self, intervals: Sequence[Interval]) -> str:
-        """Return why something that cells have changed cannot be brought back; empty if all can.
+        """Return why some change of the cells cannot be undone; empty if all can.
 
         Raises:
-            SnapshotError: The files cannot be read, or somebody else has put something in the way.
+            SnapshotError: The files cannot be read, or an external change blocks the undo.
         """
         store = self._make_store()
         return await _owned(lambda: self._snapshots(store).why_not_undoable(intervals), _forget)
 
     async def now(self, wanted: Snapshot) -> Folder:
-        """Return the present files, as far as is needed to compare them with a snapshot.
+        """Return the current files, as far as a comparison with a snapshot needs them.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -238,11 +238,11 @@ class CheckpointFiles:
         return await _owned(lambda: self._snapshots(store).now(wanted), _forget)
 
     async def looks_undoable(self, before: Snapshot, spans: Spans) -> str:
-        """Return why a cell that has just ended cannot be undone, as far as that shows at a quick look; empty if it can.
+        """Return why the last cell cannot be undone, by a quick check; empty if it can.
 
         Args:
-            before: The files before it.
-            spans: When it ran.
+            before: The files before the cell.
+            spans: When the cell ran.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -261,7 +261,7 @@ class CheckpointFiles:
         return await _owned(look, _forget)
 
     async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
-        """Return the changes since a snapshot, until another one or now.
+        """Return the changes from a snapshot to another one or to now.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -270,7 +270,7 @@ class CheckpointFiles:
         return await _owned(lambda: self._snapshots(store).diff(before, after), _forget)
 
     async def version(self, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
-        """Return what a snapshot has at a path; None if there was nothing.
+        """Return a path's version in a snapshot; None if it did not exist.
 
         Raises:
             SnapshotError: The snapshot was dropped.
@@ -279,7 +279,7 @@ class CheckpointFiles:
         return await _owned(lambda: version_in(store, snapshot, parts), _forget)
 
     async def recover(self) -> None:
-        """Finish a restore here whose program was killed, before the session starts; remove what else it has left."""
+        """Finish a killed program's restore before the session starts, and remove its leftovers."""
         run_aside(partial(remove_unclaimed, str(self._workspace)), "cellblock-removal")
         if not Snapshots.is_pending(self._workspace, _journals()):
             return
@@ -293,23 +293,23 @@ class CheckpointFiles:
             _log.warning("%s", error)
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
-        """Return the same files as another snapshot with its own lifetime."""
+        """Return a second reference to a snapshot, with its own lifetime."""
         again = replace(snapshot)
         self._make_store().keep(again)
         return again
 
     def pack(self, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
-        """Return files as a tar stream, to be read in a thread; see `snapshots.pack`."""
+        """Return files as a tar stream, to read in a thread (`snapshots.pack`)."""
         return pack(self._make_store(), snapshot, left_out)
 
     def drop(self, snapshot: Snapshot) -> None:
-        """Drop a snapshot. Its files are removed in a thread: they may be many."""
+        """Drop a snapshot. Its files, possibly many, are removed in a thread."""
         store = self._make_store()
-        if not store.drop_shared(snapshot):  # as after each cell that changes no file: to start a thread would take longer
+        if not store.drop_shared(snapshot):  # common: a cell without file changes. Starting a thread would take longer
             run_aside(lambda: store.drop(snapshot), "cellblock-files")
 
     async def close(self) -> None:
-        """Drop the cached state of the directory. Snapshots stay. It can be repeated."""
+        """Drop the directory's cached state, but no snapshots. Idempotent."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None:
@@ -328,15 +328,16 @@ class CheckpointFiles:
 
 
 def make_store(*, lasting: bool) -> Store:
-    """Create a store for the files of one host's checkpoints, and remove those of killed hosts.
+    """Create a store for one host's snapshots, and remove the stores of killed hosts.
 
-    It is apart from the host's other directories: a session with a permissive policy must not read another one's files.
+    It is separate from the host's other directories, so that a session with a permissive policy cannot read another session's
+    files.
 
     Args:
         lasting: Whether the next host may take it over.
 
     Raises:
-        SnapshotError: It cannot be created.
+        SnapshotError: The store cannot be created.
     """
     return Store.make(config.state_directory() / "snapshots", lasting=lasting)
 
@@ -346,7 +347,7 @@ def _journals() -> Path:
 
 
 async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
-    """Run a function in a thread. If the caller is cancelled, wait for it nevertheless, then drop its result."""
+    """Run a function in a thread. If the caller is cancelled, wait for the function, then drop its result."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await despite_cancellation(task)
@@ -358,7 +359,7 @@ async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
 
 
 async def _nothing() -> None:
-    """Do nothing when files are restored: no process opens them."""
+    """Do nothing after a restore: no process opens the files."""
 
 
 def _forget(_: object) -> None:

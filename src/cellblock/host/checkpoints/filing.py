@@ -1,4 +1,4 @@
-"""Keeps files automatically: at the end of a cell, or while a session waits for its next cell."""
+"""Automatic file snapshots, at the end of a cell or while a session is idle."""
 
 from __future__ import annotations
 
@@ -27,23 +27,18 @@ _AT_ONCE = "the next cell came before they could be kept"
 
 
 def _ignore(_: str) -> None:
-    """Drop the reason; it is not needed."""
+    """Ignore the reason."""
 
 
 class Filing:
-    """Keeps the files of one session's directory.
+    """Takes automatic snapshots of one session's directory.
 
     Attributes:
-        skipped: Why none were kept the last time; empty if they were.
-        awaited: How many callers wait for files to be kept.
+        skipped: Why the last snapshot failed; empty if it succeeded.
+        awaited: Number of callers that wait for a snapshot.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:
-        """Start without kept files.
-
-        Args:
-            files: The files.
-        """
         self.skipped = ""
         self._files = files
         self._activity = 0
@@ -55,7 +50,7 @@ class Filing:
         self.awaited = 0
 
     def stop(self) -> None:
-        """Cancel keeping files: an action that may change them begins or ends."""
+        """Cancel the snapshot: an action that may change files begins or ends."""
         self._activity += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -64,13 +59,13 @@ class Filing:
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def keep(self) -> asyncio.Task[Snapshot | None]:
-        """Start keeping the files as they are now; `result` waits for it."""
+        """Start a snapshot now. `result` waits for it."""
         self.skipped = _AT_ONCE
         self._task = asyncio.create_task(self._take(self._activity, self._task))
         return self._task
 
     async def result(self, task: asyncio.Task[Snapshot | None]) -> Snapshot | None:
-        """Wait for files that are being kept, and return them, owned by the caller; None if it takes too long, or fails."""
+        """Wait for a snapshot, which the caller then owns. Return None if it fails or takes too long."""
         await asyncio.wait([task], timeout=_PATIENCE)
         if task.done():
             return task.result()
@@ -80,12 +75,12 @@ class Filing:
         return None
 
     async def now(self) -> Snapshot | None:
-        """Keep the files while a request waits, and return them, owned by the caller; None if it takes too long, or fails."""
+        """Take a snapshot while a request waits. The caller owns it. Return None if it fails or takes too long."""
         task = self.keep()
         self.awaited += 1
         try:
             return await self.result(task)
-        except BaseException:  # cancelled: nobody takes them any more
+        except BaseException:  # cancelled: no caller takes the snapshot
             task.add_done_callback(self._drop_late)
             raise
         finally:
@@ -105,7 +100,7 @@ class Filing:
 
         try:
             snapshot = await self._files.take_small(lambda: self._activity != begun, hurry)
-        except (SnapshotError, RuntimeError) as error:  # perhaps no thread can be started
+        except (SnapshotError, RuntimeError) as error:  # for example, no thread can be started
             self.skipped = str(error)
             return None
         if snapshot is not None:
@@ -115,11 +110,11 @@ class Filing:
     # -- while the session is idle -------------------------------------------------------------------------------------
 
     def begin(self, hold: Callable[[Snapshot], None], miss: Callable[[str], None] = _ignore) -> None:
-        """Start keeping the files after a moment of idleness, unless cancelled by `stop`.
+        """Start a snapshot after an idle moment, unless `stop` cancels it.
 
         Args:
-            hold: Takes the files.
-            miss: Takes the reason if they cannot be kept, for example because one is too large.
+            hold: Takes the snapshot.
+            miss: Takes the reason for a failure, for example that a file is too large.
         """
         self.skipped = _AT_ONCE
         begun = self._activity
@@ -138,12 +133,12 @@ class Filing:
             else:
                 self._files.drop(files)
 
-        # Not a task that sleeps: Python complains about pending tasks when a program drops its event loop.
+        # Not a sleeping task: Python complains about pending tasks when a program drops its event loop.
         self._begin = begin
         self._timer = asyncio.get_running_loop().call_later(_AFTER, begin)
 
     async def hasten(self) -> None:
-        """Keep at once what was to be kept after a moment of idleness, and wait for that."""
+        """Start the pending idle snapshot now, and wait for it."""
         if self._timer is not None:
             self._timer.cancel()
             self._begin()
@@ -151,7 +146,7 @@ class Filing:
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
-        """Cancel, and drop everything. It can be repeated."""
+        """Cancel and drop everything. Idempotent."""
         self.stop()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])

@@ -1,4 +1,4 @@
-"""Forks a session: makes branches and starts them, and ends all of them if one fails. Continues with a branch."""
+"""Fork and adopt: create and start branches, close all if one fails, and continue from a branch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Trunk(Protocol):
     """A session that is forked."""
 
     async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:
-        """Make a checkpoint that is there until branches are made of it."""
+        """Create a temporary checkpoint for branches."""
 
 
 class Branching(NamedTuple):
@@ -38,10 +38,10 @@ class Branching(NamedTuple):
     return_exceptions: bool
 
     def check(self) -> None:
-        """Check the arguments.
+        """Validate the arguments.
 
         Raises:
-            InvalidInputError: One is not valid.
+            InvalidInputError: An argument is invalid.
         """
         check_branches(self.n, self.seeds)
         if self.seeds is not None and self.same_random_state:
@@ -56,20 +56,20 @@ class Branching(NamedTuple):
         start: Callable[[B], Awaitable[None]],
         end: Callable[[B], Awaitable[None]],
     ) -> list[B | BaseException]:
-        """Make branches of a session, and start them.
+        """Create and start branches of a session.
 
         Args:
             session: The session.
-            make: Makes a branch.
-            start: Starts one.
-            end: Ends one, started or not.
+            make: Creates a branch.
+            start: Starts a branch.
+            end: Closes a branch, started or not.
 
         Returns:
-            The branches; with `return_exceptions`, the exception in place of one that could not be started.
+            The branches; with `return_exceptions`, an exception for each branch that failed to start.
         """
         self.check()
         checkpoint = await session.checkpoint_for_branches(self.files)
-        # Generators without a state yet, such as NumPy's before its first use, get a common state from a common seed.
+        # Generators without a state, such as NumPy's before its first use, share a common seed.
         common = secrets.randbits(32) if self.same_random_state else None
         seeds = [common] * self.n if self.seeds is None else self.seeds
         branches: list[B] = []
@@ -78,7 +78,7 @@ class Branching(NamedTuple):
                 branches.append(make(Beginning(checkpoint, checkpoint.files, seed, self.same_random_state)))  # noqa: PERF401  # one may fail
             ends = await asyncio.gather(*map(start, branches), return_exceptions=True)
             await checkpoint.drop()
-        except BaseException:  # usually a cancelled caller, who does not get the branches: end them here
+        except BaseException:  # usually a cancelled caller, who does not receive the branches
             checkpoint.discard()
             await _end_all(branches, end)
             raise
@@ -90,7 +90,7 @@ class Branching(NamedTuple):
 
 
 async def _end_all(branches: Sequence[B], end: Callable[[B], Awaitable[None]]) -> None:
-    """End branches, even while the caller is being cancelled."""
+    """Close branches, even while the caller is being cancelled."""
 
     async def end_all() -> None:
         await asyncio.gather(*map(end, branches), return_exceptions=True)
@@ -99,12 +99,12 @@ async def _end_all(branches: Sequence[B], end: Callable[[B], Awaitable[None]]) -
 
 
 async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Changes:
-    """Continue a session with the state of another one; see `Session.adopt`. The other one stays.
+    """Continue from another session's state, and leave that session open.
 
     Args:
         trunk: The session's checkpoints.
-        branch: Those of the other one.
-        files: ``copy`` if the other one is a branch with its own files.
+        branch: The other session's checkpoints.
+        files: ``copy`` if the other session is a branch with its own files.
     """
     if files == "copy":
         trunk.files_of_branches(files)
@@ -118,5 +118,5 @@ async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Ch
         await checkpoint.drop()
     trunk.take_over(branch)
     await trunk.files.take_trash(branch.files)
-    # No branch contains what is left out at the top of the workspace, such as `.git`: no need to report that it stays.
+    # No branch contains excluded paths at the top of the workspace, such as `.git`, so they need no report.
     return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))

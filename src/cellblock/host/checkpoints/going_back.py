@@ -1,4 +1,4 @@
-"""Takes a session to an earlier state: its files and its kernel, or neither."""
+"""Restore of a session's files and kernel, both or neither."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GoingBack:
-    """One move of a session to the state of a checkpoint: `prepare`, then `commit`. A move that fails leaves nothing."""
+    """A restore of a checkpoint in two phases, `prepare` and `commit`. A failed restore leaves nothing behind."""
 
     def __init__(
         self,
@@ -35,17 +35,17 @@ class GoingBack:
         beginning: Beginning | None = None,
         arrive: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare nothing yet.
+        """Store the arguments.
 
         Args:
             checkpoint: The checkpoint.
-            resuming: Makes the kernel.
+            resuming: Creates the kernel.
             automatic: The session's automatic checkpoints.
-            past: Its history.
-            files: Brings files back, and runs its argument before that is final; None to leave them as they are.
-            began: When the move began. Tasks of the state may change files before `commit`.
+            past: The session's history.
+            files: Restores files, and runs its argument before that is final; None to leave files unchanged.
+            began: When the restore began. Tasks of the state may change files before `commit`.
             beginning: As for `Resuming.resume`.
-            arrive: Records that the session has that state, in place of `Past.go_to`.
+            arrive: Records the new state, instead of `Past.go_to`.
         """
         self._checkpoint = checkpoint
         self._resuming = resuming
@@ -58,13 +58,13 @@ class GoingBack:
         self._kernel: Kernel | None = None
 
     async def prepare(self) -> Kernel:
-        """Restore the files, if there are any; then make the kernel, which reopens them."""
+        """Restore the files, if any, then create the kernel, which reopens them."""
         try:
             if self._files is None:
                 await self._make_kernel()
             else:
                 await self._files(self._make_kernel)
-        except BaseException:  # also a cancellation: nothing else owns the kernel. The files are rolled back by now.
+        except BaseException:  # includes cancellation: nothing else owns the kernel. The files are already rolled back.
             if self._kernel is not None:
                 await self._kernel.discard()
             raise
@@ -75,7 +75,7 @@ class GoingBack:
         self._kernel = await self._resuming.resume(self._checkpoint, self._beginning)
 
     def commit(self) -> None:
-        """Record that the session has the checkpoint's state, when the kernel has taken its place."""
+        """Record the checkpoint's state as the session's, after the kernel was replaced."""
         moment = self._checkpoint.moment
         if self._arrive is not None:
             self._arrive()
@@ -89,19 +89,13 @@ class GoingBack:
 
 
 class StartingAgain:
-    """One move of a session to the fresh kernel that preceded all cells of the line.
+    """A restore of the fresh kernel before all cells.
 
     Attributes:
-        begun: Whether it has begun to replace the kernel: then the state of these cells is left, even if the move fails.
+        begun: Whether replacement of the kernel began. The cells' state is then lost, even if the restore fails.
     """
 
     def __init__(self, kernels: KernelSlot, past: Past) -> None:
-        """Prepare nothing yet.
-
-        Args:
-            kernels: The session's kernels.
-            past: Its history.
-        """
         self.begun = False
         self._kernels = kernels
         self._past = past
@@ -112,7 +106,7 @@ class StartingAgain:
         self.begun = True
         try:
             await self._kernels.renew(force=True)
-        finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
+        finally:  # also on cancellation: the kernel is replaced anyway
             self.leave()
 
     def leave(self) -> None:
@@ -122,10 +116,10 @@ class StartingAgain:
 
 @asynccontextmanager
 async def stopped(kernel: Kernel | None) -> AsyncIterator[None]:
-    """Stop all processes of a session while files are brought back and its kernel is replaced: they could write to them.
+    """Stop all processes of a session during a restore, because they could write to its files.
 
     Args:
-        kernel: The session's kernel, which may have died; None if there is none, or nothing to bring back.
+        kernel: The session's kernel, possibly dead; None if there is none, or no files to restore.
 
     Raises:
         CheckpointError: A process cannot be stopped.
@@ -140,6 +134,6 @@ async def stopped(kernel: Kernel | None) -> AsyncIterator[None]:
                 "wait a moment, or end them"
             )
         yield
-    except BaseException:  # also a cancellation: the processes continue, if the kernel is still the session's
+    except BaseException:  # includes cancellation: the processes continue, if the kernel is still the session's
         kernel.thaw()
         raise

@@ -1,4 +1,4 @@
-"""What an undo has left, so that `redo` can take the undo back until the next cell begins."""
+"""Data that `redo` needs to revert an undo until the next cell begins."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Redo:
-    """An undo that can be taken back.
+    """An undo that can be reverted.
 
     Attributes:
         checkpoint: The checkpoint of the state before the undo.
         others: The checkpoints of the states in between.
         pairs: The files before and after each change of the state, up to that state.
-        fresh: The state that the last fresh kernel before it began with, and why there were no earlier checkpoints.
-        cells: The cells that were undone.
-        begun: How many cells had begun (`Past.begun`).
-        reverted: What was done to files; None if nothing was.
+        fresh: The initial state of the last fresh kernel before it, and why there were no earlier checkpoints.
+        cells: The undone cells.
+        begun: Number of cells begun (`Past.begun`).
+        reverted: What was done to files, if anything.
     """
 
     checkpoint: Checkpoint
@@ -37,35 +37,29 @@ class Redo:
     reverted: Reverted | None = None
 
     def drop(self) -> None:
-        """Free what it holds."""
+        """Free the checkpoints and snapshots."""
         for checkpoint in (self.checkpoint, *self.others):
             checkpoint.discard()
         self.pairs.clear(0)
 
 
 class Redos:
-    """The undos that can be taken back, the last one at the end."""
+    """A stack of undos that can be reverted."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._all: list[Redo] = []
 
     def count(self, begun: int) -> int:
-        """Return how many can be taken back, now that so many cells have begun; drop the others."""
+        """Return the number of undos that can be reverted after so many begun cells. Drop the others."""
         if self._all and self._all[-1].begun != begun:
             self.drop()
         return len(self._all)
 
     def add(self, redo: Redo) -> None:
-        """Add one."""
         self._all.append(redo)
 
     def last(self, begun: int) -> Redo:
-        """Return the last one.
-
-        Raises:
-            CheckpointError: There is none.
-        """
+        """Return the number of undos that can be reverted, given the number of begun cells. Drop the others."""
         if not self.count(begun):
             raise CheckpointError("there is no undo to take back: redo works until the next cell begins")
         redo = self._all[-1]
@@ -77,11 +71,11 @@ class Redos:
         return redo
 
     def remove_last(self) -> None:
-        """Remove the last one, whose parts the session has taken."""
+        """Remove the last undo, whose parts the session has taken."""
         del self._all[-1]
 
     def drop(self) -> bool:
-        """Drop all of them; return whether there was one."""
+        """Drop all undos. Return whether there were any."""
         dropped, self._all = self._all, []
         for redo in dropped:
             redo.drop()

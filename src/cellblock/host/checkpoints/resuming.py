@@ -1,4 +1,4 @@
-"""Makes kernels from checkpoints for one session: to continue with, or only to inspect."""
+"""Creates kernels from checkpoints of one session, to continue or to inspect."""
 
 from __future__ import annotations
 
@@ -19,28 +19,21 @@ if TYPE_CHECKING:
 
 
 class KernelMaker(Protocol):
-    """The part of a host that makes kernels."""
+    """The part of a host that creates kernels."""
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
-        """Make a kernel from a copy, and wait until it takes cells."""
+        """Create a kernel from a copy, and wait until it accepts cells."""
 
 
 class Resuming:
-    """Makes kernels from checkpoints.
+    """Creates kernels from checkpoints.
 
     Attributes:
-        ports: The ports of the session's services in the sandbox of `serving`, by name.
-        serving: The kernels that can reach these services.
+        ports: Ports of the session's services in the sandbox of `serving`, by name.
+        serving: Kernels that can reach these services.
     """
 
     def __init__(self, host: KernelMaker, wanted: KernelSpec, environment: Callable[[int], Mapping[str, str]]) -> None:
-        """Prepare; no kernel is made yet.
-
-        Args:
-            host: Makes kernels from copies.
-            wanted: The specification of the session's kernels.
-            environment: Returns the environment variables for a proxy that listens on a port in the session.
-        """
         self._host = host
         self._wanted = wanted
         self._environment = environment
@@ -50,12 +43,12 @@ class Resuming:
     async def resume(
         self, checkpoint: Checkpoint, beginning: Beginning | None = None, notice: DeathNotice | None = None
     ) -> Kernel:
-        """Make a kernel from a checkpoint for this session.
+        """Create a kernel from a checkpoint for this session.
 
         Args:
             checkpoint: The checkpoint.
-            beginning: For the session's first kernel, which shares the random state only if this says so.
-            notice: The notice of death of the kernel that it replaces, if that has died.
+            beginning: The start of the session's first kernel, which decides whether it shares the random state.
+            notice: The death notice of the kernel that it replaces, if that kernel died.
         """
         family = checkpoint.moment.copy.family
         listeners: dict[str, Listener] = {}
@@ -93,8 +86,8 @@ class Resuming:
         return kernel
 
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:
-        """Make a kernel from a checkpoint, to inspect its variables. It can reach nothing; the caller discards it."""
-        wanted = replace(self._wanted, kept=None)  # no later host continues with it
+        """Create an isolated kernel from a checkpoint to inspect its variables. The caller discards it."""
+        wanted = replace(self._wanted, kept=None)  # no later host continues it
         try:
             return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in, to_inspect=True))
         except LaunchError as error:

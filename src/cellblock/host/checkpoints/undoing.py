@@ -1,4 +1,4 @@
-"""Plans an undo: finds the checkpoint to go to and the files to bring back, or says why there are none."""
+"""Plans an undo: which checkpoint and which files to restore, or why it is impossible."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FEW = 3
 
 
 class Way(NamedTuple):
-    """The way back over the last cells.
+    """The plan of an undo.
 
     Attributes:
-        checkpoint: The checkpoint to go to; None for the fresh kernel that preceded all cells.
-        intervals: What the cells have done to files; None to leave files as they are.
-        left: Why files stay as they are; empty if they do not.
+        checkpoint: The checkpoint to restore; None for the fresh kernel before all cells.
+        intervals: File changes of the cells; None to leave files unchanged.
+        left: Why files are left unchanged; empty if they are restored.
         since: When the first of the cells began (`time.monotonic`).
     """
 
@@ -40,12 +40,12 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
 
     Args:
         states: The session's checkpoints.
-        line: The cells that led to its present state.
-        count: How many of them to undo.
-        partial: Whether it may lead further back, or leave files as they are.
+        line: The cells that led to the current state.
+        count: Number of cells to undo.
+        partial: Whether to allow an earlier checkpoint, or unchanged files.
 
     Raises:
-        CheckpointError: There is no way.
+        CheckpointError: The undo is impossible.
     """
     if count > len(line):
         raise CheckpointError(_too_few(len(line), count) + (f": {states.ended}" if states.ended else ""))
@@ -74,12 +74,12 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
 async def intervals_of(
     states: Checkpoints, pairs: Sequence[Pair] | None, missed: str = ""
 ) -> tuple[list[Interval] | None, str]:
-    """Return what some changes of the state have done to files, or why that is not known, if they have done anything.
+    """Return the file changes of some state changes, or why they are unknown.
 
     Args:
         states: The session's checkpoints.
-        pairs: The changes, oldest first; None if they are not known.
-        missed: Why the files before them were not kept, if that is known.
+        pairs: The state changes, oldest first; None if unknown.
+        missed: Why the previous snapshot failed, if known.
 
     Raises:
         SnapshotError: The files cannot be read.
@@ -90,7 +90,7 @@ async def intervals_of(
     gaps, begun = False, {cell.begun_in for cell in states.past.line}
     for pair in pairs:
         if joined and (joined[-1].after is None or pair.before is None):
-            # What others have saved in a moment whose files are not known counts as the cells' and the tasks'.
+            # External changes between two unknown file states count as the cells' and the tasks' changes.
             before = joined.pop()
             gaps = gaps or before.state in begun
             joined.append(Pair(pair.state, before.before, pair.after, (*before.spans, *pair.spans)))
@@ -106,7 +106,7 @@ async def intervals_of(
         return None, ""
     found = []
     for pair in joined:
-        # What tasks have changed since the last look is theirs, too: an earlier host may have been killed in an undo of them.
+        # Tasks' changes since the last look are theirs, too: an earlier host may have been killed during their undo.
         unknown = pair.after is None or (pair is joined[-1] and states.past.changing)
         after = (await states.files.now(pair.before)) if unknown else pair.after.root
         found.append(Interval(pair.before.root, after, [times for span in pair.spans for times in span.times()]))
@@ -114,7 +114,7 @@ async def intervals_of(
 
 
 def what_stays(paths: Sequence[str]) -> str:
-    """Return, for a message, which paths an undo has left as they are; empty if there are none."""
+    """Return, for a message, the paths that an undo left unchanged; empty if there are none."""
     if not paths:
         return ""
     more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
@@ -122,11 +122,11 @@ def what_stays(paths: Sequence[str]) -> str:
 
 
 def _last_before(states: Checkpoints, line: Sequence[Numbered], count: int) -> Checkpoint | None:
-    """Return the checkpoint of the latest state from before the last `count` cells of a line; None if there is none.
+    """Return the checkpoint of the latest state before the last `count` cells; None if there is none.
 
-    The latest, with or without files: those of an earlier one would not fit the variables. Actions other than cells, such
-    as `put`, also make another state, and going back from it to one before leaves it: the state in which the first of the
-    cells began is better than any later one. Among checkpoints of the same state, an automatic one has the newest files.
+    The latest one is best, even without files: files of an earlier one would not fit the variables. Actions other than cells,
+    such as `put`, also create states, and a restore of an earlier state loses them. Among checkpoints of one state, an
+    automatic one has the newest files.
     """
     before, began = {cell.number for cell in line[:-count]}, line[-count].begun_in
     found = [checkpoint for checkpoint in states.all() if checkpoint.moment.is_of(before)]
@@ -164,7 +164,7 @@ def _why_none(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
 
 
 def _counts(counts: Sequence[int], every: int) -> str:
-    """Return some numbers of cells in words, such as ``the last 1 to 3 cells, or all 8``.
+    """Format numbers of cells, as in ``the last 1 to 3 cells, or all 8``.
 
     Args:
         counts: The numbers, in order.

@@ -1,4 +1,4 @@
-"""One file in two states of a session: as a checkpoint holds it, and in a later one or now."""
+"""A file in two states of a session: a checkpoint, and a later one or now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def file_versions(
     checkpoint: Checkpoint | str,
     until: Checkpoint | str | None,
 ) -> FileVersions:
-    """See `Session.file_versions`."""
+    """Implement `Session.file_versions`."""
     first = checkpoints.find(checkpoint)
     last = None if until is None else checkpoints.find(until)
     parts = Workspace(workspace, FileLimits().max_depth, None).inner(path, "file")

@@ -1,6 +1,6 @@
-"""The files of a session, reached from outside it: every step beneath the workspace, whatever the code inside plants.
+"""Access to a session's files from outside the session, confined to the workspace whatever the session's code creates there.
 
-The names are loaded on first use: writing a cell's images needs one step of this, and not the archives.
+Names are loaded on first use: writing a cell's images needs one step of this, and not the archives.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,9 @@
-"""Tar archives from anywhere, read without I/O: bytes in, members and their data out, and a `FilesError` for the rest.
+"""A tar reader without I/O for untrusted archives: bytes in, members and their data out, `FilesError` for everything else.
 
-Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped forever on negative
-ones, follows sparse maps and hard links, and differs between the Python releases that we support; its filters judge a member
-by paths that may mean something else by the time they are used. Only its decoding of a single header block is used here, which
-is pure. Only files and folders are accepted, which is all that `pack` makes.
+`tarfile` is not used. Its reader loads extended headers of any size into memory, has looped forever on negative sizes, and
+follows sparse maps and hard links. It differs between Python releases. Its filters judge a member by paths that may have
+another meaning when they are used. Only its decoder of a single header block is used, which is pure. Only files and folders
+are accepted, which is all that `pack` creates.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Member:
     """A file or folder in an archive.
 
     Attributes:
-        parts: Its path, safe to use; ``()`` is the archive's own root.
+        parts: Its validated path; ``()`` is the archive's root.
         folder: Whether it is a folder.
-        size: Bytes of data that follow.
-        mode: Its mode, as claimed by the archive.
-        modified: Its modification time, as claimed by the archive.
+        size: Size of the data that follows, in bytes.
+        mode: Its untrusted mode.
+        modified: Its untrusted modification time.
     """
 
     parts: Parts
@@ -69,7 +69,7 @@ class Gunzip:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take some bytes and yield their content, in pieces of at most a megabyte."""
+        """Feed some bytes and yield their content, in pieces of at most a megabyte."""
         if self._plain is None:
             data = self._head = self._head + data
             if len(data) < 2:
@@ -96,7 +96,7 @@ class Gunzip:
 
 
 class TarReader:
-    """Reads an archive as a stream. Everything except ordinary files and folders is rejected."""
+    """A streaming reader of an archive, which rejects everything except ordinary files and folders."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._limits = limits
@@ -113,7 +113,7 @@ class TarReader:
         self._members = self._total = 0
 
     def feed(self, data: bytes) -> Iterator[Member | memoryview]:
-        """Take some bytes; yield members, each followed by its data in any number of pieces."""
+        """Feed some bytes. Yield members, each followed by its data in any number of pieces."""
         view = memoryview(data)
         while view:
             if self._zeros == 2:
@@ -141,7 +141,7 @@ class TarReader:
     def finish(self) -> None:
         """Check that the stream is complete."""
         if self._zeros < 2:
-            # Some readers tolerate this, but a stream that broke off between two members would look complete.
+            # Some readers tolerate this, but a stream truncated between two members would look complete.
             refuse("it ends too early; send all of it" if self._members else "it is not a tar archive, plain or gzipped")
 
     def _check_trailing(self, view: memoryview) -> None:
@@ -187,7 +187,7 @@ class TarReader:
         if kind == tarfile.XGLTYPE:
             if records.keys() & {"path", "size", "linkpath", "mtime"}:
                 refuse("a global header gives one path, size or time to all members")
-            return  # such as the comment with the commit that git writes
+            return  # for example, git's comment with the commit
         for key, value in records.items():
             self._add(key, value)
 
@@ -231,7 +231,7 @@ class TarReader:
         return member
 
     def _parts(self, name: str, folder: bool) -> Parts:
-        """Return a member's path, if it leads only downwards."""
+        """Return a member's path, if it contains no ``..`` or absolute part."""
         if "\0" in name:
             refuse(f"the name {name!r} has a NUL character")
         if name.startswith("/"):
@@ -253,7 +253,7 @@ def _padded(size: int) -> int:
 
 
 def _pax_records(data: bytes) -> dict[str, str]:
-    """Parse records of ``length key=value`` and a newline. The length counts the whole record, itself included."""
+    """Parse records of ``length key=value`` and a newline. The length includes itself."""
     records: dict[str, str] = {}
     while data:
         digits, space, _rest = data[:20].partition(b" ")
@@ -266,7 +266,7 @@ def _pax_records(data: bytes) -> dict[str, str]:
         name = key.decode("utf-8", "surrogateescape")
         if name in records:
             refuse(f"an extended header gives {name[:50]!r} twice")
-        # With "hdrcharset=BINARY" a value is raw bytes; surrogateescape makes the same characters of them.
+        # With "hdrcharset=BINARY" a value is raw bytes, which surrogateescape maps to the same characters.
         records[name] = value.decode("utf-8", "surrogateescape")
     return records
 

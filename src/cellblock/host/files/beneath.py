@@ -1,10 +1,10 @@
-"""Walks from an open directory to something beneath it, and never anywhere else.
+"""Opens paths relative to an open directory, confined to it.
 
-Code in a session writes to its workspace while the host works there, so checking a *path* proves nothing: a microsecond later
-it may be a link to the host's files. All checks here are therefore made on open descriptors. Two walks do that, and the same
-tests hold for both:
+The session's code changes its workspace while the host works there, so a check of a *path* proves nothing: a moment later it
+may be a link to the host's files. All checks therefore use open descriptors. There are two implementations, with the same
+tests:
 
-- `openat2_walk` lets the kernel resolve the whole path and refuse links and ways out;
+- `openat2_walk` lets Linux resolve the whole path and refuse links and ``..``;
 - `stepwise_walk` opens one component after the other with ``O_NOFOLLOW``, for kernels (and seccomp filters) without it.
 """
 
@@ -30,7 +30,7 @@ Walk = Callable[[int, Parts, int], int]
 """Opens a path below an open directory: (directory, path, flags) to a new descriptor."""
 
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
-# O_PATH needs no permission to read the folder, and opens nothing for real. macOS does not have it.
+# O_PATH needs no permission to read the folder, and does not really open it. macOS lacks it.
 ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
 # O_NONBLOCK: neither a FIFO nor a file under a lease may block open().
@@ -55,7 +55,7 @@ def _libc() -> ctypes.CDLL:
 
 def _openat2(directory: int, path: bytes, flags: int) -> int:
     if b"\0" in path:
-        raise ValueError("embedded null byte")  # C would end the path there, and open something else
+        raise ValueError("embedded null byte")  # C would end the path there, and open another file
     # Without O_NOFOLLOW: with it, the error for a link at the end would be "not a directory" instead of ELOOP.
     how = _OpenHow(flags & ~os.O_NOFOLLOW, 0, _RESOLVE)
     fd = int(_libc().syscall(_SYS_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how)))
@@ -66,7 +66,7 @@ def _openat2(directory: int, path: bytes, flags: int) -> int:
 
 
 def openat2_walk(directory: int, parts: Parts, flags: int) -> int:
-    """Open a path below a directory by ``openat2``: per call, as many components as fit into a path."""
+    """Open a path in a directory by ``openat2``, with as many components per call as fit into a path."""
     names = [os.fsencode(name) for name in parts]
     here = directory
     try:
@@ -87,7 +87,7 @@ def openat2_walk(directory: int, parts: Parts, flags: int) -> int:
 
 
 def stepwise_walk(directory: int, parts: Parts, flags: int) -> int:
-    """Open a path below a directory one component at a time, none of which may be a link."""
+    """Open a path in a directory one component at a time, without following links."""
     if not parts:
         return os.open(".", flags, dir_fd=directory)
     here = directory
@@ -114,7 +114,7 @@ def _step(directory: int, name: str, flags: int) -> int:
 
 @functools.cache
 def best_walk() -> Walk:
-    """Return ``openat2`` if this kernel has it and we may use it, else the stepwise walk."""
+    """Return ``openat2`` if this system has and permits it, else the stepwise walk."""
     if not sys.platform.startswith("linux"):
         return stepwise_walk
     root = os.open("/", ENTER)
@@ -138,9 +138,9 @@ def held(fd: int) -> Iterator[int]:
 
 
 class Tree:
-    """An open directory and everything beneath it. Paths are `Parts`; nothing here follows a link.
+    """An open directory and everything in it, by `Parts`. No operation follows links.
 
-    Its methods raise the system's own errors (`OSError`), unless a limit is exceeded.
+    Methods raise system errors (`OSError`), unless a limit is exceeded.
     """
 
     def __init__(self, fd: int, walk: Walk, label: str = "") -> None:
@@ -150,7 +150,7 @@ class Tree:
 
     @classmethod
     def at(cls, path: str, walk: Walk | None = None, label: str = "") -> Self:
-        """Open a directory by a path that the *trusted* side has chosen; links in it are followed.
+        """Open a directory by a path from the *trusted* side. Its links are followed.
 
         Args:
             path: The directory.
@@ -166,40 +166,38 @@ class Tree:
         os.close(self.fd)
 
     def name(self, parts: Parts) -> str:
-        """Return the name of something beneath, for messages."""
+        """Return a path for messages."""
         return os.path.join(self.label, *parts) or "."
 
     def open(self, parts: Parts, flags: int) -> int:
-        """Open something beneath."""
         return self.walk(self.fd, parts, flags)
 
     def subtree(self, parts: Parts, flags: int = ENTER) -> Tree:
-        """Open a folder beneath as a tree of its own."""
+        """Open a folder as another tree."""
         return Tree(self.open(parts, flags), self.walk, os.path.join(self.label, *parts))
 
     @contextmanager
     def parent(self, parts: Parts) -> Iterator[int]:
-        """Open the folder that contains something, for as long as the context lasts."""
+        """Open the parent folder of a path for the duration of the context."""
         with held(self.open(parts[:-1], ENTER)) as fd:
             yield fd
 
     def lstat(self, parts: Parts) -> os.stat_result:
-        """Return the status of something, without opening it."""
         if not parts:
             return os.fstat(self.fd)
         with self.parent(parts) as fd:
             return os.lstat(parts[-1], dir_fd=fd)
 
     def open_file(self, parts: Parts) -> tuple[int, os.stat_result]:
-        """Open a regular file for reading; return its descriptor and status.
+        """Open a regular file for reading. Return its descriptor and status.
 
         Raises:
             OSError: ``ELOOP`` for a link, ``EISDIR`` for a folder, ``ENXIO`` for a FIFO, socket or device.
         """
         with self.parent(parts) as directory:
             name = parts[-1] if parts else "."
-            # Checked first, because opening some devices has effects. If it is swapped for something else before the next
-            # line, O_NOFOLLOW and O_NONBLOCK hold, and the open file is checked again.
+            # Checked first, because opening some devices has effects. If it is replaced before the next line, O_NOFOLLOW and
+            # O_NONBLOCK still apply, and the open file is checked again.
             check_regular(os.lstat(name, dir_fd=directory))
             fd = self.walk(directory, (name,), READ)
         try:
@@ -211,7 +209,7 @@ class Tree:
         return fd, info
 
     def make_directories(self, parts: Parts) -> int:
-        """Make a folder and its missing parents; return it opened for entering."""
+        """Create a folder and its missing parents. Return an O_PATH descriptor of it."""
         try:
             return self.open(parts, ENTER)
         except FileNotFoundError:
@@ -232,17 +230,16 @@ class Tree:
     def scan(
         self, parts: Parts, limits: FileLimits, verb: str, *, recursive: bool = True
     ) -> Iterator[tuple[Parts, os.stat_result]]:
-        """Yield everything below a folder with its status: each folder's entries by name, then those of its folders.
+        """Yield everything in a folder with its status: each folder's entries by name, then its subfolders' entries.
 
-        Each folder is reached from the top again, with one descriptor open at a time: moving things meanwhile cannot lead
-        outside, and depth costs no descriptors. Entries that vanish meanwhile are left out, as are the empty folders with
-        which the sandbox blocks names.
+        Each folder is reached from the top again, with one open descriptor at a time: moves meanwhile cannot lead outside, and
+        depth costs no descriptors. Entries that vanish meanwhile are omitted, as are the sandbox's empty placeholder folders.
 
         Args:
             parts: The folder.
             limits: The maximum number of entries and depth.
             verb: The operation, for the error.
-            recursive: Whether to enter the folders in it.
+            recursive: Whether to enter subfolders.
 
         Yields:
             Paths relative to the folder, and their status.
@@ -265,7 +262,7 @@ class Tree:
             pending.extend(reversed(folders))
 
     def _entries(self, parts: Parts, top: bool, limits: FileLimits, count: int, verb: str) -> list[tuple[str, os.stat_result]]:
-        """Return a folder's entries, sorted; an empty list for one that has vanished, unless it is the top folder."""
+        """Return a folder's sorted entries; none for a vanished folder, unless it is the top folder."""
         found: list[tuple[str, os.stat_result]] = []
         try:
             fd = self.open(parts, LIST)
@@ -286,23 +283,23 @@ class Tree:
 
 
 def create_file(directory: str, name: str) -> int:
-    """Create a file in a directory whose links were resolved before, and return it opened for writing.
+    """Create a file in a directory whose links were resolved before. Return it open for writing.
 
-    No component from the root on may be a link now: code in a session may have planted it since.
+    No component may be a link now: the session's code may have created one since.
 
     Args:
         directory: An absolute path. Missing folders are created.
         name: The file's name.
 
     Raises:
-        OSError: It cannot be created, or a component on the way is a link or not a directory.
+        OSError: It cannot be created, or a component is a link or not a directory.
     """
     with Tree.at("/") as root, held(root.make_directories(Path(directory).parts[1:])) as place:
         return create(name, CREATE, 0o666, dir_fd=place)
 
 
 def remove_file(directory: str, name: str) -> None:
-    """Remove a file that `create_file` has made, again without following links.
+    """Remove a file that `create_file` created, without following links.
 
     Raises:
         OSError: It cannot be removed, or does not exist.
@@ -316,10 +313,10 @@ CHANGED = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, err
 
 
 def check_regular(info: os.stat_result) -> None:
-    """Check that something is a regular file.
+    """Check that a status is a regular file's.
 
     Raises:
-        OSError: It is not a regular file.
+        OSError: It is not.
     """
     if stat.S_ISREG(info.st_mode):
         return

@@ -9,7 +9,7 @@ from cellblock.host.files.steps import PIECE, Work
 
 
 def decode(data: bytes, encoding: str) -> Work[str]:
-    """Decode piece by piece: a single call would hold the interpreter's lock, and so block the event loop, to its end."""
+    """Decode piece by piece: a single call would hold the GIL, and so block the event loop, to its end."""
     if len(data) <= PIECE:
         yield None
         return data.decode(encoding)
@@ -28,7 +28,7 @@ def decode(data: bytes, encoding: str) -> Work[str]:
 
 
 def _of_unmarked(data: bytes, encoding: str) -> str:
-    """Return the encoding, with a byte order for UTF-16 and UTF-32 without a mark, which incremental decoders reject."""
+    """Return the encoding, with a byte order for UTF-16 and UTF-32 without a BOM, which incremental decoders reject."""
     name = codecs.lookup(encoding).name
     marks = {"utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
     if name not in marks or data.startswith(marks[name]):

@@ -1,4 +1,4 @@
-"""Errors of the system in words that say what to do."""
+"""System errors as messages with advice."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _MEANING = {
 
 @contextmanager
 def telling(verb: str, path: str) -> Iterator[None]:
-    """Turn errors of the system into `FilesError`; an error that names a path already is passed on.
+    """Convert system errors to `FilesError`, except errors that already name a path.
 
     Args:
         verb: The operation, as in ``cannot read``.
-        path: Its subject. Shown by its `repr`: a planted name must not forge lines or move a terminal's cursor.
+        path: Its subject, shown by its `repr`: an untrusted name must not forge lines or move a terminal's cursor.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def telling(verb: str, path: str) -> Iterator[None]:
 
 
 def over(verb: str, path: str, what: str, limit: str, value: int, remedy: str = "") -> FilesError:
-    """Return the error for something that exceeds a limit.
+    """Return the error for an exceeded limit.
 
     Args:
         verb: The operation.

@@ -33,19 +33,19 @@ READ_BYTES = 64 * MIB
 class Files:
     """The files of a session's workspace, for the trusted side.
 
-    Paths are relative to the workspace, or absolute and inside it. No operation follows a symbolic link, opens anything
-    except regular files and folders, or blocks the event loop. An operation that stops early, for example because it was
-    cancelled, leaves nothing half done and no temporary file.
+    Paths are relative to the workspace, or absolute and inside it. No operation follows a symbolic link, opens anything except
+    regular files and folders, or blocks the event loop. A failed or cancelled operation leaves no partial result and no
+    temporary file.
 
-    Files that the session itself cannot read or write, such as ``.env`` and ``.git``, are refused here too, or left out of
-    folders and archives: content may come from the session, a file or a client. ``trusted=True`` lifts that for one call.
+    Files that the session cannot read or write, such as ``.env`` and ``.git``, are refused, or omitted from folders and
+    archives: content may come from the session, a file or a client. ``trusted=True`` lifts that for one call.
 
     Args:
-        root: The workspace. It is opened on first use.
+        root: The workspace, opened on first use.
         limits: Limits of one operation.
-        walk: How paths are resolved; by default, the best way that this system has.
+        walk: How paths are resolved; by default the best way on this system.
         walls: Paths that the session cannot read or write; None without a sandbox.
-        on_change: Called when an operation that can change files has ended, whether or not it has changed any.
+        on_change: Called after each operation that can change files, whether or not it changed any.
     """
 
     def __init__(
@@ -71,20 +71,20 @@ class Files:
     async def write(
         self, path: str | PurePath, data: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, trusted: bool = False
     ) -> FileInfo:
-        """Write a file, whole or not at all; missing folders above it are created.
+        """Write a file atomically. Missing parent folders are created.
 
         Args:
-            path: The file. One that exists is replaced; its other hard links keep what they had.
-            data: Its content; text is written as UTF-8.
-            mode: Its permission bits; by default those of the file that it replaces, or 0o666 less the umask.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            path: The file. An existing file is replaced; its other hard links keep the old content.
+            data: The content. Text is encoded as UTF-8.
+            mode: Permission bits; by default those of the replaced file, or 0o666 less the umask.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Returns:
-            What was written.
+            The written file.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: It cannot be written, or is over a limit.
+            InvalidInputError: An argument is invalid.
+            FilesError: The file cannot be written, or exceeds a limit.
         """
         parts = self._workspace.inner(path, "file")
         if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777):
@@ -107,12 +107,12 @@ class Files:
 
         Args:
             path: The file.
-            max_bytes: How large it may be.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            max_bytes: Maximum size in bytes.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: It cannot be read, is not a regular file, or is larger.
+            InvalidInputError: An argument is invalid.
+            FilesError: The file cannot be read, is not a regular file, or is too large.
         """
         parts = self._workspace.inner(path, "file")
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
@@ -122,13 +122,13 @@ class Files:
     async def read_part(
         self, path: str | PurePath, offset: int, count: int, *, trusted: bool = False
     ) -> tuple[FileInfo, bytes]:
-        """Read a part of a file, and describe the file as it is at that time.
+        """Read a part of a file, and return it with the file's current description.
 
         Args:
             path: The file.
-            offset: Start of the part; at or beyond the end, it is empty.
-            count: Maximum bytes to read.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            offset: Start of the part. At or beyond the end of the file, the part is empty.
+            count: Maximum number of bytes.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError, FilesError: As for `read`.
@@ -144,16 +144,16 @@ class Files:
     async def read_text(
         self, path: str | PurePath, *, encoding: str = "utf-8", max_bytes: int = READ_BYTES, trusted: bool = False
     ) -> str:
-        """Read a file as text; line ends are kept as they are.
+        """Read a file as text. Line ends are unchanged.
 
         Args:
             path: The file.
-            encoding: Its encoding.
-            max_bytes: How large it may be.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            encoding: The encoding.
+            max_bytes: Maximum size in bytes.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Raises:
-            InvalidInputError, FilesError: As for `read`; also for a file that is not text in this encoding.
+            InvalidInputError, FilesError: As for `read`, or the file is not text in this encoding.
         """
         data = await self.read(path, max_bytes=max_bytes, trusted=trusted)
         try:
@@ -167,67 +167,66 @@ class Files:
     # -- folders -------------------------------------------------------------------------------------------------------
 
     async def list(self, path: str | PurePath = ".", *, recursive: bool = False, trusted: bool = False) -> list[FileInfo]:
-        """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as such.
+        """List a folder, sorted by path, including links, FIFOs, sockets and devices.
 
-        Files that the session cannot read are left out, as are the empty folders with which the sandbox blocks names such as
-        ``.vscode``.
+        Files that the session cannot read are omitted, as are the sandbox's empty placeholder folders, such as ``.vscode``.
 
         Args:
             path: The folder.
-            recursive: Whether to list the contents of its folders too.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            recursive: Whether to list subfolders too.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: It is not a folder, or has more entries or depth than the limits allow.
+            InvalidInputError: An argument is invalid.
+            FilesError: The path is not a folder, or exceeds the limits of entries or depth.
         """
         parts = self._workspace.parts(path)
         return await complete(self._within(lambda tree, bounds: _list(tree, parts, recursive, self._limits, bounds), trusted))
 
     async def stat(self, path: str | PurePath, *, trusted: bool = False) -> FileInfo:
-        """Describe a file, a folder, or anything else at a path.
+        """Describe a file, a folder, or any other entry.
 
         Args:
             path: The path.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: Nothing is there, or it is behind a link.
+            InvalidInputError: An argument is invalid.
+            FilesError: The path does not exist, or leads through a link.
         """
         parts = self._workspace.parts(path)
         return await complete(self._within(lambda tree, bounds: _stat(tree, parts, bounds), trusted))
 
     async def mkdir(self, path: str | PurePath, *, trusted: bool = False) -> None:
-        """Make a folder, and those above it; one that exists is fine.
+        """Create a folder and missing parent folders. The operation is idempotent.
 
         Args:
             path: The path.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: It cannot be made, or something else is there.
+            InvalidInputError: An argument is invalid.
+            FilesError: The folder cannot be created, or another entry has its path.
         """
         parts = self._workspace.parts(path)
         await self._changing(complete(self._within(lambda tree, bounds: _mkdir(tree, parts, bounds), trusted)))
 
     async def remove(self, path: str | PurePath, *, recursive: bool = False, trusted: bool = False) -> None:
-        """Remove a file, a link (not what it points to), an empty folder, or anything else.
+        """Remove a file, a link (not its target), an empty folder, or any other entry.
 
         Args:
             path: The path to remove.
             recursive: Whether to remove a folder with its contents, however deep.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: Nothing is there, it is not empty, or it cannot be removed; a part may have been removed by then.
+            InvalidInputError: An argument is invalid.
+            FilesError: The path does not exist, is a non-empty folder, or cannot be removed. A part may already be removed.
         """
         parts = self._workspace.inner(path, "file or folder")
         await self._changing(complete(self._within(lambda tree, bounds: _remove(tree, parts, recursive, bounds), trusted)))
 
-    # -- to and from the caller's disk ---------------------------------------------------------------------------------
+    # -- upload and download -------------------------------------------------------------------------------------------
 
     async def upload(
         self,
@@ -239,21 +238,21 @@ class Files:
     ) -> Transfer:
         """Copy a file or a folder from this machine's disk into the workspace.
 
-        A file or folder appears when it is complete. If the folder exists already, the files are moved into it when all of
-        them are complete, and replace files of the same name. Links in a folder are left out.
+        A file or folder appears once complete. Files for an existing folder are moved into it once all are complete, and
+        replace files of the same name. Links in a folder are omitted.
 
         Args:
             local: The file or folder.
-            path: The target; by default the same name, in the workspace.
+            path: The target; by default the same name in the workspace.
             progress: Called in this thread with the bytes done and the total. If it raises, the copy stops.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Returns:
-            What was copied and what was left out.
+            The copied and omitted entries.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: Something cannot be read or written, or is over a limit.
+            InvalidInputError: An argument is invalid.
+            FilesError: A file cannot be read or written, or exceeds a limit.
         """
         where, source = self._workspace.local(local, follow=True)
         target = self._workspace.inner(name_of(local) if path is None else path, "file")
@@ -277,21 +276,21 @@ class Files:
         """Copy a file or a folder from the workspace to this machine's disk.
 
         Nothing is written outside `local`, and nothing appears there before it is complete. Links, FIFOs, sockets and devices
-        in a folder are left out, and so is anything that changes its kind during the copy; the result names them.
+        in a folder are omitted, and so is an entry that changes its kind during the copy. The result names them.
 
         Args:
             path: The file or folder.
-            local: The target. A folder that exists receives the entries of a folder.
-            overwrite: Whether files may replace files. Links are never replaced, nor written through.
+            local: The target. An existing folder receives the entries of a folder.
+            overwrite: Whether files may replace files. Links are never replaced or followed.
             progress: Called in this thread with the bytes done and the total. If it raises, the copy stops.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Returns:
-            What was copied and what was left out.
+            The copied and omitted entries.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: Something cannot be read or written, is in the way, or is over a limit.
+            InvalidInputError: An argument is invalid.
+            FilesError: A file cannot be read or written, another entry is in the way, or a limit is exceeded.
         """
         source = self._workspace.parts(path)
         where, target = self._workspace.local(local, follow=False)
@@ -312,20 +311,20 @@ class Files:
         on_skip: Callable[[Skipped], object] | None = None,
         trusted: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield a file, or a folder's entries with paths relative to it, as an uncompressed tar stream.
+        """Yield a file, or a folder's entries with relative paths, as an uncompressed tar stream.
 
         Args:
             path: The file or folder.
-            on_skip: Called for everything that is left out: links, FIFOs, sockets, devices, anything that changes its kind,
-                and files that the session cannot read.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
+            on_skip: Called for each omitted entry: links, FIFOs, sockets, devices, entries that change their kind, and files
+                that the session cannot read.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Yields:
-            The archive's bytes. A reader that stops early should close the generator.
+            The archive's bytes. Close the generator to stop early.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: Something cannot be read, or is over a limit.
+            InvalidInputError: An argument is invalid.
+            FilesError: A file cannot be read, or a limit is exceeded.
         """
         parts = self._workspace.parts(path)
         packed = self._within(lambda tree, bounds: pack.pack(tree, parts, self._limits, bounds), trusted)
@@ -348,23 +347,23 @@ class Files:
     ) -> Transfer:
         """Unpack a tar stream, plain or gzipped, into a folder of the workspace.
 
-        It may contain only files and folders, each file once. One bad member refuses the whole archive: nothing appears until
-        all of it has been checked. Files that the session cannot write are left out; the result names them.
+        The stream may contain only files and folders, each file once. Nothing appears until the whole archive is validated;
+        one invalid member rejects it. Files that the session cannot write are omitted, and named in the result.
 
         Args:
             stream: The archive's bytes.
-            path: The folder, created if it is missing. Files replace files of the same name in it.
+            path: The folder, created if missing. Files replace files of the same name in it.
             progress: Called with the bytes read from the stream, and None.
-            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
-            keep: Called with each file that is about to be replaced: its folder, opened, its name there, and its path below
-                the folder to unpack into. If it raises `OSError`, nothing is replaced.
+            trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
+            keep: Called with each file to be replaced: its open folder, its name, and its path relative to the target folder.
+                If it raises `OSError`, nothing is replaced.
 
         Returns:
-            What was unpacked.
+            The unpacked entries.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            FilesError: The archive is refused or incomplete, or something cannot be written.
+            InvalidInputError: An argument is invalid.
+            FilesError: The archive is invalid or incomplete, or a file cannot be written.
         """
         parts = self._workspace.parts(path)
         if not isinstance(stream, (bytes, AsyncIterable)):
@@ -373,14 +372,14 @@ class Files:
         return await self._changing(pour(unpacked, stream, progress))
 
     async def _changing(self, work: Awaitable[R]) -> R:
-        """Await work that can change files, then call `on_change`."""
+        """Await an operation that can change files, then call `on_change`."""
         try:
             return await work
         finally:
             self._on_change()
 
     def _within(self, work: Callable[[Tree, Bounds], Generator[Y, S, R]], trusted: bool) -> Generator[Y, S, R]:
-        """Open the workspace for the duration of some work, and pass it the paths that it must not touch."""
+        """Open the workspace for the duration of an operation, and pass it the forbidden paths."""
         with self._workspace.open() as tree:
             bounds = NO_BOUNDS if trusted or self._walls is None else self._walls.within(self._workspace.real)
             return (yield from work(tree, bounds))
@@ -422,7 +421,7 @@ def _read(tree: Tree, parts: Parts, most: int, bounds: Bounds) -> Work[bytes]:
             if info.st_size > most:
                 what = f"it has {info.st_size:,} bytes"
                 raise over("read", path, what, "max_bytes", most, "pass a larger max_bytes, or download() it")
-            # Only the size at opening: a file that grows all the while would have no end.
+            # Only the size at opening: a growing file would have no end.
             data = bytearray()
             while len(data) < info.st_size and (piece := os.read(fd, min(MIB, info.st_size - len(data)))):
                 data += piece

@@ -1,4 +1,4 @@
-"""Descriptions of files as plain frozen data, and the limits of operations on them."""
+"""Descriptions of files as immutable data, and the limits of file operations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class FileLimits:
     """The limits of one operation. Exceeding one raises an error that names it, before or during reading.
 
     Attributes:
-        max_file_bytes: Bytes of one file.
-        max_total_bytes: Bytes of all files together.
-        max_entries: Files, folders and links of a listing, a transfer or an archive.
-        max_depth: Folders within folders, counted from the workspace or from the folder that is handled.
+        max_file_bytes: Maximum size of one file.
+        max_total_bytes: Maximum total size of all files.
+        max_entries: Maximum number of files, folders and links in a listing, a transfer or an archive.
+        max_depth: Maximum nesting of folders, from the workspace or from the folder of the operation.
     """
 
     max_file_bytes: int = 1024 * MIB
@@ -40,11 +40,11 @@ class FileLimits:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that was left out of a transfer, and why.
+    """An entry omitted from a transfer.
 
     Attributes:
-        path: Its path relative to the folder that was transferred.
-        reason: Such as ``symbolic link``.
+        path: Its path relative to the transferred folder.
+        reason: Why, such as ``symbolic link``.
     """
 
     path: str
@@ -56,9 +56,9 @@ class Transfer:
     """The outcome of an upload, a download or an unpacked archive.
 
     Attributes:
-        files: How many files.
-        bytes: Their total size.
-        skipped: Omitted entries: links, FIFOs, sockets, devices, and anything that changed its kind while it was read.
+        files: Number of files.
+        bytes: Total size in bytes.
+        skipped: Omitted entries: links, FIFOs, sockets, devices, and entries that changed their kind during the transfer.
     """
 
     files: int
@@ -67,7 +67,7 @@ class Transfer:
 
 
 def kind_of(mode: int) -> FileKind:
-    """Return the kind of an inode, by its mode."""
+    """Return the kind of an inode by its mode."""
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -76,7 +76,7 @@ def kind_of(mode: int) -> FileKind:
 
 
 def show(parts: Parts) -> str:
-    """Return a path as people write it."""
+    """Join the components of a path for display."""
     return "/".join(parts) or "."
 
 

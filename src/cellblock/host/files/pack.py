@@ -1,4 +1,4 @@
-"""Tar streams of folders, out and in."""
+"""Tar streams of folders: pack and unpack."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _END = bytes(2 * BLOCK)
 
 
 def pack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Generator[bytes | Skipped, None, None]:
-    """Make a tar stream: of a folder's entries, with paths relative to it, or of one file.
+    """Create a tar stream of a folder's entries with relative paths, or of one file.
 
     Yields:
-        Bytes of the archive, and what is left out of it. Links are left out: a reader might follow them.
+        Bytes of the archive, and omitted entries. Links are omitted, because a reader might follow them.
     """
     verb = "archive"
     bounds.check_readable(verb, parts)
@@ -101,14 +101,14 @@ def _header(parts: Parts, info: os.stat_result, kind: bytes, size: int) -> bytes
 
 
 def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds, keep: Keep | None = None) -> Sink[Transfer]:
-    """Read a tar stream, and put its files and folders into a folder once all of it has been checked.
+    """Read a tar stream, and move its files and folders to a folder after validation of the whole stream.
 
     Args:
         tree: The workspace.
         parts: The folder.
-        limits: The limits for the archive.
-        bounds: What the session may not write.
-        keep: Keeps the files that are replaced.
+        limits: The limits of the archive.
+        bounds: Paths that the session cannot write.
+        keep: Saves files that are replaced.
     """
     path = tree.name(parts)
     bounds.check_writable("unpack an archive into", parts)
@@ -128,7 +128,7 @@ def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds, keep: K
 
 
 class _Unpacker:
-    """Writes the members of an archive into a staging folder, except those that the session may not write."""
+    """Writes the members of an archive to a staging folder, except paths that the session cannot write."""
 
     def __init__(self, staged: Tree, why_not: Callable[[Parts], str]) -> None:
         self._staged = staged
@@ -177,7 +177,6 @@ class _Unpacker:
         self.files += 1
 
     def close_file(self) -> None:
-        """Close the current file."""
         if self._file is not None:
             stamp(self._file, self._modified)
             os.close(self._file)

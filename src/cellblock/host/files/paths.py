@@ -1,4 +1,4 @@
-"""Checks which paths may be named: in the workspace, and on the caller's disk."""
+"""Validation of paths: in the workspace, and on the caller's disk."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cellblock.walls.sandbox.paths import is_inside
 class Workspace:
     """The directory that a session may write.
 
-    It is opened for each operation and not kept: a session holds no descriptor for files that are not in use. The trusted side
-    gave its path, but another session may have it in *its* workspace and put a link in its place, so it must be the same
-    directory each time.
+    It is opened for each operation, so that an idle session holds no descriptor. The trusted side gave its path, but another
+    session may have it in *its* workspace and replace it with a link. Each open therefore checks that it is the same
+    directory.
     """
 
     def __init__(self, root: str | os.PathLike[str], max_depth: int, walk: Walk | None) -> None:
@@ -28,10 +28,10 @@ class Workspace:
         self._identity: tuple[int, int] | None = None
 
     def open(self) -> Tree:
-        """Open it as a tree.
+        """Open the workspace as a tree.
 
         Raises:
-            FilesError: It does not exist, is not a directory, or is not the same directory as before.
+            FilesError: It does not exist, is not a directory, or is another directory than before.
         """
         with telling("open the workspace", self.path):
             tree = Tree.at(self.real, self._walk)
@@ -49,14 +49,14 @@ class Workspace:
 
     @functools.cached_property
     def real(self) -> str:
-        """Its path without links."""
+        """The path without links."""
         return os.path.realpath(self.path)
 
     def parts(self, path: str | PurePath) -> Parts:
-        """Return a path in the workspace as its components.
+        """Return the components of a path in the workspace.
 
         Raises:
-            InvalidInputError: It is not in the workspace.
+            InvalidInputError: The path is outside the workspace.
         """
         if not isinstance(path, (str, PurePath)):
             raise InvalidInputError(f"path must be a string or a Path, not {type(path).__name__}")
@@ -84,7 +84,7 @@ class Workspace:
         return parts
 
     def inner(self, path: str | PurePath, what: str) -> Parts:
-        """Return a path in the workspace that is not the workspace itself."""
+        """Return a path in the workspace other than the workspace itself."""
         parts = self.parts(path)
         if not parts:
             raise InvalidInputError(f"path is the workspace itself; name the {what} in it")
@@ -101,15 +101,15 @@ class Workspace:
         return None
 
     def local(self, path: str | os.PathLike[str], *, follow: bool) -> tuple[str | None, Parts]:
-        """Resolve a path on the caller's disk: return a directory to open and the path below it.
+        """Resolve a path on the caller's disk. Return a directory to open and the path in it.
 
-        Links on the caller's disk are the caller's. But by default the workspace is the current directory, and the session's
-        code may have planted ``Path("out.csv")`` there as a link to the caller's keys: for such a path the directory is None,
-        which stands for the workspace, where no link is followed.
+        The caller's own links are followed. But by default the workspace is the current directory, where the session's code
+        may have created ``out.csv`` as a link to the caller's keys. For a path in the workspace, the directory is None, and no
+        link is followed.
 
         Args:
             path: The path.
-            follow: Whether to follow a link at its end: yes for reading, no for writing.
+            follow: Whether to follow a final link: yes for reading, no for writing.
         """
         if not isinstance(path, (str, os.PathLike)):
             raise InvalidInputError(f"local must be a path, not {type(path).__name__}")

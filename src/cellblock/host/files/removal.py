@@ -1,4 +1,4 @@
-"""Removes files and whole folders, however deep, without following links, recursing, or holding a descriptor per level."""
+"""Removes files and whole folders of any depth without following links, recursion, or one descriptor per level."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _IDLE = 100
 def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, None]:
     """Remove an entry of a directory, with everything in it.
 
-    A folder within the folder is moved up to the top before it is emptied: this keeps the work flat, and a tree of a million
-    levels costs two descriptors. Other walks use ``..``, which can lead out, or recursion, which can overflow the stack.
+    A subfolder is moved to the top before it is emptied. This keeps the work flat: a tree of a million levels costs two
+    descriptors. Alternatives use ``..``, which can lead out, or recursion, which can overflow the stack.
 
     Args:
-        directory: The directory, opened.
+        directory: The open directory.
         name: The name in it.
-        walk: The walk to take.
+        walk: The walk to use.
 
     Yields:
         After each step.
 
     Raises:
-        OSError: Something cannot be removed; earlier entries are gone.
+        OSError: An entry cannot be removed; earlier entries are gone.
         FilesError: There are more entries than one call removes.
     """
     if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
@@ -71,10 +71,10 @@ def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, N
         try:
             os.rmdir(name, dir_fd=directory)
         except NotADirectoryError:
-            os.unlink(name, dir_fd=directory)  # swapped since it was opened: remove its replacement instead
+            os.unlink(name, dir_fd=directory)  # replaced since it was opened: remove the replacement
             return
         except OSError as error:
-            # An empty folder that cannot be removed was swapped for another one: more rounds would not help.
+            # An empty folder that cannot be removed was replaced by another one: more rounds would not help.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or idle >= _IDLE:
                 raise
         else:
@@ -83,7 +83,7 @@ def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, N
 
 
 def _flatten(name: str, top: int, walk: Walk) -> Generator[None, None, None]:
-    """Remove a folder in the top folder, after moving its folders up to the top, where they are found later."""
+    """Remove a folder in the top folder, after moving its subfolders to the top, where they are found later."""
     _make_ours(top, name, walk)
     fd = walk(top, (name,), LIST)
     try:
@@ -109,7 +109,7 @@ def _flatten(name: str, top: int, walk: Walk) -> Generator[None, None, None]:
 
 
 def _some(fd: int) -> list[tuple[str, bool]]:
-    """Return some entries: the names in a folder of millions must not be in memory at once."""
+    """Return some entries. The names of a folder with millions must not be in memory at once."""
     found = []
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -128,6 +128,6 @@ def _make_ours(fd: int, name: str, walk: Walk) -> None:
     try:
         os.chmod(f"/proc/self/fd/{folder}", 0o700)
     except OSError:
-        pass  # not ours, or no /proc: the removal itself will report it
+        pass  # another owner, or no /proc: the removal itself reports it
     finally:
         os.close(folder)

@@ -1,4 +1,4 @@
-"""New files and folders under a temporary name: moved into place when complete, otherwise removed."""
+"""New files and folders under a temporary name: renamed when complete, otherwise removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAME = re.compile(r"\.cellblock-[0-9a-f]{16}")
 
 
 def remove_unclaimed(workspace: str) -> None:
-    """Remove what operations of killed processes have left at the top of a workspace."""
+    """Remove what operations of killed processes left at the top of a workspace."""
     with suppress(OSError), Tree.at(workspace) as tree:
         for name in filter(_NAME.fullmatch, os.listdir(tree.fd)):
             try:
@@ -44,13 +44,13 @@ def remove_unclaimed(workspace: str) -> None:
 
 
 class Staging:
-    """One new file or folder on its way to its place; a context manager that leaves nothing behind.
+    """One new file or folder, staged under a temporary name; a context manager that leaves nothing behind.
 
-    It is staged in the deepest existing folder above its place (or the place itself): on the same file system, so that one
-    rename is enough at the end, and no folder is created for an operation that fails.
+    It is staged in the deepest existing parent folder of its path (or the target folder itself): on the same file system, so
+    that one rename is enough, and a failed operation creates no folder.
 
-    Its name cannot be guessed, but the session's code can list it, and put something else there. That is why everything goes
-    through descriptors: the code can spoil only what it could have spoilt a moment later.
+    Its name cannot be guessed, but the session's code can list it, and replace it. Therefore all access uses descriptors: the
+    code can only damage what it could damage a moment later anyway.
     """
 
     def __init__(self, tree: Tree, parts: Parts, *, folder: bool) -> None:
@@ -78,7 +78,7 @@ class Staging:
             for _step in remove_tree(self._beside, self._name, self._tree.walk):
                 pass
         except FileNotFoundError:
-            pass  # it is in its place, or was never created
+            pass  # it is in place, or was never created
         except (OSError, FilesError) as error:
             # Not raised: the original error says more. This happens only if code keeps working against us.
             log.warning("%r is left in a workspace: %s", self._name, error)
@@ -88,28 +88,27 @@ class Staging:
                 os.close(self._file)
 
     def file(self, mode: int) -> int:
-        """Create the file; return its descriptor."""
+        """Create the file. Return its descriptor."""
         if (unnamed := open_unnamed(self._beside, os.O_WRONLY, mode & 0o777)) is None:
             return claimed(create(self._name, CREATE, mode & 0o777, dir_fd=self._beside))
-        self._file = os.dup(claimed(unnamed))  # the claim counts when it has its temporary name
+        self._file = os.dup(claimed(unnamed))  # the claim counts once it has its temporary name
         return unnamed
 
     def folder(self) -> Tree:
-        """Create the folder; return it as a tree."""
+        """Create the folder. Return it as a tree."""
         os.mkdir(self._name, dir_fd=self._beside)
         fd = claimed(self._tree.walk(self._beside, (self._name,), LIST))
         return Tree(fd, self._tree.walk, os.path.join(self._tree.label, *self._parts))
 
     def check_place(self, overwrite: bool) -> None:
-        """Check that the file's place is free or may be replaced."""
+        """Check that the file's path is free or may be replaced."""
         check_replaceable(status(self._tree, self._parts), stat.S_IFREG, overwrite)
 
     def commit_file(self, overwrite: bool) -> None:
-        """Put the file in its place, whole and at once."""
+        """Rename the file to its path atomically."""
         parent = self._tree.make_directories(self._parts[:-1])
         try:
-            # For the caller's convenience, not a defence: whatever appears there after the check, a rename replaces the name
-            # and follows nothing.
+            # For convenience, not as a defence: a rename replaces whatever appears after the check, and follows nothing.
             self.check_place(overwrite)
             self._sync()
             os.rename(self._name, self._parts[-1], src_dir_fd=self._beside, dst_dir_fd=parent)
@@ -117,7 +116,7 @@ class Staging:
             os.close(parent)
 
     def _sync(self) -> None:
-        """Wait until the file is on the disk: otherwise, an empty file can have its name after a power failure."""
+        """Wait until the file is on the disk. Otherwise, it can be empty after a power failure."""
         if self._file is not None:
             sync(self._file)
             give_name(self._file, self._name, self._beside)
@@ -126,9 +125,10 @@ class Staging:
             sync(file)
 
     def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool, keep: Keep | None = None) -> None:
-        """Put the folder in its place: at once if the place is free, else entry by entry into the existing folder.
+        """Rename the folder to its path if that is free. Otherwise, move it entry by entry into the existing folder.
 
-        Not in slices, so that no cancellation stops it half-way. If a file cannot be kept (`keep`), nothing is replaced.
+        There are no slices, so that no cancellation stops it half-way. If a file cannot be saved (`keep`), nothing is
+        replaced.
         """
         existing = status(self._tree, self._parts)
         if existing is not None and not stat.S_ISDIR(existing.st_mode):
@@ -156,11 +156,11 @@ def status(tree: Tree, parts: Parts) -> os.stat_result | None:
 
 
 def check_replaceable(existing: os.stat_result | None, kind: int, overwrite: bool) -> None:
-    """Check that something new may take a place.
+    """Check that a new entry may replace an existing one.
 
     Args:
-        existing: The status of what is there.
-        kind: The kind of what is coming, as in `stat.S_IFMT`.
+        existing: The status of the existing entry.
+        kind: The kind of the new entry, as in `stat.S_IFMT`.
         overwrite: Whether files may replace files.
     """
     if existing is None:
@@ -178,14 +178,14 @@ def check_replaceable(existing: os.stat_result | None, kind: int, overwrite: boo
 
 
 def _check_merge(staged: Tree, target: Tree, limits: FileLimits, overwrite: bool) -> None:
-    """Check that every entry may take its place, before the first one is moved."""
+    """Check, before the first move, that every entry may be moved."""
     for parts, info in staged.scan((), limits, "write"):
         with telling("write", target.name(parts)):
             check_replaceable(status(target, parts), stat.S_IFMT(info.st_mode), overwrite)
 
 
 def _keep_replaced(staged: Tree, target: Tree, limits: FileLimits, keep: Keep) -> None:
-    """Keep every file that is about to be replaced, before the first one is."""
+    """Save every file that is about to be replaced, before the first replacement."""
     for parts, info in staged.scan((), limits, "write"):
         if stat.S_ISREG(info.st_mode) and status(target, parts) is not None:
             with telling("keep", target.name(parts)), held(target.open(parts[:-1], ENTER)) as folder:
@@ -193,7 +193,7 @@ def _keep_replaced(staged: Tree, target: Tree, limits: FileLimits, keep: Keep) -
 
 
 def _merge(staged: Tree, target: Tree) -> None:
-    """Move every entry to its place: a whole folder where none exists yet."""
+    """Move every entry: a whole folder if there is none yet."""
     pending: list[Parts] = [()]
     while pending:
         below = pending.pop()

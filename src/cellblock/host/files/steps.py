@@ -1,7 +1,7 @@
-"""Blocking work in slices: generators that do a little at each step, driven in threads to keep the event loop free.
+"""Blocking work in slices: generators whose steps run in threads, to keep the event loop free.
 
 An operation is a generator that cleans up in ``finally``. If the caller cancels, a progress callback raises or a stream breaks
-off, its driver closes the generator, which undoes what was begun.
+off, the driver closes the generator, which rolls the operation back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PIECE = 256 * 1024
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread. Unlike `asyncio.to_thread`, a cancellation waits until the thread has returned.
 
-    Otherwise the function would still be running while its generator and its descriptors are closed.
+    Otherwise the function would still run while its generator and its descriptors are closed.
     """
     call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -46,14 +46,14 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
             try:
                 await asyncio.wait([call])
             except asyncio.CancelledError:
-                continue  # one is enough: it is raised as soon as the slice has ended
+                continue  # one is enough: it is raised once the slice has ended
         if not call.cancelled():
             call.exception()  # mark as retrieved: the caller gets the cancellation
         raise
 
 
 async def complete(work: Work[T], progress: Progress | None = None) -> T:
-    """Drive work to its end and return its result; report progress between slices, in the caller's thread."""
+    """Run work to its end and return its result. Report progress between slices, in the caller's thread."""
     try:
         while True:
             finished, done, result = await in_thread(_advance, work)
@@ -62,7 +62,7 @@ async def complete(work: Work[T], progress: Progress | None = None) -> T:
                 return result[0]
             if progress is not None and done is not None:
                 progress(*done)
-    except BaseException:  # also a cancellation: the work holds descriptors
+    except BaseException:  # includes cancellation: the work holds descriptors
         await in_thread(work.close)
         raise
 
@@ -93,13 +93,13 @@ async def pour(sink: Sink[T], stream: bytes | AsyncIterable[bytes], progress: Pr
                 if progress is not None:
                     progress(done, None)
         return await in_thread(_end, sink)
-    except BaseException:  # also a cancellation: the sink holds a file
+    except BaseException:  # includes cancellation: the sink holds a file
         await in_thread(sink.close)
         raise
 
 
 def _fed(sink: Sink[T], data: bytes) -> Work[T]:
-    """Turn a sink and its input into work without sending: a single slice for little data."""
+    """Combine a sink and its input to work without sending: a single slice for little data."""
     with closing(sink):
         next(sink)
         for start in range(0, len(data), PIECE):

@@ -1,4 +1,4 @@
-"""Copies files and folders from one tree to another: uploads and downloads are the same operation in two directions."""
+"""Copies files and folders between trees. Uploads and downloads are the same operation in two directions."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Ends:
     writable: Bounds
 
     def why_not(self, below: Parts) -> str:
-        """Return why something in the folder must not be copied; empty if it may."""
+        """Return why an entry of the folder must not be copied; empty if it may."""
         return self.readable.why_unreadable(self.parts + below) or self.writable.why_unwritable(self.place + below)
 
 
 def copy(ends: Ends, limits: FileLimits, *, overwrite: bool, verb: str) -> Work[Transfer]:
-    """Copy a file or a folder; nothing appears in its place before it is complete.
+    """Copy a file or a folder, which appears once complete.
 
     Args:
         ends: Source and target.
@@ -58,7 +58,7 @@ def copy(ends: Ends, limits: FileLimits, *, overwrite: bool, verb: str) -> Work[
         Bytes done, and the total.
 
     Returns:
-        What was copied and what was left out.
+        The copied and omitted entries.
     """
     source, parts, target, place = ends.source, ends.parts, ends.target, ends.place
     ends.readable.check_readable(verb, parts)
@@ -82,7 +82,6 @@ def copy(ends: Ends, limits: FileLimits, *, overwrite: bool, verb: str) -> Work[
 
 
 def read_part(tree: Tree, parts: Parts, offset: int, count: int) -> Work[tuple[FileInfo, bytes]]:
-    """Read a part of a file, and describe the file."""
     with telling("read", tree.name(parts)):
         fd, info = tree.open_file(parts)
         with held(fd):
@@ -95,7 +94,7 @@ def read_part(tree: Tree, parts: Parts, offset: int, count: int) -> Work[tuple[F
 
 
 def survey(source: Tree, parts: Parts, limits: FileLimits, verb: str) -> Generator[None, None, Found]:
-    """List a folder and check its sizes before the first byte is copied; they are checked again as it is read."""
+    """List a folder and check its sizes before the first byte is copied. The read checks them again."""
     found: Found = []
     total = 0
     for below, info in source.scan(parts, limits, verb):
@@ -122,7 +121,7 @@ def check_size(path: str, size: int, limits: FileLimits, verb: str) -> None:
 
 
 def why_skipped(info: os.stat_result) -> str:
-    """Return why something other than a file or folder is left out."""
+    """Return why an entry other than a file or folder is omitted."""
     return "symbolic link" if kind_of(info.st_mode) == "symlink" else "FIFO, socket or device"
 
 
@@ -144,7 +143,7 @@ def _copy_one(
 
 
 def _copy_all(ends: Ends, found: Found, staged: Tree, limits: FileLimits, verb: str) -> Work[Transfer]:
-    """Copy the entries that were found in a folder, if they may be copied and are unchanged."""
+    """Copy a folder's listed entries, if they may be copied and are unchanged."""
     source, parts = ends.source, ends.parts
     total = sum(info.st_size for _below, info in found if stat.S_ISREG(info.st_mode))
     files = done = 0
@@ -182,27 +181,26 @@ def create(folder: int, name: str, mode: int) -> int:
 
 
 def plain_mode(mode: int) -> int:
-    """Return the bits of a mode to keep: permissions, without write access for others and without set-id bits."""
+    """Return the bits of a mode to copy: permissions, without write access for others and set-id bits."""
     return mode & 0o755 | 0o600
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write all of some bytes."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def stamp(fd: int, modified: float) -> None:
-    """Set a new file's modification time to that of its source, if the file system accepts it."""
+    """Copy the modification time of a new file's source, if the file system accepts it."""
     try:
         os.utime(fd, (modified, modified))
     except (OSError, OverflowError, ValueError):
-        pass  # code in a session, or the author of an archive, may claim any time
+        pass  # the session's code, or the author of an archive, may claim any time
 
 
 def _copy_data(fd: int, info: os.stat_result, out: int) -> Iterator[int]:
-    """Copy only the size at opening: a file that grows all the while would have no end."""
+    """Copy only the size at opening: a growing file would have no end."""
     done = 0
     while done < info.st_size and (data := os.read(fd, min(MIB, info.st_size - done))):
         write_all(out, data)
@@ -212,7 +210,7 @@ def _copy_data(fd: int, info: os.stat_result, out: int) -> Iterator[int]:
 
 
 def open_unchanged(source: Tree, parts: Parts, verb: str) -> tuple[int, os.stat_result] | None:
-    """Open a file that was seen in a folder; None if it has been replaced or removed since."""
+    """Open a file that a listing found; None if it was replaced or removed since."""
     with telling(verb, source.name(parts)):
         try:
             return source.open_file(parts)

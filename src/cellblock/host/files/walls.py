@@ -1,7 +1,7 @@
 """Limits what the host does to a workspace on a session's behalf: nothing that the session itself may not do.
 
-Otherwise a client, a saved session or an archive could use the host to do what the sandbox keeps code from: leave a file that
-the user's editor, agent or git obeys later, or read a secret in the workspace.
+Otherwise a client, a saved session or an archive could use the host to bypass the sandbox: write a file that the user's
+editor, agent or git obeys later, or read a secret in the workspace.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Walls:
 
     Attributes:
         hidden: Paths that cannot be read or written.
-        shown: Exceptions below hidden paths.
+        shown: Exceptions in hidden paths.
         protected: Paths that cannot be written.
         writable: Paths that can be written, unless protected. ``/`` stands for all.
-        hidden_like: Further hidden paths, as a pattern of absolute paths.
-        protected_like: Further protected paths.
+        hidden_like: More hidden paths, as a pattern of absolute paths.
+        protected_like: More protected paths, as a pattern.
     """
 
     hidden: tuple[str, ...] = ()
@@ -55,14 +55,14 @@ class Walls:
     @classmethod
     @functools.lru_cache(maxsize=_REMEMBERED)
     def of(cls, policy: Policy, facts: Facts, workspace: str, directory: str) -> Self:
-        """Return the walls of a session. This looks at no file, and so is the same for all sessions of a workspace and policy.
+        """Return the walls of a session without file access, so that sessions with the same workspace and policy share them.
 
         Args:
             policy: Its policy.
-            facts: The facts of this machine.
+            facts: Facts about this machine.
             workspace: The workspace of its sandbox.
             directory: Its working directory: the workspace, or the directory of a branch. Names protected at the top of the
-                workspace are protected at the top of a branch too, because a branch's files become those of the workspace.
+                workspace are also protected at the top of a branch, whose files can replace the workspace's.
         """
         rules = policy.rules
         hidden, protected = [], []
@@ -80,7 +80,7 @@ class Walls:
         )
 
     def within(self, root: str) -> Bounds:
-        """Return the part of this that lies in a directory, with links resolved as they are now.
+        """Return the part of the walls in a directory, with links resolved now.
 
         Args:
             root: The directory, absolute and without links.
@@ -101,7 +101,7 @@ class Walls:
         )
 
     def names(self, root: str) -> set[str]:
-        """Return the part of this that lies in a directory, as patterns for a snapshot's limits: ``/.env`` is at the top.
+        """Return the part of the walls in a directory as ignore patterns of a snapshot: ``/.env`` is at the top.
 
         Args:
             root: The directory, absolute and without links.
@@ -111,9 +111,9 @@ class Walls:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The same for one operation: paths from the top of a workspace. Names are compared without regard to case.
+    """The walls for one operation, with paths from the top of a workspace and case-insensitive names.
 
-    A file system may not distinguish ``.git`` from ``.GIT``; refusing both is harmless where it does.
+    A file system may not distinguish ``.git`` from ``.GIT``. Refusing both is harmless where it does.
     """
 
     hidden: frozenset[Parts] = frozenset()
@@ -128,7 +128,7 @@ class Bounds:
     root: str = ""
 
     def hides(self, parts: Parts) -> bool:
-        """Whether the session cannot read a path."""
+        """Return whether the session cannot read a path."""
         folded = _folded(parts)
         hidden, shown = _longest(folded, self.hidden), _longest(folded, self.shown)
         if self.hidden_like is not None:
@@ -148,7 +148,7 @@ class Bounds:
             return UNWRITABLE
         if self.protected_like is not None and _longest_like(parts, self.protected_like, self.root) > 0:
             return UNWRITABLE
-        # Of the workspace itself, only its entries are written, and those are checked.
+        # Only entries of the workspace itself are written, and those are checked.
         return "" if self.writable is None or not parts or _longest(folded, self.writable) > 0 else OUTSIDE
 
     def check_readable(self, verb: str, parts: Parts) -> None:
@@ -170,7 +170,7 @@ class Bounds:
             raise _refusal(verb, parts, why)
 
     def check_removable(self, verb: str, parts: Parts) -> None:
-        """Check that the session can write a path, and everything below it.
+        """Check that the session can write a path and everything in it.
 
         Raises:
             FilesError: It cannot.
@@ -196,21 +196,21 @@ def _folded(parts: Parts) -> Parts:
 
 
 def _longest(parts: Parts, among: frozenset[Parts]) -> int:
-    """Return the length of the longest path in a set that is this path or above it; 0 for none."""
+    """Return the length of the longest path in a set that is this path or a parent; 0 for none."""
     return max((length for length in range(1, len(parts) + 1) if parts[:length] in among), default=0)
 
 
 def _beneath(root: str, paths: Iterable[str]) -> set[Parts]:
-    """Return those paths that lie in a directory, plus the targets of links among them, from its top."""
+    """Return the paths inside a directory and the targets of links among them, relative to the directory."""
     places = _with_targets(paths)
     return {tuple(place[len(root) :].strip("/").split("/")) for place in places if place != root and is_inside(place, root)}
 
 
 def _with_targets(paths: Iterable[str]) -> set[str]:
-    """Return paths, and what they are without links.
+    """Return paths together with their resolved forms.
 
-    Dozens of them lie in a few directories, and each session asks. `os.path.realpath` of every path would look at each of the
-    directories above it, again and again.
+    Dozens of them lie in a few directories, and each session asks. `os.path.realpath` for every path would examine each parent
+    directory again and again.
     """
     places: set[str] = set()
     directories: dict[str, str] = {}
@@ -227,7 +227,7 @@ def _with_targets(paths: Iterable[str]) -> set[str]:
 
 
 def _around(root: str, paths: Iterable[str]) -> int:
-    """Return the length of the longest of some paths that is a directory or above it; 0 for none."""
+    """Return the length of the longest path that is a directory or its parent; 0 for none."""
     places = _with_targets(paths)
     return max((len(place) for place in places if is_inside(root, place)), default=0)
 

@@ -1,1 +1,1 @@
-"""A session's kernels and the cells that they run: requests, output and stopping."""
+"""A session's kernels and cells: requests, output and stopping."""

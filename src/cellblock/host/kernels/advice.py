@@ -1,4 +1,4 @@
-"""Advice about what a cell could not do: import a module, or use a file that the sandbox protects; and what to do instead."""
+"""Advice for failed cells: a missing module, a file that the sandbox protects, or a lack of memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {
     "PIL": "pillow",
     "attr": "attrs",
     "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",  # the other one needs libraries of a window system
+    "cv2": "opencv-python-headless",  # opencv-python needs libraries of a window system
     "dateutil": "python-dateutil",
     "dns": "dnspython",
     "docx": "python-docx",
@@ -80,22 +80,22 @@ _READ_ONLY_HERE = (
 
 
 def more_memory(limit: int) -> str:
-    """Return how a session gets more memory than its limit.
+    """Return how to raise a session's memory limit.
 
     Args:
-        limit: Bytes that it may use.
+        limit: The current limit in bytes.
     """
     more = f"{2 * limit >> 30}G" if limit >> 29 << 29 == limit else f"{2 * limit >> 20}M"
     return f"for more, make a session with {with_memory(more)}"
 
 
 def with_memory(size: str) -> str:
-    """Return the option that sets a session's limit of memory, in Python and on the command line."""
+    """Return the option that sets a session's memory limit, in Python and on the command line."""
     return f'memory="{size}" (on the command line: --memory {size})'
 
 
 def on_missing_module(name: str | None, message: str, *, installs: bool) -> str:
-    """Return advice for an exception; empty if it is not about a module that could be installed.
+    """Return advice for an exception; empty unless a missing module could be installed.
 
     Args:
         name: The exception's class.
@@ -110,17 +110,12 @@ def on_missing_module(name: str | None, message: str, *, installs: bool) -> str:
     if not installs:
         return "it is not installed, and this session may not install packages"
     package = _NAMES.get(module)
-    # With any other name it is unknown whether it is a package at all: it may be a file in another directory.
+    # Any other name may not be a package at all, but a file in another directory.
     return f"to install it: %pip install {package}" if package else f"if it is a package, install it: %pip install {module}"
 
 
 def on_kept_name(name: str | None, message: str) -> str:
-    """Return advice for an exception; empty if it is not about a protected name.
-
-    Args:
-        name: The exception's class.
-        message: Its message.
-    """
+    """Return advice for an exception; empty unless it concerns a protected file."""
     if name not in _ERRORS or (match := _PATH.fullmatch(message)) is None:
         return ""
     for path in filter(None, match.groups()):
@@ -136,11 +131,11 @@ def on_kept_name(name: str | None, message: str) -> str:
 
 
 def on_output(output: str, offline: str) -> str:
-    """Return advice for a cell's output; empty if no program says there that it was kept from writing or from a host.
+    """Return advice for a cell's output; empty unless a program reports a denied write or an unreachable host.
 
     Args:
         output: The printed text.
-        offline: Why the session reaches no host; empty if it has a network.
+        offline: Why the session has no network; empty if it has one.
     """
     end = output.find(_READ_ONLY)
     for _ in range(_MAX_ERRORS):

@@ -1,4 +1,4 @@
-"""Threads that wait for a caller's answers: few of them, and separate from the program's other threads."""
+"""A small thread pool that waits for a caller's answers, separate from the program's other threads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST = 3
 
 
 class Answerers:
-    """The threads in which one cell's questions are answered.
+    """The threads that answer one cell's questions.
 
-    A thread cannot be cancelled. In the loop's default executor, a cell that asks again and again would occupy all threads and
-    block everything else that uses them. These are daemon threads: none keeps the program from exiting.
+    A thread cannot be cancelled. In the loop's default executor, a cell with many questions would occupy all threads and block
+    other users. The threads are daemon threads, so they do not prevent the program from exiting.
     """
 
     def __init__(self) -> None:
@@ -30,12 +30,8 @@ class Answerers:
     async def run(self, function: Callable[[P], T], prompt: P) -> T:
         """Call a function in a thread and return its result.
 
-        Args:
-            function: The function.
-            prompt: Its argument.
-
         Raises:
-            StateError: Too many of these calls have not returned.
+            StateError: Too many calls have not returned.
         """
         if self._busy >= _MOST:
             raise StateError(f"on_input has not returned for {self._busy} earlier questions of this cell")
@@ -52,12 +48,12 @@ class Answerers:
             try:
                 got = context.run(function, prompt)
                 outcome: Callable[[], T] = lambda: got  # noqa: E731
-            except BaseException as error:  # the caller's, of any kind; a thread has no use for it
+            except BaseException as error:  # the caller's exception, of any kind
                 outcome = _raiser(error)
             try:
                 loop.call_soon_threadsafe(deliver, outcome)
             except RuntimeError:
-                return  # the loop is closed, and nothing waits any more
+                return  # the loop is closed, and no one waits
 
         self._busy += 1
         threading.Thread(target=call, name="cellblock-on-input", daemon=True).start()

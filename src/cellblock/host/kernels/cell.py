@@ -1,4 +1,4 @@
-"""One execution: its code, how it is stopped, and its result."""
+"""One execution: its code, how to stop it, and its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cellblock.wire.messages import Reply
 
 
 class Prompt(str):
-    """The prompt of `input()` or `getpass()`; records which of the two asks.
+    """The prompt of `input()` or `getpass()`.
 
     Attributes:
         password: Whether the answer must not be shown.
@@ -35,7 +35,6 @@ class Prompt(str):
     password: bool
 
     def __new__(cls, text: str, *, password: bool = False) -> Self:
-        """Make the prompt."""
         made = super().__new__(cls, text)
         made.password = password
         return made
@@ -47,33 +46,33 @@ OnInput: TypeAlias = Callable[[Prompt], str | Awaitable[str | None] | None]
 A plain function runs in a thread, because it may block."""
 
 
-_LETTING_GO = 1.0  # seconds; the caller's function may not react to a cancellation
+_LETTING_GO = 1.0  # seconds; the caller's function may ignore a cancellation
 
 
 class Cell:
-    """One execution of some code in one kernel.
+    """One execution of code in one kernel.
 
     Attributes:
-        ended: Set when it has ended.
-        reason: Why it is being stopped; None while it is not.
+        ended: Set at the end.
+        reason: Why the cell is being stopped, if it is.
         recovery: The strongest means that was needed to stop it.
-        goes_on_from: The state from which the session continues, if the kernel died with the cell; None: a fresh one.
-        not_undoable: Why it cannot be undone; empty if it can, or if undo is not in use.
-        says_so: Whether its output says that it cannot be undone.
-        afterwards: A sentence about what happens to the session next, if the cell was stopped for that; else empty.
-        events: The queue of events for its reader.
-        followed: Whether it has a reader of events.
-        silent: Whether it leaves no trace: no execution number, no history.
-        looks: Whether it only looks at variables, so that an undo before it can still be taken back.
-        parent: The id of the Jupyter message that requested it; empty without a Jupyter client.
-        failure: The exception that a callback of the caller has raised; raised to the caller when the cell has ended.
-        tag: The caller's label for it.
-        on_begin: Called with its position (`Kernel.position`) when it is about to be sent; first with an empty text if it has
-            to wait for a kernel. If it raises, the cell does not run.
-        timeout: Time limit in seconds, if there is one.
+        goes_on_from: The state that the session restores if the kernel died with the cell; None for a fresh kernel.
+        not_undoable: Why the cell cannot be undone; empty if it can, or if undo is off.
+        says_so: Whether the output says that the cell cannot be undone.
+        afterwards: A sentence about the session's next step, if the cell was stopped for it; else empty.
+        events: The queue of events for the reader.
+        followed: Whether events have a reader.
+        silent: Whether the cell has no execution number and no history entry.
+        looks: Whether the cell only reads variables, so that an earlier undo can still be reverted.
+        parent: The id of the requesting Jupyter message; empty without a Jupyter client.
+        failure: An exception of a caller's callback, raised to the caller at the end.
+        tag: The caller's label.
+        on_begin: Called with the position (`Kernel.position`) before the cell is sent; first with an empty text if the cell
+            must wait for a kernel. If it raises, the cell does not run.
+        timeout: Time limit in seconds, if any.
         trusted: Whether it is the program's own code, whose commands need no approval.
-        traceparent: The trace context that its code can continue; empty if nobody traces.
-        counted: Whether the session has counted it already: an earlier host has seen its end.
+        traceparent: The trace context for the code; empty without tracing.
+        counted: Whether the session has counted the cell, because an earlier host saw its end.
     """
 
     def __init__(
@@ -91,20 +90,20 @@ class Cell:
         on_notice: Callable[[object], None] | None = None,
         trusted: bool = False,
     ) -> None:
-        """Prepare an execution.
+        """Store the arguments.
 
         Args:
-            code: Its source.
-            on_input: Answers `input()`; None if there is no answer.
-            queue_limit: Bytes of chunks that may be queued for a reader; None without a reader of chunks.
-            followed: Whether it has a reader of events.
-            rich: Whether displayed values are queued with all of their MIME types.
-            silent: Whether it leaves no trace in the session.
-            parent: The id of the Jupyter message that requested it.
-            tag: The caller's label for it.
-            on_begin: Called when it is about to be sent, or has to wait for a kernel.
+            code: The source.
+            on_input: Answers `input()`, if given.
+            queue_limit: Limit in bytes of queued chunks; None without a reader of chunks.
+            followed: Whether events have a reader.
+            rich: Whether displayed values are queued with all MIME types.
+            silent: As for the attribute.
+            parent: As for the attribute.
+            tag: The caller's label.
+            on_begin: As for the attribute.
             on_notice: Receives the subject of each notice, instead of a reader of events.
-            trusted: Whether it is the program's own code.
+            trusted: As for the attribute.
         """
         self.code = code
         check_on_input(on_input)
@@ -140,11 +139,11 @@ class Cell:
 
     @property
     def age(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the cell began."""
         return time.perf_counter() - self._began
 
     def finish(self, ending: Reply | Death) -> None:
-        """Mark it as ended."""
+        """Mark the cell as ended."""
         if self._asking is not None:
             self._asking.cancel()
         if self._ending is None:
@@ -153,7 +152,7 @@ class Cell:
             self.ended.set()
             self.events.end()
 
-    # -- in its kernel -------------------------------------------------------------------------------------------------
+    # -- in the kernel -------------------------------------------------------------------------------------------------
 
     def attach(
         self,
@@ -163,12 +162,12 @@ class Cell:
         after_death: Recovery | None = None,
         pause: Callable[[bool], None] = lambda _paused: None,
     ) -> None:
-        """Connect it to the kernel that runs it.
+        """Connect the cell to the kernel that runs it.
 
         Args:
-            collector: Keeps the kernel's output.
-            rights: The rights of the kernel.
-            after_death: The recovery that its result reports for the previous kernel, if no result has reported that death.
+            collector: Collects the kernel's output.
+            rights: The kernel's permissions.
+            after_death: The recovery to report for the previous kernel, if its death is unreported.
             pause: Pauses (True) or resumes the kernel's output.
         """
         self._collector, self._rights, self._after_death = collector, rights, after_death
@@ -176,33 +175,33 @@ class Cell:
 
     @property
     def asked(self) -> bool:
-        """Whether a request of its code is waiting for an answer."""
+        """Whether a request of the code waits for an answer."""
         return self._asking is not None and not self._asking.done()
 
     def answer(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Start answering its current request. A cell waits for one at a time; the answer to an earlier one is cancelled."""
+        """Start to answer the current request, and cancel the answer to an earlier one. A cell waits for one at a time."""
         if self._asking is not None:
             self._asking.cancel()
         self._asking = asyncio.create_task(answering)
 
     def fail(self, error: BaseException) -> None:
-        """Record an exception of a caller's callback; the first one is raised to the caller."""
+        """Record an exception of a caller's callback. The first one is raised to the caller."""
         if self.failure is None:
             self.failure = error
 
     async def wait_unanswered(self) -> None:
-        """Wait until its last request is no longer being handled: a command that runs for it is killed first."""
+        """Wait until the last request's handler has ended. A command that runs for it is killed first."""
         if self._asking is not None and not self._asking.done():
             await asyncio.wait([self._asking], timeout=_LETTING_GO)
 
-    # -- stopping it, see `stopping` -----------------------------------------------------------------------------------
+    # -- stopping, see `stopping` --------------------------------------------------------------------------------------
 
     def begin_stop(self, reason: Status, escalate: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start stopping it; only the first call counts.
+        """Start to stop the cell. Only the first call has an effect.
 
         Args:
             reason: Why.
-            escalate: Stops its code by increasingly strong means.
+            escalate: Stops the code by increasingly strong means.
         """
         if self._escalating is None and not self.ended.is_set():
             self.stopped_for(reason)
@@ -210,32 +209,32 @@ class Cell:
             self._escalating = asyncio.create_task(escalate())
 
     def stopped_for(self, reason: Status) -> None:
-        """Record why it is being stopped; the first reason counts."""
+        """Record why the cell is being stopped. The first reason counts."""
         self.reason = self.reason or reason
         self.events.stopping = True
 
     def stopped_by(self, means: Recovery) -> None:
-        """Record how it is being stopped; the last and strongest means counts."""
+        """Record how the cell is being stopped. The last and strongest means counts."""
         self.recovery = means
 
     @property
     def escalating(self) -> asyncio.Task[None] | None:
-        """The task that stops it, if there is one."""
+        """The task that stops the cell, if any."""
         return self._escalating
 
-    # -- on a tape -----------------------------------------------------------------------------------------------------
+    # -- serialization -------------------------------------------------------------------------------------------------
 
     def saved(self) -> tuple[Any, ...]:
-        """Return the state that another host needs. The kernel's collector is not part of it."""
+        """Return the state for another host, without the kernel's collector."""
         return (self.events.saved(), self.on_input is not None, *_values_to_save(self))
 
     @classmethod
     def restored(cls, saved: tuple[Any, ...], on_input: OnInput | None) -> Cell:
-        """Return a cell that another host has started.
+        """Return a cell that another host started.
 
         Args:
             saved: Its state, from `saved`.
-            on_input: Answers `input()`; used if the cell had an answerer before. None: the code gets an EOFError from now on.
+            on_input: Answers later calls of `input()`, if the cell had a handler before. With None, the code gets an EOFError.
                 Questions that the other host has answered stay answered.
         """
         events, asks, *values = saved
@@ -248,7 +247,7 @@ class Cell:
     # -- the result ----------------------------------------------------------------------------------------------------
 
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
-        """Make the result after its end: in a thread, if there is much to decode or to write."""
+        """Create the result after the end, in a thread if there is much to decode or write."""
         assert self._collector is not None
         self._collector.close()
         if not self._collector.large:
@@ -256,12 +255,12 @@ class Cell:
         await self._collector.written()
         try:
             making = asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
-        except RuntimeError:  # no thread can be started: this blocks the loop, but keeps the result
+        except RuntimeError:  # no thread can be started: block the loop rather than lose the result
             return self.result(images_dir)
         return await making
 
     def result(self, images_dir: Path) -> CodeExecutionResult:
-        """Make the result, once its output is complete."""
+        """Create the result from the complete output."""
         assert self._ending is not None
         assert self._collector is not None
         outcome = Outcome(
@@ -281,12 +280,12 @@ class Cell:
 
     @property
     def died(self) -> bool:
-        """Whether it ended with its kernel."""
+        """Whether the cell ended with its kernel."""
         return isinstance(self._ending, Death)
 
 
 def _no_answer(_: str) -> None:
-    """Answer as if there were no more lines."""
+    """Answer with the end of input."""
 
 
 _SAVED = (
@@ -305,5 +304,5 @@ _values_to_save = operator.attrgetter(*_SAVED)
 
 @functools.cache
 def _pool() -> Threads:
-    """Return the threads that make results. asyncio's own may all be waiting for answers to `input()`."""
+    """Return the threads that create results. asyncio's own may all be waiting for answers to `input()`."""
     return Threads(2, "cellblock-result")

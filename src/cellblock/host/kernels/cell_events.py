@@ -15,10 +15,10 @@ from cellblock.wire.messages import Comm
 
 @dataclass(slots=True)
 class Notice:
-    """Something other than output, for the reader of a cell's stream.
+    """An event other than output, for the reader of a cell's stream.
 
     Attributes:
-        about: Its subject: an approval request. None if it was withdrawn.
+        about: The subject, an approval request; None if withdrawn.
     """
 
     about: object
@@ -26,10 +26,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The code has cleared its output (`IPython.display.clear_output`).
+    """An event: the code cleared its output (`IPython.display.clear_output`).
 
     Attributes:
-        wait: Whether the old output stays until new output comes.
+        wait: Whether the old output stays until new output arrives.
     """
 
     wait: bool
@@ -47,11 +47,11 @@ Saved: TypeAlias = tuple[list[tuple[Event, int]], int | None, bool, bool, int, b
 
 
 class CellEvents:
-    """The events of one cell, queued for its reader. A slow reader makes the kernel wait (backpressure).
+    """The event queue of one cell. A slow reader blocks the kernel (backpressure).
 
     Attributes:
-        given: How many output events the reader has finished: it has asked for the next one.
-        stopping: Whether the cell is being stopped, so that it waits for no reader.
+        given: Number of output events that the reader has finished, by asking for the next one.
+        stopping: Whether the cell is being stopped, and so does not wait for the reader.
         pause: Pauses (True) or resumes the kernel's output.
     """
 
@@ -63,12 +63,12 @@ class CellEvents:
         comms: bool = False,
         on_notice: Callable[[object], None] | None = None,
     ) -> None:
-        """Begin without events.
+        """Start with an empty queue.
 
         Args:
-            limit: Bytes of chunks that may be queued for a reader; None without a reader of chunks.
-            rich: Whether displayed values are events with all of their MIME types, and not just text.
-            comms: Whether messages of widgets are events.
+            limit: Limit in bytes of queued chunks; None without a reader of chunks.
+            rich: Whether displayed values are events with all MIME types, not only text.
+            comms: Whether widget messages are events.
             on_notice: Receives the subject of each notice, instead of a reader of events.
         """
         self._limit = limit
@@ -89,26 +89,26 @@ class CellEvents:
 
     @property
     def streaming(self) -> bool:
-        """Whether chunks are read."""
+        """Whether chunks have a reader."""
         return self._limit is not None
 
     def emit(self, text: str, name: StreamName | None, *, ours: bool = False) -> None:
-        """Queue a chunk. If the reader is slow, the kernel has to wait, unless it is being stopped.
+        """Queue a chunk. With a slow reader, pause the kernel, unless it is being stopped.
 
         Args:
             text: The text.
             name: The stream, or None for a displayed value.
-            ours: Whether it comes from the host. Pausing the kernel would not hold it back, so it is dropped if the queue is
-                full.
+            ours: Whether the host wrote the text. Pausing the kernel cannot block the host, so the chunk is dropped if the
+                queue is full.
         """
         if self._limit is None or not text:
             return
         if self._queued >= self._limit and (ours or self.stopping):
-            return  # the result keeps its share of it
+            return  # the result still contains it, up to its limit
         self._queue(CodeExecutionChunk(text, name), len(text) + _CHUNK)
 
     def show(self, bundle: Bundle, kind: OutputKind) -> None:
-        """Queue a displayed value: as text, or with all of its MIME types for a rich reader."""
+        """Queue a displayed value: as text, or with all MIME types for a rich reader."""
         if not self._rich:
             if self._limit is not None and (shown := bundle.text):
                 self.emit(f"{shown}\n", None)
@@ -116,17 +116,17 @@ class CellEvents:
             self._queue(bundle.item(kind), bundle.size + _CHUNK)
 
     def clear(self, wait: bool) -> None:
-        """Queue that the output was cleared; only rich readers get this."""
+        """Queue a clearing of the output, for rich readers only."""
         if self._rich and self._limit is not None:
             self._queue(Cleared(wait), _CHUNK)
 
     def pass_on(self, message: Comm) -> None:
-        """Queue a comm message, if comms are events; it is not part of the result."""
+        """Queue a widget message, if these are events. It is not part of the result."""
         if self._comms and self._limit is not None and not (self._queued >= self._limit and self.stopping):
             self._queue(message, len(message.content) + sum(map(len, message.buffers)) + _CHUNK)
 
     def _queue(self, event: Event, size: int) -> None:
-        """Queue an event, and pause the kernel if the reader is slow."""
+        """Queue an event. Pause the kernel if the reader is slow."""
         self._events.append((event, size))
         self._queued += size
         self._changed.set()
@@ -135,7 +135,7 @@ class CellEvents:
             self.pause(True)
 
     def notify(self, notice: Notice) -> None:
-        """Queue a notice, behind what the cell wrote before."""
+        """Queue a notice after the cell's earlier output."""
         if self._on_notice is not None:
             self._on_notice(notice.about)
             return
@@ -145,7 +145,7 @@ class CellEvents:
             self._changed.set()
 
     def retract(self, about: object) -> None:
-        """Withdraw an unread notice and drop its subject, however slow the reader is."""
+        """Withdraw an unread notice and drop its subject, even with a slow reader."""
         notice = self._notices.pop(id(about), None)
         if notice is None:
             return
@@ -158,7 +158,7 @@ class CellEvents:
             self._empty = 0
 
     def release(self) -> None:
-        """Let the kernel continue, with or without a reader."""
+        """Resume the kernel, with or without a reader."""
         if self._paused:
             self._paused = False
             self.pause(False)
@@ -193,14 +193,14 @@ class CellEvents:
         return event
 
     def saved(self) -> Saved:
-        """Return the state that another host needs."""
+        """Return the state for another host."""
         given = () if self._given is None else (self._given,)
         waiting = (entry for entry in self._events if not isinstance(entry[0], Notice))
         return [*given, *waiting], self._limit, self._rich, self._comms, self.given, self.stopping
 
     @classmethod
     def restored(cls, saved: Saved) -> CellEvents:
-        """Return the events that another host has queued."""
+        """Return the events that another host queued."""
         waiting, limit, rich, comms, given, stopping = saved
         events = cls(limit, rich=rich, comms=comms)
         events.given, events.stopping = given, stopping

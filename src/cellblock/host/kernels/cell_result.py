@@ -1,4 +1,4 @@
-"""Makes the result of a cell from its output and how it ended."""
+"""Creates the result of a cell from its output and ending."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _RUNGS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights of a kernel, as far as results explain them.
+    """The permissions of a kernel that results explain.
 
     Attributes:
-        memory: Bytes that it may use; None without a limit.
-        installs: Whether it may install packages.
-        sandboxed: Whether it is in a sandbox.
-        offline: Why it reaches no host; empty if it has a network.
+        memory: Memory limit in bytes, if any.
+        installs: Whether the kernel may install packages.
+        sandboxed: Whether the kernel is in a sandbox.
+        offline: Why the kernel has no network; empty if it has one.
     """
 
     memory: int | None = None
@@ -50,20 +50,20 @@ NO_LIMITS = Rights()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a cell has ended.
+    """The outcome of a cell.
 
     Attributes:
         ending: The worker's reply, or how the kernel died.
-        collector: Its kept output.
+        collector: The collected output.
         took: Duration in seconds.
-        reason: Why it was stopped; None if it was not.
+        reason: Why the cell was stopped, if it was.
         recovery: The strongest means that was needed to stop it.
-        goes_on_from: The state from which the session continues, if the kernel died with the cell; None: a fresh one.
-        afterwards: A sentence about what happens to the session next, if the cell was stopped for that; else empty.
-        after_death: The recovery to report for the previous kernel, if no result has reported its death.
-        rights: The rights of its kernel.
-        not_undoable: Why it cannot be undone; empty if it can.
-        says_so: Whether its output says that it cannot be undone.
+        goes_on_from: The state that the session restores if the kernel died with the cell; None for a fresh kernel.
+        afterwards: A sentence about the session's next step, if the cell was stopped for it; else empty.
+        after_death: The recovery to report for the previous kernel, if its death is unreported.
+        rights: The kernel's permissions.
+        not_undoable: Why the cell cannot be undone; empty if it can.
+        says_so: Whether the output says that the cell cannot be undone.
     """
 
     ending: Reply | Death
@@ -80,11 +80,11 @@ class Outcome:
 
 
 def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
-    """Make the result of a cell whose output is complete.
+    """Create the result of a cell whose output is complete.
 
     Args:
-        outcome: How the cell has ended.
-        images_dir: Directory for pictures.
+        outcome: The cell's outcome.
+        images_dir: Directory for images.
     """
     ending, collector = outcome.ending, outcome.collector
     images: list[Path] = []
@@ -103,7 +103,7 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
     error, status = _error(outcome)
     if error is not None:
         shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-        # An error that did not end the cell was shown where it happened, with the worker's text.
+        # An error that did not end the cell was already shown with the worker's text.
         told = "\n".join(ending.traceback) if isinstance(ending, Reply) else shown.text
         there = [number for number, item in enumerate(items) if item.kind == "error" and item.text in (told, shown.text)]
         if there:
@@ -182,9 +182,9 @@ def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> li
     """Return a traceback with another text for its exception.
 
     Args:
-        traceback: Its parts, as IPython makes them.
-        before: The exception's name there; if it ends with another one, ours is added.
-        name: The name to put in its place.
+        traceback: Its parts, from IPython.
+        before: The exception's name in it. If it ends with another name, the new text is appended.
+        name: The replacement name.
         told: The new text.
     """
     parts = list(traceback)
@@ -195,12 +195,12 @@ def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> li
 
 
 def readable(items: list[OutputItem]) -> str | None:
-    """Return some outputs as plain text, without empty lines around it; None for no outputs."""
+    """Return outputs as plain text, without surrounding empty lines; None for no outputs."""
     text: list[str] = []
     for item in items:
         if not item.text:
             continue
-        # Streams continue where they were; a displayed value and a traceback start on a new line.
+        # Streams continue where they stopped. A displayed value or a traceback starts on a new line.
         if item.kind != "stream" and text and not text[-1].endswith("\n"):
             text.append("\n")
         text.append(item.text)
@@ -214,7 +214,7 @@ def readable(items: list[OutputItem]) -> str | None:
 
 
 def _joined(text: list[str]) -> str:
-    """Join text, without empty lines around it and space after it: stripped first, as two copies may not fit into memory."""
+    """Join text without surrounding empty lines and trailing space. Strip first, as two copies may not fit into memory."""
     for place, piece in enumerate(text):
         text[place] = piece.lstrip("\n")
         if text[place]:
@@ -223,16 +223,16 @@ def _joined(text: list[str]) -> str:
         text[place] = text[place].rstrip()
         if text[place]:
             break
-    return "".join([piece for piece in text if piece])  # with one piece, this is that piece and not a copy
+    return "".join([piece for piece in text if piece])  # with one piece, join returns it without a copy
 
 
 def overwrite(text: str) -> str:
-    """Return text as a terminal shows it: a carriage return goes back to the start of the line, as progress bars do."""
+    """Return text as a terminal shows it: a carriage return moves to the start of the line, as in progress bars."""
     return "\n".join(_overwritten(line) if "\r" in line else line for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def _overwritten(line: str) -> str:
-    """Return the visible part of a line. In each column the last piece that reaches it wins: so start with the last piece."""
+    """Return the visible part of a line. The last piece that reaches a column wins, so start with the last one."""
     shown: list[str] = []
     width, end = 0, len(line)
     while end >= 0:

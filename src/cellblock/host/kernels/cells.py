@@ -1,4 +1,4 @@
-"""The cells and questions of one session: one at a time, first come, first served."""
+"""The cells and questions of one session: one at a time, in FIFO order."""
 
 from __future__ import annotations
 
@@ -37,56 +37,56 @@ _STEP = 0.01
 
 
 class CellObserver(Protocol):
-    """Watches the cells of a session: makes sure that they can be undone."""
+    """Observes the cells of a session, to make them undoable."""
 
     def request_begins(self) -> None:
         """Handle a request that is about to wait for its turn."""
 
     async def turn_begins(self) -> None:
-        """Return when the turn of a request may begin."""
+        """Return when a request's turn may begin."""
 
     def turn_ended(self) -> None:
         """Handle the end of a cell or another request."""
 
     def turn_left(self) -> None:
-        """Handle that the turn of a request is over, whether or not anything was sent to the kernel."""
+        """Handle the end of a turn, whether or not anything was sent to the kernel."""
 
     def before_cell(self) -> str:
-        """Return why the cell that is about to begin cannot be undone; empty if it can, or if undo is not in use."""
+        """Return why the next cell cannot be undone; empty if it can, or if undo is off."""
 
     async def after_cell(self, state: int) -> str:
-        """Return why a cell that has ended cannot be undone; empty if it can, or if that was known before it began.
+        """Return why the last cell cannot be undone; empty if it can, or if that was known before it began.
 
         Args:
-            state: The state that it began in.
+            state: The state in which the cell began.
         """
 
     def can_recover(self, dead: Kernel) -> bool:
-        """Return whether a dead kernel may have left a state to continue from."""
+        """Return whether the session may be able to continue from a state of a dead kernel."""
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """Return the state from which the session continues as soon as there is room for a kernel; None if there is none."""
+        """Return the state that the session restores once there is room for a kernel; None if there is none."""
 
 
 class SessionWatcher(Protocol):
-    """Is told what a session has done."""
+    """An observer of a session's cells and programs."""
 
     def cell_ended(self, code: str, result: CodeExecutionResult) -> None:
-        """Handle the end of a cell that leaves a trace."""
+        """Handle the end of a cell that is not silent."""
 
     def program_ended(self, command: Sequence[str], result: ExecResult) -> None:
-        """Handle the end of a program beside the kernel."""
+        """Handle the end of a background program."""
 
 
 class Cells:
     """Runs the cells of one session.
 
     Attributes:
-        state: Whether the session takes cells; set by the session.
-        current: The cell that runs, or the last one while its result is being made.
-        past: The history, and which part of it led to the present state.
-        watchers: Are told of cells that have ended.
-        adopted_by: The session that has adopted this one, which is closed by that; empty if none has.
+        state: Whether the session accepts cells; set by the session.
+        current: The running cell, or the last one while its result is being created.
+        past: The history, and its part that led to the current state.
+        watchers: Observers of ended cells.
+        adopted_by: The session that adopted and closes this one, if any.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Cells:
 
         Args:
             name: The session's name in messages.
-            kernels: Where cells run.
-            hooks: Told when a cell begins; their time does not count.
+            kernels: The session's kernels.
+            hooks: Called when a cell begins; their time does not count.
             trace: The session's spans.
-            check_usable: Checks that the host can be used here and now.
-            images_dir: Directory for the pictures of cells.
-            kept: Keeps the results of cells.
+            check_usable: Checks that the host is open and belongs to this process and event loop.
+            images_dir: Directory for images.
+            kept: Stores the results of cells.
             on_stopped: Called when a stopped cell has ended.
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
@@ -141,16 +141,16 @@ class Cells:
         self._observer = observer
 
     def check(self) -> None:
-        """Check that the session takes cells from this caller.
+        """Check that the session accepts cells from this caller.
 
         Raises:
-            StateError: It is not started, or closed, or waits for this caller.
+            StateError: The session is not started, is closed, or waits for this caller.
         """
         self.check_running()
         self._check_not_answering()
 
     def check_running(self) -> None:
-        """Check that the session is started, and not closed.
+        """Check that the session is started and open.
 
         Raises:
             StateError: It is not.
@@ -164,13 +164,13 @@ class Cells:
         self._check_usable()
 
     def _check_not_answering(self) -> None:
-        """Reject a call from a callback that answers a cell of this session: each would wait for the other."""
+        """Reject a call from a callback that answers a cell of this session, which would be a deadlock."""
         cell = answering.get()
         if cell is not None and cell is self.current and cell.asked:
             raise StateError(f"{self._name} waits for this callback to answer its cell: use another session for other code")
 
     async def _live_kernel(self) -> Kernel:
-        self.check_running()  # again: it may have been closed while we waited for our turn
+        self.check_running()  # again: it may have been closed during the wait
         return await self._kernels.live()
 
     # -- cells ---------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Cells:
 
     @property
     def busy(self) -> bool:
-        """Whether something runs, or is about to."""
+        """Whether something runs or is about to."""
         return self._turn.locked()
 
     @asynccontextmanager
@@ -210,7 +210,7 @@ class Cells:
         """Take a turn for something other than a cell.
 
         Args:
-            stop: If given, the running cell is stopped instead of awaited, and its result contains this sentence.
+            stop: If given, the running cell is stopped, not awaited, and its result contains this sentence.
 
         Raises:
             StateError: As for `check`.
@@ -234,7 +234,7 @@ class Cells:
 
     async def stream(self, cell: Cell, timeout: float | None) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell in its turn, and yield its events and its result."""
-        # In its own task: the session's turn ends with the cell, even if the reader never comes back.
+        # In its own task, so that the turn ends with the cell even if the reader never returns.
         running = asyncio.create_task(self.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
         async with aclosing(self._follow(cell, running)) as events:
@@ -245,7 +245,7 @@ class Cells:
     async def _follow(
         cell: Cell, running: asyncio.Task[CodeExecutionResult]
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield the events and the result of a cell. If the reader leaves, the cell is stopped."""
+        """Yield the events and the result of a cell. Stop the cell if the reader leaves."""
         try:
             while (event := await cell.events.next()) is not None:
                 yield event
@@ -256,10 +256,10 @@ class Cells:
                 await despite_cancellation(running)
         yield running.result()
 
-    # -- a cell of an earlier host -------------------------------------------------------------------------------------
+    # -- an earlier host's cell ----------------------------------------------------------------------------------------
 
     async def adopt(self, kernel: Kernel, cell: Cell) -> None:
-        """Continue a cell that another host has started. It has its turn when this returns; `resume` yields its events."""
+        """Continue a cell that another host started. On return, the cell has its turn, and `resume` yields its events."""
         await self._turn.acquire()
         self.current = cell
         running = asyncio.create_task(self._go_on(kernel, cell))
@@ -284,17 +284,17 @@ class Cells:
 
     @property
     def resumed(self) -> str | None:
-        """See `Session.resumed`."""
+        """Implement `Session.resumed`."""
         return None if self._resumed is None else self._resumed[0].tag
 
     def forgo_resuming(self) -> None:
-        """See `Session.forgo_resuming`."""
+        """Implement `Session.forgo_resuming`."""
         if self._resumed is not None:
             (cell, _), self._resumed = self._resumed, None
             self._unread = asyncio.create_task(_drop_events(cell))
 
     async def resume(self, skip: int) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """See `Session.resume`."""
+        """Implement `Session.resume`."""
         if self._resumed is None:
             raise StateError(f"{self._name} has no execution of an earlier host to resume")
         (cell, running), self._resumed = self._resumed, None
@@ -306,14 +306,14 @@ class Cells:
                 else:
                     yield event
 
-    # -- cells without a trace -----------------------------------------------------------------------------------------
+    # -- silent cells --------------------------------------------------------------------------------------------------
 
     async def run_to_look(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
-        """Run a cell as `run_silently` does that only looks at variables: an undo before it can still be taken back."""
+        """Run a silent cell that only reads variables, so that an earlier undo can still be reverted."""
         return await self.run_silently(code, on_input, looks=True)
 
     async def run_silently(self, code: str, on_input: OnInput | None, *, looks: bool = False) -> CodeExecutionResult:
-        """Run a cell that leaves no trace; output of background work in the meantime is kept for the next cell."""
+        """Run a silent cell. Output of background work in the meantime goes to the next cell."""
         check_code(code)
         self.check()
         cell = Cell(code, on_input, queue_limit=None, silent=True)
@@ -326,7 +326,7 @@ class Cells:
     async def run_and_take(
         self, code: str, on_input: OnInput | None, take: Callable[[bytes], Awaitable[None]], timeout: float | None
     ) -> CodeExecutionResult:
-        """Run a cell that leaves no trace, and pass on each value that it sends while it runs; the cell waits meanwhile."""
+        """Run a silent cell, and pass on each value that it sends. The cell waits meanwhile."""
         self.check()
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         printed = await self._take_values(cell, running := asyncio.create_task(self.run(cell, timeout)), take)
@@ -337,7 +337,7 @@ class Cells:
     async def _take_values(
         self, cell: Cell, running: asyncio.Task[CodeExecutionResult], take: Callable[[bytes], Awaitable[None]]
     ) -> list[CodeExecutionChunk]:
-        """Pass on each value that a cell sends; return what it has printed. If passing on fails, the cell is stopped."""
+        """Pass on each value that a cell sends, and return its printed text. If that fails, stop the cell."""
         running.add_done_callback(lambda _: cell.events.end())
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
@@ -356,7 +356,7 @@ class Cells:
         return printed
 
     async def run_elsewhere(self, kernel: Kernel, code: str, on_input: OnInput | None = None) -> CodeExecutionResult:
-        """Run a cell that leaves no trace in an idle kernel that is not the session's."""
+        """Run a silent cell in an idle kernel outside the session."""
         return await self._run_elsewhere(kernel, Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
 
     async def take_elsewhere(
@@ -367,7 +367,7 @@ class Cells:
         take: Callable[[bytes], Awaitable[None]],
         timeout: float | None,
     ) -> CodeExecutionResult:
-        """Run a cell as `run_and_take` does, in an idle kernel that is not the session's."""
+        """Run a cell as `run_and_take` does, in an idle kernel outside the session."""
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         running = asyncio.create_task(self._run_elsewhere(kernel, cell, timeout))
         await self._take_values(cell, running, take)
@@ -386,12 +386,12 @@ class Cells:
         return await cell.finished(self._images_dir)
 
     def _keep_text(self, name: StreamName | None, text: str | None) -> None:
-        """Keep the output of background work for the next cell."""
+        """Save the output of background work for the next cell."""
         if (kernel := self._kernels.current) is not None and name is not None and text:
             kernel.output.insert(name, text.encode("utf-8", "replace"))
 
     async def _next_kernel(self, cell: Cell) -> Kernel:
-        """Return a kernel that takes a cell at once. It can die in each wait before that, and then it is the next one."""
+        """Return a kernel that accepts a cell at once. If a kernel dies during a wait, try the next one."""
         if cell.on_begin is not None:
             cell.on_begin("")
         for _ in range(_ATTEMPTS):
@@ -404,7 +404,7 @@ class Cells:
         raise LaunchError(f"{self._name}: {_ATTEMPTS} kernels died before they took the cell")
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
-        """Run a cell in a kernel that takes it now: nothing may wait before the cell has begun."""
+        """Run a cell in a ready kernel. Nothing may wait before the cell has begun."""
         cell.timeout = timeout
         cell.not_undoable = "" if cell.silent else self._observer.before_cell()
         self.past.begin()
@@ -475,13 +475,13 @@ class Cells:
         return result
 
     async def _restored(self) -> Restored | None:
-        """Return the state from which the session continues after its kernel has died; None for a fresh state."""
+        """Return the state that the session restores after its kernel died; None for a fresh kernel."""
         dead = self._kernels.current
         if dead is None or not self._observer.can_recover(dead):
             return None
         try:
             return (await self._kernels.live()).restored
-        except CellblockError:  # of any kind: the result of the cell that died is known, and does not depend on this
+        except CellblockError:  # the dead cell's result is known and does not depend on this
             return self._observer.awaited(dead)  # the next cell tries again, and raises the error
 
     # -- questions -----------------------------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ class Cells:
                 self._observer.turn_left()
 
     def take_changed(self) -> Changed | None:
-        """Return the changes that the last cells have reported (`Kernel.take_changed`)."""
+        """Return the variable changes that the last cells reported (`Kernel.take_changed`)."""
         self.check()
         kernel = self._kernels.current
         return None if kernel is None or kernel.death is not None else kernel.take_changed()
@@ -508,10 +508,10 @@ class Cells:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def stop(self, afterwards: str = "") -> bool:
-        """Stop the running cell; return whether there was one.
+        """Stop the running cell. Return whether there was one.
 
         Args:
-            afterwards: A sentence for the cell's result about what happens to the session next; empty if it just continues.
+            afterwards: A sentence for the cell's result about the session's next step; empty if it just continues.
         """
         cell, kernel = self.current, self._kernels.current
         if cell is None or kernel is None or cell.ended.is_set():
@@ -522,7 +522,7 @@ class Cells:
         return True
 
     def time_out(self, cell: Cell) -> None:
-        """Begin to stop a running cell because its time is over."""
+        """Start to stop a cell that exceeded its time limit."""
         if (kernel := self._kernels.current) is not None and cell is self.current:
             begin_stop(kernel, cell, "timeout")
 
@@ -532,7 +532,7 @@ class Cells:
             await self._kernels.renew()
 
     async def close(self) -> None:
-        """Stop the running cell, and end the kernel. It can be repeated."""
+        """Stop the running cell, and end the kernel. Idempotent."""
         cell, kernel = self.current, self._kernels.current
         if cell is not None and kernel is not None and not cell.ended.is_set():
             cell.afterwards = "The session was ended."
@@ -546,21 +546,21 @@ async def _drop_events(cell: Cell) -> None:
 
 
 def _no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:
-    """Tell the reader of a cell that no more events will come."""
+    """Signal the end of events to the reader of a cell."""
     cell.events.end()
     if not running.cancelled():
         running.exception()  # mark as retrieved: the reader may have left
 
 
 class Deadline:
-    """Calls a function when a deadline has passed, unless it is cancelled before."""
+    """A timer that calls a function at a deadline, unless cancelled."""
 
     def __init__(self, seconds: float, uncounted_seconds: Callable[[], float], act: Callable[[], None]) -> None:
         """Start the timer.
 
         Args:
-            seconds: After how many counted seconds.
-            uncounted_seconds: Returns the seconds so far that do not count; never decreases.
+            seconds: Counted seconds until the deadline.
+            uncounted_seconds: Returns the total seconds that do not count; never decreases.
             act: Called at the deadline.
         """
         self._loop = asyncio.get_running_loop()
@@ -570,7 +570,7 @@ class Deadline:
         self._timer = self._loop.call_later(seconds, self._due)
 
     def cancel(self) -> None:
-        """Cancel the timer; no effect after the deadline."""
+        """Cancel the timer. Has no effect after the deadline."""
         self._timer.cancel()
 
     def _due(self) -> None:

@@ -1,4 +1,4 @@
-"""The host's end of one kernel's channel and pipes: bytes in, messages and text out, in the order they were written."""
+"""The host's end of one kernel's channel and pipes: messages and text in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cellblock.wire.messages import Message, ToHost, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State
 
 _LAST_WORDS = 1024 * 1024
-_TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
-_SECONDS_BEHIND = 0.005  # until the next check whether the data that was read has been used up
-_EXIT_NEWS = 0.25  # seconds from the end of the channel to news of the process
+_TURN = 0.005  # seconds of one event loop turn for one kernel's messages
+_SECONDS_BEHIND = 0.005  # until the next check whether the received data was handled
+_EXIT_NEWS = 0.25  # seconds from the end of the channel to the process's exit status
 
 
 RECEIVED = 256 * 1024
@@ -28,7 +28,7 @@ _buffer = bytearray(RECEIVED)  # shared by all kernels of the process: its conte
 
 
 class Line:
-    """The host's ends of one kernel's channel and pipes. The kernel still owns the descriptors."""
+    """The byte transport of one kernel's channel and pipes. The kernel still owns the descriptors."""
 
     def __init__(self, ends: Ends) -> None:
         self._socket = ends.channel
@@ -40,49 +40,49 @@ class Line:
 
     @property
     def sending(self) -> bool:
-        """Whether something is still unsent."""
+        """Whether data is still unsent."""
         return bool(self._outgoing)
 
     def drop_sending(self) -> None:
-        """Drop what is unsent: the socket is closed."""
+        """Drop unsent data, because the socket is closed."""
         self._outgoing.clear()
 
     def flush(self) -> None:
         """Send as much as possible now.
 
         Raises:
-            BlockingIOError: The socket has no room for the rest.
+            BlockingIOError: The socket buffer is full.
             OSError: The socket is broken.
         """
         while self._outgoing:
             del self._outgoing[: self._socket.send(self._outgoing)]
 
     def count(self) -> None:
-        """Note that a message was handled."""
+        """Count a handled message."""
 
     def receive(self, most: int) -> bytes:
         """Read from the channel; b"" at its end.
 
         Args:
-            most: How many bytes at most, if these are fewer than `RECEIVED`.
+            most: Maximum number of bytes, if less than `RECEIVED`.
 
         Raises:
-            BlockingIOError: There is nothing now.
+            BlockingIOError: There is no data now.
             OSError: The socket is broken.
         """
         return bytes(memoryview(_buffer)[: self._socket.recv_into(_buffer, min(most, RECEIVED))])
 
     def read_pipe(self, descriptor: int, size: int) -> bytes | None:
-        """Read from a pipe; None if there is nothing now, b"" at its end."""
+        """Read from a pipe; None without data, b"" at its end."""
         return read_some(descriptor, size)
 
     def pending(self, descriptor: int) -> int:
-        """Return how many bytes of the channel or a pipe can be read now."""
+        """Return the number of readable bytes of the channel or a pipe."""
         return pending(descriptor)
 
 
 class Channel:
-    """The conversation of one worker and its host. The kernel still owns the descriptors."""
+    """The connection between one worker and its host. The kernel still owns the descriptors."""
 
     def __init__(
         self,
@@ -93,15 +93,15 @@ class Channel:
         behind: Callable[[], bool] = lambda: False,
         line: Line | None = None,
     ) -> None:
-        """Prepare the channel; nothing is read before `listen`.
+        """Prepare the channel. Reading starts with `listen`.
 
         Args:
             ends: The host's ends of the kernel's descriptors.
             take: Takes each message.
             take_text: Takes text from the pipes.
-            on_broken: Called with the reason when the worker breaks the protocol or closes the channel.
-            behind: Returns whether the data that was read has to be used up before more is read.
-            line: Moves the bytes; by default directly.
+            on_broken: Called with the reason when the worker violates the protocol or closes the channel.
+            behind: Returns whether received data must be handled before the next read.
+            line: Transports the bytes; by default directly.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = ends.channel
@@ -123,16 +123,16 @@ class Channel:
 
     @property
     def state(self) -> State:
-        """The state of the conversation."""
+        """The state of the protocol."""
         return self._conversation.state
 
     @property
     def all_read(self) -> bool:
-        """Whether the worker has read everything that was sent to it."""
+        """Whether the worker has read all sent data."""
         return not self._line.sending and not unread(self._socket.fileno())
 
     def listen(self, listen: bool) -> None:
-        """Start or stop reading; meanwhile the worker waits."""
+        """Start or stop reading. The worker waits meanwhile."""
         if self._ended:
             return
         self._listening = listen
@@ -143,7 +143,7 @@ class Channel:
                 self._loop.remove_reader(descriptor)
 
     def _wait_if_behind(self) -> None:
-        """Stop reading until the data that was read has been used up."""
+        """Stop reading until the received data was handled."""
         if not self._waiting and self._behind():
             self._waiting = True
             self.listen(self._listening)
@@ -163,7 +163,7 @@ class Channel:
             yield descriptor, partial(self._on_readable_pipe, descriptor)
 
     def end(self) -> None:
-        """Read what is left in the pipes, then stop reading."""
+        """Read the rest of the pipes, then stop reading."""
         self.drain_pipes()
         self.listen(False)
         self._loop.remove_writer(self._socket.fileno())
@@ -172,10 +172,10 @@ class Channel:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, message: ToWorker) -> None:
-        """Send a message, as soon as there is room for it.
+        """Send a message as soon as there is room for it.
 
         Raises:
-            OSError: It could not be recorded for a later host. It was not sent.
+            OSError: The message could not be recorded for a later host, and was not sent.
         """
         before = self._conversation.state
         frame = self._conversation.send(message)
@@ -194,7 +194,7 @@ class Channel:
             self._waits_for_room = True
             return
         except OSError:
-            self._line.drop_sending()  # its end is about to be noticed
+            self._line.drop_sending()  # the reader is about to see the end of the channel
         if self._waits_for_room:
             self._loop.remove_writer(self._socket.fileno())
             self._waits_for_room = False
@@ -211,13 +211,13 @@ class Channel:
             self._loop.call_soon(self._go_on)
 
     def _receive(self) -> bytes:
-        # Ask first how much is in the channel, then how much is in the pipes, and read no more of the channel than that. What
-        # the worker has written to the pipes before a message is counted then. What it writes after one is not, because
-        # Python code in it waits until the message is read.
+        # First get the size of the channel's data, then of the pipes' data, and read no more of the channel than that. The
+        # pipes' data then includes everything written before a message. It includes nothing written after the message, because
+        # Python code waits there until the message is read.
         available = self._line.pending(self._socket.fileno())
         self._before = {descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes}
         try:
-            data = self._line.receive(max(available, 1))  # 1: it may have ended
+            data = self._line.receive(max(available, 1))  # 1, because the channel may have ended
         except BlockingIOError:
             return b""
         except OSError:
@@ -229,7 +229,7 @@ class Channel:
         return data
 
     def _take_received(self, until: float) -> bool:
-        """Handle received messages until a deadline: one read may hold thousands, and other sessions wait.
+        """Handle received messages until a deadline. One read may contain thousands, and other sessions wait.
 
         Returns:
             Whether there are more.
@@ -251,7 +251,7 @@ class Channel:
         return False
 
     def _has_read(self) -> None:
-        """Called between two messages, when something was read and handled."""
+        """Handle a pause between two messages, after some were read and handled."""
 
     def _stop_hearing(self) -> None:
         self._deaf = True
@@ -262,8 +262,8 @@ class Channel:
 
         Args:
             wanted: Returns whether its last messages are still needed.
-            then: Called when all of them were handled.
-            budget: Maximum bytes to read: processes that it left behind may keep writing.
+            then: Called after all of them were handled.
+            budget: Maximum number of bytes to read, because orphaned processes may keep writing.
         """
         until = time.perf_counter() + _TURN
         while budget > 0 and wanted() and not self._ended:
@@ -280,7 +280,7 @@ class Channel:
     # -- pipes ---------------------------------------------------------------------------------------------------------
 
     def _on_readable_pipe(self, descriptor: int) -> None:
-        # Messages sent before these bytes were written come first; both can arrive between two turns of the loop.
+        # Messages sent before these bytes come first. Both can arrive between two turns of the loop.
         if not self._deaf:
             self._on_channel()
         if self._received is None and descriptor in self._open_pipes and not self._ended:
@@ -303,12 +303,12 @@ class Channel:
             self._take_text(self._names[descriptor], text.encode())
 
     def catch_up(self) -> None:
-        """Read what was in the pipes when the channel was last read."""
+        """Read what was in the pipes at the last read of the channel."""
         self._read_pipes(self._before)
         self._before = {}
 
     def drain_pipes(self) -> None:
-        """Read what is in the pipes now, and no more: a process may write to them without end."""
+        """Read what is in the pipes now and no more, because a process may write without end."""
         self._read_pipes({descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes})
 
     def _read_pipes(self, sizes: Mapping[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""How kernels die, and how their sessions go on, in words for people."""
+"""Descriptions of dead kernels and of recovery, for people."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a kernel's process.
+    """The death of a kernel's process.
 
     Attributes:
-        cause: Why it ended, for people.
+        cause: The cause, for people.
         exit_status: As in `CodeExecutionResult.exit_status`.
     """
 
@@ -22,12 +22,12 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The state from which a session continues whose kernel has died.
+    """The state that a session restores after its kernel died.
 
     Attributes:
-        execution_count: The number of the last cell before that state.
-        lost: Cells between that state and the death, whose effects are lost.
-        waits_for: Why that is not possible yet; empty if it is.
+        execution_count: The number of the last cell before the state.
+        lost: Number of later cells, whose effects are lost.
+        waits_for: Why the restore is not possible yet; empty if it is.
     """
 
     execution_count: int
@@ -36,7 +36,7 @@ class Restored:
 
     @property
     def sentence(self) -> str:
-        """The same in words for people."""
+        """The description for people."""
         where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
         if self.waits_for:
             why = f"{self.waits_for[:1].upper()}{self.waits_for[1:]}"
@@ -47,7 +47,7 @@ class Restored:
         return f"The session goes on from {where}; what {cells} changed in memory is lost."
 
 
-_EXIT_BROKEN = 70  # the worker's, see `init.worker`
+_EXIT_BROKEN = 70  # of the worker, see `init.worker`
 
 _SIGNALS = {
     signal.SIGSEGV: "a segmentation fault in C code",
@@ -60,7 +60,7 @@ _SIGNALS = {
 
 
 class _OutOfMemory:
-    """Detects whether the machine has killed a process for lack of memory since the last call."""
+    """A detector of processes that the machine killed for lack of memory since the last call."""
 
     def __init__(self) -> None:
         self._counted = self._count()
@@ -74,7 +74,7 @@ class _OutOfMemory:
             return 0  # not on Linux
 
     def struck(self) -> bool:
-        """Return whether it has."""
+        """Return whether the machine killed a process for lack of memory."""
         before, self._counted = self._counted, self._count()
         return self._counted > before
 
@@ -83,7 +83,7 @@ _out_of_memory = _OutOfMemory()
 
 
 def describe_status(status: int | None) -> str:
-    """Return the meaning of a wait status, for people."""
+    """Describe a wait status, for people."""
     if status is None or not _is_valid(status):
         return "its processes were killed"
     if os.WIFSIGNALED(status):
@@ -99,16 +99,16 @@ def describe_status(status: int | None) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == _EXIT_BROKEN:
         return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
-    # The worker also exits with 0 when its channel ends: it takes that for the end of the host.
+    # The worker also exits with 0 when its channel ends, which it takes for the end of the host.
     also = ", or the code shut the kernel's channel down" if code == 0 else ""
     return f"its process exited with status {code} (os._exit(), or exit() in C code{also})"
 
 
 def exit_status(status: int | None) -> int | None:
-    """Return the value of `CodeExecutionResult.exit_status` for a wait status."""
+    """Convert a wait status to `CodeExecutionResult.exit_status`."""
     return None if status is None or not _is_valid(status) else os.waitstatus_to_exitcode(status)
 
 
 def _is_valid(status: int) -> bool:
-    """Whether a process can have this status: init shares a user with hostile code and may report nonsense."""
+    """Return whether a process can have this status. Init shares a user with hostile code and may report nonsense."""
     return 0 <= status <= 0xFFFF and (os.WIFSIGNALED(status) or os.WIFEXITED(status))

@@ -1,4 +1,4 @@
-"""Kernels and copies of kernels that were forked from the same first kernel. They share its init, and so its sandbox."""
+"""Kernels and their copies, forked from one first kernel, in one init and one sandbox."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _PATIENCE = 5.0  # seconds for a copy to report that it runs
 _GRACE = 2.0  # seconds for init to end
 _BRANCHED = 30.0
 """Seconds for an init of several sessions' kernels: killing it would end all of them. It may have hundreds to end at once."""
-_MOMENT, _MOMENTS = 0.001, 500  # between two attempts to remove a control group, and how many there are
+_MOMENT, _MOMENTS = 0.001, 500  # interval and number of attempts to remove a control group
 
 
 class Copy:
-    """A parked copy of a kernel. It takes no processor time, and memory only for pages that have changed since.
+    """A parked copy of a kernel. It uses no CPU time, and memory only for pages changed since.
 
     Attributes:
         number: Its number for init.
-        pending: Whether its code has left tasks or timers, which go on in each kernel that is made from it.
+        pending: Whether its code left tasks or timers, which continue in each kernel created from it.
         gone: Done when it has ended, or was dropped.
     """
 
@@ -54,15 +54,16 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anew:
-    """How a kernel differs from the copy that it is made from.
+    """The differences between a kernel and the copy from which it is created.
 
     Attributes:
-        env: Environment variables that change.
-        listeners: The listeners that init opens for it, by name.
-        stay_in: The directory that it returns to after each cell; None to stay where the code goes.
-        seed: Seed of the random generators; None: a new one. If they keep their state, it seeds those without one.
-        same_random_state: Whether they continue from where they were when the copy was made.
-        to_inspect: Whether it is only inspected: nothing continues that the code has left running.
+        env: Changed environment variables.
+        listeners: Listeners that init opens, by name.
+        stay_in: The directory to return to after each cell; None to keep changes of directory.
+        seed: Seed of the random generators; None for a new seed. With `same_random_state`, it seeds only generators without a
+            state.
+        same_random_state: Whether the generators continue from the copy's random state.
+        to_inspect: Whether the kernel is only inspected, so that no background code continues.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -74,11 +75,11 @@ class Anew:
 
 
 class Refusal(NamedTuple):
-    """A kernel's answer that it cannot be copied.
+    """A kernel's refusal to be copied.
 
     Attributes:
-        reason: Why, for a person.
-        pending: Whether code goes on in it between cells.
+        reason: Why, for people.
+        pending: Whether code runs between cells.
     """
 
     reason: str
@@ -86,30 +87,30 @@ class Refusal(NamedTuple):
 
 
 class FamilyObserver(Protocol):
-    """Is told of families that have copies."""
+    """An observer of families with copies."""
 
     def family_connected(self, family: Family) -> None:
-        """Handle that the first copy is about to be made."""
+        """Handle the first copy, before it is created."""
 
     def family_changed(self, family: Family) -> None:
-        """Handle that a port was assigned."""
+        """Handle the assignment of a port."""
 
     def family_closed(self, family: Family) -> None:
-        """Handle that init has ended, if there were copies."""
+        """Handle the end of an init that had copies."""
 
 
 class Family:
     """Kernels and copies that share an init. It lives until the last of them has ended.
 
     Attributes:
-        launcher: Started the first kernel, and so init.
-        number: That kernel's number, given by the launcher.
-        group: The control group of all its processes, if they have one.
-        ports: How many ports were assigned to listeners of sessions other than the first one.
-        awaited: How many kernels of a killed host are still to be taken over or ended.
-        programs: How many programs run beside the kernels. They outlive them.
-        idling: Has the placeholders removed while nothing of it runs.
-        sealed: Whether its network was closed for good: no other session may be made in it, which could reach more.
+        launcher: The launcher of the first kernel, and so of init.
+        number: That kernel's number, from the launcher.
+        group: The control group of all processes, if any.
+        ports: Number of ports assigned to listeners of later sessions.
+        awaited: Number of a killed host's kernels still to be taken over or ended.
+        programs: Number of background programs, which outlive kernels.
+        idling: Has the placeholders removed while nothing runs.
+        sealed: Whether the network was restricted for good. Another session could reach more, so none may be created.
     """
 
     def __init__(self, launcher: Launcher, number: int, group: Group | None, observer: FamilyObserver) -> None:
@@ -117,9 +118,9 @@ class Family:
 
         Args:
             launcher: Starts the first kernel.
-            number: Its number, given by the launcher.
-            group: The control group of all its processes, if they have one.
-            observer: Is told of its copies.
+            number: Its number, from the launcher.
+            group: The control group of all processes, if any.
+            observer: Observes copies.
         """
         self._observer = observer
         self.launcher = launcher
@@ -141,25 +142,25 @@ class Family:
 
     @property
     def shared(self) -> bool:
-        """Whether there are, or have been, copies or other kernels: then init does not end with one kernel."""
+        """Whether there are, or were, copies or other kernels. Init then outlives each kernel."""
         return self._connection is not None or len(self._kernels) > 1
 
     @property
     def branched(self) -> bool:
-        """Whether it has kernels of several sessions now."""
+        """Whether kernels of several sessions run now."""
         return len(self._kernels) > 1
 
     @property
     def packages(self) -> str | None:
-        """The directory for packages of its sessions, if its sandbox has one."""
+        """The directory for packages of its sessions, if any."""
         return self.launcher.packages(self.number)
 
     def explain(self, said: str, status: int | None, cause: str) -> LaunchError:
-        """Return why a kernel ended before it was ready: see `Launcher.explain`."""
+        """Explain why a kernel ended before it was ready (`Launcher.explain`)."""
         return self.launcher.explain(self.number, said, status, cause)
 
     def seal(self) -> None:
-        """Admit no other session to its sandbox: its network was closed for good."""
+        """Reject further sessions in this sandbox, because its network was restricted for good."""
         self.sealed = True
 
     def kill(self) -> None:
@@ -167,45 +168,44 @@ class Family:
         self.launcher.kill(self.number)
 
     def end(self, control: Control) -> None:
-        """End a kernel at once, whatever it does, and no other."""
+        """Kill one kernel at once."""
         if not self.shared:
             self.kill()
         elif control.hang_up():
             self._loop.call_later(self.grace(_GRACE), lambda: None if control.gone.done() else self.kill())
 
     def grace(self, seconds: float) -> float:
-        """Return for how many seconds to wait for init, from how many it may take for one session."""
+        """Return how many seconds to wait for init, given the time for one session."""
         return _BRANCHED if self.branched else seconds
 
     def next_port(self, first: int) -> int:
-        """Return a port for a listener of another session: all share one network, where each port has one listener."""
+        """Return a port for a listener of another session. All share one network, where each port has one listener."""
         self.ports += 1
         self._observer.family_changed(self)
         return first + self.ports
 
     def add(self, kernel: Kernel) -> None:
-        """Add a kernel to this family."""
         self.awaited = max(self.awaited - 1, 0)
         self._kernels.add(kernel)
         self.idling.touch()
 
     def _ask_if_idle(self) -> list[Control]:
-        """See `Idling`."""
+        """Ask all kernels whether they are idle (`Idling`)."""
         if self.programs or not all(kernel.at_rest for kernel in self._kernels):
             return []
         try:
             for kernel in self._kernels:
                 kernel.ask_if_idle()
-        except OSError:  # it cannot be recorded for a later host: the placeholders stay
+        except OSError:  # cannot be recorded for a later host: the placeholders stay
             return []
         return [kernel.control for kernel in self._kernels]
 
     def stop_counting(self, kernel: Kernel) -> None:
-        """Count a kernel no longer, because it is ending and nothing of it can be noticed. `leave` still follows."""
+        """Stop counting a kernel that is ending and no longer has any effect. `leave` must follow."""
         self._kernels.discard(kernel)
 
     async def leave(self, kernel: Kernel) -> None:
-        """Remove a kernel that has ended. If it was the last, and there is no copy, init ends."""
+        """Remove an ended kernel. Init ends with the last one, if there is no copy."""
         self._kernels.discard(kernel)
         if not self._kernels:
             self.idling.stop()
@@ -214,7 +214,7 @@ class Family:
         await self.settle()
 
     def execute(self, control: Control, descriptors: Sequence[int], *, opened: bool) -> None:
-        """Start a program beside a kernel, with its environment. `program_ended` has to follow when all of it has ended.
+        """Start a program in a kernel's environment. `program_ended` must follow when all its processes have ended.
 
         Args:
             control: The kernel's connection to init.
@@ -225,12 +225,12 @@ class Family:
             BlockingIOError: As for `Control.execute`.
             KernelDiedError: The kernel has ended.
         """
-        self._connect(control)  # while there is this connection, init stays
+        self._connect(control)  # the open connection keeps init alive
         control.execute(descriptors, opened=opened)
         self.programs += 1
 
     def program_ended(self) -> None:
-        """Handle that a program and all that it has started have ended."""
+        """Handle the end of a program and all its child processes."""
         self.programs -= 1
         if self._kernels:
             self.idling.touch()
@@ -240,15 +240,15 @@ class Family:
     # -- copies --------------------------------------------------------------------------------------------------------
 
     async def copy(self, control: Control, ask: Ask, *, again: bool = False) -> Copy | Refusal | None:
-        """Make a copy of an idle kernel.
+        """Copy an idle kernel.
 
         Args:
             control: The kernel's connection to init.
             ask: Sends a question to the kernel.
-            again: Whether none is needed if nothing has run in the kernel since the last one.
+            again: Whether to skip the copy if nothing ran since the last one.
 
         Returns:
-            The copy, which has reported that it runs; why the kernel cannot be copied; or None if no copy is needed.
+            The running copy, the kernel's refusal, or None if the copy was skipped.
 
         Raises:
             CheckpointError: The copy does not answer.
@@ -267,24 +267,24 @@ class Family:
             patience = self.grace(_PATIENCE)
             await asyncio.wait([copied, control.gone], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not copied.done():
-                if control.gone.done():  # init reports this last: it has ended the unfinished copy
+                if control.gone.done():  # init reports this last, after ending the unfinished copy
                     raise KernelDiedError("the kernel died while it was copied")
                 raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
             copy = copied.result()
             copy.pending = isinstance(answer, Parked) and answer.pending
         finally:
             del self._expected[number]
-            if copy is None:  # it may still come, or exist without a user
+            if copy is None:  # it may still arrive, or exist without a user
                 self._copies.pop(number, None)
                 self._tell(Drop(number))
         return copy
 
     def resume(self, copy: Copy, how: Anew) -> Ends:
-        """Make a kernel from a copy, which stays as it is.
+        """Create a kernel from a copy, which is unchanged.
 
         Args:
             copy: A copy of this family.
-            how: How it differs from the kernel that was copied.
+            how: The differences from the copied kernel.
 
         Returns:
             The host's ends of the new kernel's connections. The kernel reports when it is ready.
@@ -305,13 +305,13 @@ class Family:
         return connect(None, None, start)
 
     def drop_soon(self, copy: Copy) -> None:
-        """End a copy without owner, and init with the last one. For finalizers: from any thread."""
+        """End a copy without an owner, and init with the last one. Finalizers call this from any thread."""
         if not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it has just been closed
+            with contextlib.suppress(RuntimeError):  # it was just closed
                 self._loop.call_soon_threadsafe(self.drop, copy)
 
     def drop(self, copy: Copy) -> None:
-        """End a copy; with the last one init ends too, if there is no kernel."""
+        """End a copy. Init ends with the last one, if there is no kernel."""
         if self._copies.pop(copy.number, None) is not None:
             copy.gone.set_result(None)
             self._tell(Drop(copy.number))
@@ -328,7 +328,7 @@ class Family:
         with theirs:
             try:
                 control.connect(theirs)
-            except BaseException:  # of any kind: nothing else closes it
+            except BaseException:  # nothing else closes it
                 ours.close()
                 raise
         self._listen(ours)
@@ -339,14 +339,14 @@ class Family:
         self._loop.add_reader(connection.fileno(), self._on_readable)
 
     def go_on(self, connection: socket.socket, copies: Iterable[int]) -> dict[int, Copy]:
-        """Take over the copies of a killed host. All other copies that init has are ended: their purpose is unknown.
+        """Take over a killed host's copies. End all other copies of init, whose purpose is unknown.
 
         Args:
             connection: That host's connection.
             copies: The numbers of the copies.
 
         Returns:
-            The copies. Some may turn out to have ended.
+            The copies, some of which may have ended.
         """
         self._copies = {number: Copy(self, number) for number in copies}
         self._listen(connection)
@@ -355,7 +355,7 @@ class Family:
 
     @property
     def connection(self) -> socket.socket | None:
-        """The connection for copies, to be held by a custodian; None if there have been none."""
+        """The connection for copies, for a custodian; None if there were no copies."""
         return self._connection
 
     def _tell(self, message: ToFamily) -> None:
@@ -365,7 +365,7 @@ class Family:
         self._flush()
 
     def _flush(self) -> None:
-        """Send queued messages to init, as soon as there is room."""
+        """Send queued messages to init as soon as there is room."""
         assert self._connection is not None
         try:
             while self._unsent:
@@ -375,7 +375,7 @@ class Family:
             self._loop.add_writer(self._connection.fileno(), self._flush)
             return
         except OSError:
-            self._unsent.clear()  # its end is about to be noticed
+            self._unsent.clear()  # the reader is about to see the end of the connection
         self._loop.remove_writer(self._connection.fileno())
 
     def _on_readable(self) -> None:
@@ -392,7 +392,7 @@ class Family:
                 copy = self._copies[number] = Copy(self, number)
                 self._expected[number].set_result(copy)
             case Copied(number):
-                self._tell(Drop(number))  # from a kernel that was not asked, or whose request has timed out
+                self._tell(Drop(number))  # from a kernel that was not asked, or whose request timed out
             case Gone(number):
                 self._lose(number)
             case None:
@@ -407,17 +407,17 @@ class Family:
             copy.gone.set_result(None)
 
     async def settle(self) -> None:
-        """End init, if no kernel and no copy is left."""
+        """End init, if there is no kernel and no copy."""
         if self._empty:
             await self._closing.finish(self._close)
 
     @property
     def _empty(self) -> bool:
-        """Whether nothing but init itself is left."""
+        """Whether only init is left."""
         return self._connection is not None and not (self._kernels or self._copies or self.awaited or self.programs)
 
     async def close(self) -> None:
-        """End all copies, and then init, once there is no kernel. It can be repeated."""
+        """End all copies, and then init once there is no kernel. Idempotent."""
         for copy in [*self._copies.values()]:
             self.drop(copy)
         await self.settle()
@@ -426,7 +426,7 @@ class Family:
         assert self._connection is not None
         assert self._gone is not None
         if not self._gone.done():
-            with contextlib.suppress(OSError):  # init has ended already
+            with contextlib.suppress(OSError):  # init has already ended
                 self._connection.shutdown(socket.SHUT_WR)
             await asyncio.wait([self._gone], timeout=_GRACE)
         if not self._gone.done():
@@ -441,7 +441,7 @@ class Family:
         self._observer.family_closed(self)
 
     async def _dissolve(self) -> None:
-        """Remove the control group, once no process is left in it."""
+        """Remove the control group once it has no processes."""
         group = self.group
         for _ in range(_MOMENTS if group is not None else 0):
             if group is None or group.remove():

@@ -1,4 +1,4 @@
-"""Has the placeholders of a sandbox removed while nothing of its session runs, and made again before anything does."""
+"""Removal of a sandbox's placeholders while its session is idle, and their restoration before anything runs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _LONGEST = 60.0
 
 
 class Idling:
-    """Knows when nothing of the kernels that share one init runs.
+    """Tracks whether the kernels that share one init are idle.
 
-    A kernel that reports wrongly that it is idle only harms itself: init makes the workspace read-only for it.
+    A kernel that falsely reports to be idle only harms itself: init makes the workspace read-only for it.
 
     Attributes:
-        lifted: Whether the placeholders may have been removed, so that `wake` has to come before anything runs.
+        lifted: Whether the placeholders may be removed, so that `wake` must precede any code.
     """
 
     def __init__(self, ask: Callable[[], Collection[Control]]) -> None:
         """Start with placeholders.
 
         Args:
-            ask: Asks all kernels whether their code has left anything running, if none runs a cell; returns the connections to
-                their init, one for each. None of them, if something runs. The answers go to `answered`.
+            ask: Asks all kernels whether their code left anything running, if none runs a cell. Returns one connection to init
+                for each kernel, or none if something runs. The answers go to `answered`.
         """
         self._ask = ask
         self._loop = asyncio.get_running_loop()
@@ -56,16 +56,16 @@ class Idling:
         self.lifted = True
 
     def stop(self) -> None:
-        """Stop the timer: there are no kernels."""
+        """Stop the timer, because there are no kernels."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def wake(self, control: Control) -> None:
-        """Have the placeholders made again, if they were removed. Something of the session may run when this returns.
+        """Have removed placeholders restored. Code of the session may run when this returns.
 
         Raises:
-            BusyError: They cannot be made now, so nothing may run.
+            BusyError: The placeholders cannot be restored now, so nothing may run.
         """
         self.touch()
         if not self.lifted:
@@ -75,9 +75,9 @@ class Idling:
         self.lifted = False
 
     def answered(self, control: Control, *, pending: bool) -> None:
-        """Handle a kernel's report whether its code has left anything running."""
+        """Handle a kernel's report whether its code left anything running."""
         if control not in self._waiting:
-            return  # nobody has asked
+            return  # no one asked
         self._waiting.discard(control)
         if self._touched > self._asked:
             return  # something has begun meanwhile

@@ -1,4 +1,4 @@
-"""One kernel, seen from the host: its requests and messages, from start to end. Everything that it sends is hostile."""
+"""One kernel, seen from the host: its requests and messages, from start to end. Everything it sends is untrusted."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ from cellblock.wire.protocol import State
 _log = logging.getLogger("cellblock.sessions")
 _CLOSED = "it was closed"
 _MOMENT = 0.001
-_FREEZE = 5.0  # seconds for all processes to stop: on a busy machine one may get no turn for a second
-_ATTEMPTS = 2  # how often they are looked at before they continue for a moment
-_LONGEST_MOMENT = 0.1  # of those for which they continue, each twice as long as the one before
-_GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
+_FREEZE = 5.0  # seconds for all processes to stop: on a busy machine one may not be scheduled for a second
+_ATTEMPTS = 2  # number of checks before the processes continue briefly
+_LONGEST_MOMENT = 0.1  # upper limit of the exponential backoff between them, in seconds
+_GRACE = 0.5  # seconds for exit handlers, and for init to end the rest
 
 
 class Kernel(ControlObserver):
@@ -66,23 +66,23 @@ class Kernel(ControlObserver):
 
     Attributes:
         family: The kernels and copies that share its init.
-        ready: Done when it takes cells.
+        ready: Done when the kernel accepts cells.
         wanted: Its specification.
         channel: The connection to its worker.
-        requests: Handles the requests of its code while a cell runs.
-        recording: Records what a later host needs to continue it when this one is killed.
-        count: The number of its last execution.
-        cells: How many cells it has begun.
-        control: The connection to its init, for actions that the kernel itself does not perform.
+        requests: Handles requests of its code while a cell runs.
+        recording: Records what a later host needs to continue the kernel.
+        count: The number of the last execution.
+        cells: Number of cells begun.
+        control: The connection to init, for actions outside the kernel.
         memory: Watches the memory of its processes.
-        output: Its output since its last cell ended, and the running cell.
-        death_reported: Whether a result has reported its death.
-        death: Why it ended; None while it lives.
-        of_copy: Whether it was made from a copy of another one, with its variables.
-        all_lost: Whether it is a fresh one in the place of one that has died, whose variables are lost.
-        origin: That copy, until the kernel takes cells.
-        paused: Whether what its code has left running waits for `go_on`, or for a request (`Parked.pending`).
-        restored: The state that it continues from, if it replaces a kernel that died.
+        output: The running cell, and the output since the last cell ended.
+        death_reported: Whether a result reported the kernel's death.
+        death: Why the kernel ended; None while it lives.
+        of_copy: Whether the kernel was created from a copy of another one, with its variables.
+        all_lost: Whether this kernel replaced a dead one without its variables.
+        origin: That copy, until the kernel accepts cells.
+        paused: Whether its background code waits for `go_on` or a request (`Parked.pending`).
+        restored: The state that it continues from, if it replaces a dead kernel.
     """
 
     def __init__(
@@ -96,16 +96,16 @@ class Kernel(ControlObserver):
         *,
         listen: bool = True,
     ) -> None:
-        """Take over a kernel whose processes exist, or are about to.
+        """Take ownership of a kernel whose processes exist or are about to.
 
         Args:
             family: The kernels that share its init.
-            number: Its number, given by the host.
+            number: Its number, from the host.
             ends: The host's ends of its connections.
             wanted: Its specification.
             on_closed: Called when it has ended.
-            recording: Records what a later host needs to continue it when this one is killed.
-            listen: Whether to start listening; if not, `recovery` does.
+            recording: Records what a later host needs to continue the kernel.
+            listen: Whether to start listening now. If not, `recovery` does.
         """
         self._loop = asyncio.get_running_loop()
         self.family = family
@@ -149,54 +149,54 @@ class Kernel(ControlObserver):
             self.control.read()
             self.channel.listen(True)
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     @property
     def number(self) -> int:
-        """Its number for its host and all later hosts."""
+        """The kernel's number for its host and all later hosts."""
         return self._number
 
     @property
     def position(self) -> str:
-        """Where its next cell begins. Unique among all cells of all kernels, even if hosts are killed."""
+        """The position of the next cell, unique among all cells of all kernels, even if hosts are killed."""
         return f"{self._number}/{self.cells}"
 
     @property
     def fit(self) -> bool:
-        """Whether it would take a cell now, as far as can be seen."""
+        """Whether the kernel seems ready for a cell."""
         return not self.family.idling.lifted and self.usable
 
     @property
     def usable(self) -> bool:
-        """Whether it would take a cell, if need be after its session is woken, as far as can be seen."""
+        """Whether the kernel seems ready for a cell, perhaps after a wake-up of its session."""
         lives = self.death is None and not self._dying
         return lives and self.output.cell is None and not hung_up(self._ends.channel.fileno())
 
     @property
     def at_rest(self) -> bool:
-        """Whether it takes cells and does not run one, as far as the host knows."""
+        """Whether the kernel accepts cells and runs none, as far as the host knows."""
         started = self.ready.done() and self.death is None and not self._dying
         return started and not self.paused and self.output.cell is None and self.channel.state is State.IDLE
 
     def ask_if_idle(self) -> None:
-        """Ask whether its code has left anything running; the answer goes to the family.
+        """Ask whether the code left anything running. The answer goes to the family.
 
         Raises:
-            OSError: It could not be recorded for a later host, and was not sent.
+            OSError: The question could not be recorded for a later host, and was not sent.
         """
         self.channel.send(Idle())
 
     async def wake(self) -> None:
-        """Prepare its sandbox for code: see `Idling.wake`. It comes before `begin` and `ask`."""
+        """Prepare the sandbox for code (`Idling.wake`), before `begin` and `ask`."""
         await self.family.idling.wake(self.control)
 
     def begin(self, cell: Cell) -> None:
-        """Run a cell; `cell.ended` is set when it has ended.
+        """Run a cell. `cell.ended` is set at its end.
 
         Raises:
             KernelDiedError: The kernel has ended.
-            ProtocolError: A cell is running already.
-            BusyError: It could not be recorded for a later host, and was not sent.
+            ProtocolError: A cell is already running.
+            BusyError: The cell could not be recorded for a later host, and was not sent.
         """
         self._check_alive()
         self.attach(cell)
@@ -211,25 +211,25 @@ class Kernel(ControlObserver):
         except OSError as error:
             self.cells -= 1
             self.output.withdraw()
-            self.write_base(more=True)  # the one before says that the cell runs
+            self.write_base(more=True)  # the previous record says that the cell runs
             raise _unrecorded(error) from error
 
     def attach(self, cell: Cell) -> None:
-        """Make a cell the running one."""
+        """Set the running cell."""
         self.output.attach(cell, self.memory.limit, lambda paused: self.channel.listen(not paused))
 
     def take_over_output(self, dead: Kernel) -> None:
-        """Replace a kernel that died while no cell ran: the next cell shows its last output, and says so."""
+        """Replace a kernel that died while no cell ran. The next cell shows its last output and says so."""
         if (notice := dead.notice(self.restored)) is None:
             return
         dead.death_reported = True
         self.output.take_over(dead.output, notice)
 
     def notice(self, restored: Restored | None) -> DeathNotice | None:
-        """Return the notice of its death for the next result; None if it lives, or its last cell's result reports it.
+        """Return the death notice for the next result; None if the kernel lives, or its last cell's result reports it.
 
         Args:
-            restored: The state that the session continues from; None: a fresh kernel.
+            restored: The state that the session restores; None for a fresh kernel.
         """
         if self.death is None or self.death_reported:
             return None
@@ -239,15 +239,15 @@ class Kernel(ControlObserver):
 
     @property
     def state(self) -> State:
-        """The state of its conversation."""
+        """The state of the protocol."""
         return self.channel.state
 
     def ask(self, question: Question) -> asyncio.Future[Answer]:
-        """Ask a question while no cell runs; the future gets the answer, or `KernelDiedError` if the kernel ends.
+        """Ask a question while no cell runs. The future gets the answer, or `KernelDiedError` if the kernel ends.
 
         Raises:
             KernelDiedError: The kernel has ended.
-            BusyError: It could not be recorded for a later host, and was not sent.
+            BusyError: The question could not be recorded for a later host, and was not sent.
         """
         self._check_alive()
         try:
@@ -259,33 +259,33 @@ class Kernel(ControlObserver):
         return self._query
 
     def go_on(self, *, anyway: bool = False) -> None:
-        """Resume what its code has left running, if it waits for that.
+        """Resume paused background code.
 
         Args:
-            anyway: Also if this is unknown: an earlier host may have asked for the copy.
+            anyway: Also if it is unknown whether the code is paused, because an earlier host may have requested the copy.
         """
         if (self.paused or anyway) and self.death is None and self.channel.state is State.IDLE:
-            with suppress(OSError):  # it cannot be recorded now: the next request lets it continue, too
+            with suppress(OSError):  # cannot be recorded now: the next request resumes the code, too
                 self.channel.send(Continue())
                 self.paused = False
 
     async def answered(self, patience: float) -> None:
-        """Wait until it has answered the question of another host: it takes nothing before."""
+        """Wait until the kernel has answered another host's question, before which it accepts nothing."""
         if self.channel.state is State.QUERY and self._query is None and self.death is None:
             self._query = self._loop.create_future()
             await asyncio.wait([self._query], timeout=patience)
 
     def take_changed(self) -> Changed | None:
-        """Return the changes that its cells have reported, once; None if they do not report any."""
+        """Return the variable changes that its cells reported, once; None if they report none."""
         changed, self._changed = self._changed, None
         return changed
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the kernel's process group. When this returns, the signal is on its way."""
+        """Send SIGINT to the kernel's process group. On return, the signal is on its way."""
         await self.control.command(Interrupt())
 
     async def begun(self, patience: float) -> None:
-        """Wait until the worker has read the cell that was sent; an interrupt will then hit it."""
+        """Wait until the worker has read the sent cell, so that an interrupt will hit it."""
         for _ in range(round(patience / _MOMENT)):
             if self.output.cell is None:
                 return
@@ -294,16 +294,16 @@ class Kernel(ControlObserver):
             await asyncio.sleep(_MOMENT)
 
     async def kill_children(self) -> None:
-        """Kill every process that code of this kernel has started."""
+        """Kill every process that the kernel's code started."""
         await self.control.command(KillChildren())
 
     async def kill(self, why: str | None = None) -> None:
-        """End every process of the kernel, whatever they are doing; ``why`` is reported as the cause of its death."""
+        """Kill every process of the kernel. ``why`` is reported as the cause of death."""
         if self.death is None:
             self._condemned = self._condemned or why
         await self.control.end(self.family.grace(4 * _GRACE if self.family.shared else _GRACE))
         if not self.control.gone.done() and self.origin is not None:
-            # The copy never forked, because it is stopped, say. Without it, init ends the kernel that was to be made.
+            # The copy never forked, for example because it is stopped. Without it, init ends the unfinished kernel.
             self.family.drop(self.origin)
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if not self.control.gone.done() and not self.control.quiet.done():
@@ -311,11 +311,11 @@ class Kernel(ControlObserver):
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 
     async def close(self) -> None:
-        """End the kernel: gracefully if it is idle, by force if it is not or does not exit. It can be repeated."""
+        """End the kernel: gracefully if it is idle, else, or if it does not exit, by force. Idempotent."""
         await self._closing.finish(self._close)
 
     async def freeze(self) -> int:
-        """Stop all its processes; return how many could not be stopped."""
+        """Stop all processes of the kernel. Return how many could not be stopped."""
         deadline = self._loop.time() + _FREEZE
         moment = _MOMENT
         for attempt in itertools.count(1):
@@ -323,8 +323,8 @@ class Kernel(ControlObserver):
             if not left or self._loop.time() >= deadline:
                 break
             if attempt % _ATTEMPTS == 0:
-                # A thread that has started a program by vfork waits for the new process to execute it, and cannot stop before.
-                # If the new process was stopped before, both have to continue, and long enough to get there.
+                # A thread in vfork waits for the new process to execute its program, and cannot stop before. If the new
+                # process was stopped first, both must continue long enough to get there.
                 self.control.thaw()
                 moment = min(2 * moment, _LONGEST_MOMENT)
                 await asyncio.sleep(moment)
@@ -333,33 +333,32 @@ class Kernel(ControlObserver):
         return left
 
     def thaw(self) -> None:
-        """Resume its processes."""
+        """Resume the kernel's processes."""
         self.control.thaw()
 
     def remember(self) -> None:
-        """Record that another kernel is about to replace it: if it died with a cell, a later host is told, until `forget`.
+        """Record that another kernel is about to replace it. Until `forget`, a later host can report its death with a cell.
 
-        If a host was killed before the cell's result was delivered, no one else would know how the
-        cell ended.
+        Without the record, the result of that cell is lost if the host is killed before delivery.
         """
         if self.death_reported and not self._closing.begun:
             self._remembered = self.recording.replaced()
 
     async def forget(self) -> None:
-        """End it, and tell no later host about it: the next cell has begun, or none will."""
+        """End the kernel and remove its record: the next cell has begun, or there will be none."""
         self._remembered = False
         await self.close()
         self._on_closed(self)
 
     async def discard(self) -> None:
-        """End the kernel like `close`, but by force: its exit handlers belong to a state that was left."""
+        """End the kernel like `close`, but by force: its exit handlers belong to an abandoned state."""
         self._discarded = True
         await self.close()
 
     async def step_aside(self, ended: Callable[[], object]) -> None:
-        """End the kernel like `discard`, but wait only until nothing of it can run or be noticed.
+        """End the kernel like `discard`, but wait only until none of its code can run or have an effect.
 
-        The system may still free its memory then. An error after that is raised by `close`, which tries again.
+        Linux may still be freeing its memory then. A later error is raised by `close`, which tries again.
 
         Args:
             ended: Called when it has ended.
@@ -376,7 +375,7 @@ class Kernel(ControlObserver):
     async def _close(self) -> None:
         if not self._discarded and self.death is None and self.channel.state is State.IDLE:
             self._condemned = _CLOSED
-            # It cannot be recorded, or its exit handlers may not run now: then the kernel is killed below.
+            # Exit handlers cannot be recorded, or may not run now. The kernel is then killed below.
             with suppress(OSError, BusyError):
                 await self.wake()
                 self.channel.send(Shutdown())
@@ -384,7 +383,7 @@ class Kernel(ControlObserver):
         if not self.control.gone.done():
             await self.kill(_CLOSED)
         self._die(None)
-        if not self._released:  # this may be repeated, and the numbers of closed descriptors are soon those of others
+        if not self._released:  # on a second call, other files may already have the closed descriptors' numbers
             self._released = True
             self.control.close()
             self._ends.close()
@@ -394,10 +393,10 @@ class Kernel(ControlObserver):
             self._on_closed(self)
 
     async def started(self, timeout: float) -> None:
-        """Wait until the kernel takes cells.
+        """Wait until the kernel accepts cells.
 
         Raises:
-            LaunchError: It ended before that, or took too long.
+            LaunchError: The kernel ended before, or took too long.
         """
         began = time.perf_counter()
         await asyncio.wait([self.ready], timeout=timeout)
@@ -408,19 +407,19 @@ class Kernel(ControlObserver):
         _log.info("%s: kernel %d ready in %.1f ms", self.wanted.session, self._number, took)
 
     async def settle(self) -> None:
-        """If the worker is gone and its exit was not reported yet, wait for the report."""
+        """Wait for the exit report of a worker that is gone."""
         if self.death is None and hung_up(self._ends.channel.fileno()):
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if self._dying:
             await self._heard_out.wait()
 
     def abandon(self) -> None:
-        """Treat the kernel as dead: no attempt to end it has worked."""
+        """Treat the kernel as dead, after all attempts to end it failed."""
         self._die(None)
 
     @property
     def packages(self) -> str | None:
-        """The directory for the packages of its session; None if its sandbox has none."""
+        """The directory for the session's packages, if any."""
         return self.family.packages
 
     def _check_alive(self) -> None:
@@ -480,10 +479,10 @@ class Kernel(ControlObserver):
             self.death_reported = isinstance(ending, Death)
             cell.finish(ending)
 
-    # -- another host's kernel -----------------------------------------------------------------------------------------
+    # -- for a later host ----------------------------------------------------------------------------------------------
 
     def write_base(self, output: KernelOutput | None = None, *, more: bool = False) -> None:
-        """Record its present state for a later host."""
+        """Record the current state for a later host."""
         output = output or self.output
         self.recording.base(
             output.collector,
@@ -497,15 +496,12 @@ class Kernel(ControlObserver):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def violated(self, what: str) -> None:
-        """See `ControlObserver`."""
         self._condemn(what)
 
     def measured(self, used: int, copies: int, excess: str) -> None:
-        """See `ControlObserver`."""
         self.memory.check(used, copies, excess)
 
     def unblocked(self, message: Unblocked) -> None:
-        """See `ControlObserver`."""
         self.family.idling.unblocked(message)
 
     def _condemn(self, why: str) -> None:
@@ -515,7 +511,7 @@ class Kernel(ControlObserver):
             self.family.end(self.control)
 
     def exited(self, status: int | None) -> None:
-        """Record how its worker has exited: it counts as dead when all of its output was read."""
+        """Record the worker's exit. The kernel counts as dead once all of its output was read."""
         if not self._dying:
             self._dying = True
             self.channel.hear_out(lambda: self._condemned is None, lambda: self._die(status))

@@ -1,4 +1,4 @@
-"""Passes a kernel's output on to the collector, to the reader of the running cell, and to the tape."""
+"""Distribution of a kernel's output to the collector, the running cell's reader, and the journal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cellblock.wire.messages import Display
 
 
 class KernelOutput:
-    """The output of a kernel since its last cell ended, or of the running cell.
+    """The output of a kernel's running cell, or since its last cell.
 
     Attributes:
-        cell: The running cell, if there is one.
-        collector: Keeps the output.
-        after_death: The recovery that the next result reports for the previous kernel, if no result has reported that death.
-        elsewhere: Takes the output instead, while the kernel works for another one: it is that kernel's output.
+        cell: The running cell, if any.
+        collector: Collects the output.
+        after_death: The recovery that the next result reports for the previous kernel, if its death is unreported.
+        elsewhere: Takes the output instead, while the kernel works for another kernel.
     """
 
     def __init__(self, wanted: KernelSpec, recording: Recording) -> None:
@@ -29,7 +29,7 @@ class KernelOutput:
 
         Args:
             wanted: The kernel's specification.
-            recording: Records output that does not come from the kernel.
+            recording: Records output from outside the kernel.
         """
         self._wanted = wanted
         self._recording = recording
@@ -44,11 +44,11 @@ class KernelOutput:
     # -- the running cell ----------------------------------------------------------------------------------------------
 
     def attach(self, cell: Cell, memory: int | None, pause: Callable[[bool], None]) -> None:
-        """Make a cell the running one.
+        """Set the running cell.
 
         Args:
-            cell: The cell. Output of background work since the last cell was not shown yet, and becomes its own.
-            memory: Bytes that the kernel may use; None without a limit.
+            cell: The cell. It also receives output of background work since the last cell.
+            memory: The kernel's memory limit in bytes, if any.
             pause: Pauses (True) or resumes the kernel's output.
         """
         wanted = self._wanted
@@ -61,13 +61,13 @@ class KernelOutput:
         self.cell = cell
 
     def show_so_far(self) -> None:
-        """Show the reader of the running cell the output from before it."""
+        """Show the running cell's reader the output from before the cell."""
         if self.cell is not None and self.cell.events.streaming:
             for shown, stream in self.collector.so_far():
                 self.cell.events.emit(shown, stream)
 
     def detach(self) -> Cell | None:
-        """Return the cell that ran, and start anew; None if none ran."""
+        """Remove and return the running cell, if any, and start with empty output."""
         cell, self.cell = self.cell, None
         if cell is not None:
             if not cell.silent:
@@ -76,18 +76,18 @@ class KernelOutput:
         return cell
 
     def withdraw(self) -> None:
-        """Take back the running cell, which was not sent. The next one shows the output so far, and what is to be reported."""
+        """Withdraw the running cell, which was not sent. The next cell shows its output and reports."""
         self.cell = None
 
     def take_over(self, dead: KernelOutput, notice: DeathNotice) -> None:
-        """Start with the last output of another kernel, and a notice of its death."""
+        """Start with another kernel's last output and death notice."""
         ours, self.collector = self.collector, dead.collector
         self._add_notice(notice)
         for item in ours.items():
             self.collector.add_text(item.name or "stdout", (item.text or "").encode())
 
     def with_notice(self, notice: DeathNotice) -> KernelOutput:
-        """Return the output with which the next host starts if this one is killed before `take_over`."""
+        """Return the output for the next host in case this one is killed before `take_over`."""
         output = KernelOutput(self._wanted, NO_RECORDING)
         output._add_notice(notice)
         return output
@@ -96,10 +96,10 @@ class KernelOutput:
         self.collector.add_text("stderr", notice.text.encode())
         self.after_death = notice.recovery
 
-    # -- of the kernel -------------------------------------------------------------------------------------------------
+    # -- from the kernel -----------------------------------------------------------------------------------------------
 
     def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
-        """Take text from the kernel; `ours` as for `CellEvents.emit`."""
+        """Handle text from the kernel. `ours` is as for `CellEvents.emit`."""
         if self.elsewhere is not None:
             self.elsewhere(name, text)
             return
@@ -108,7 +108,7 @@ class KernelOutput:
             self.cell.events.emit(text.decode("utf-8", "replace"), name, ours=ours)
 
     def add_display(self, message: Display) -> None:
-        """Take a displayed value."""
+        """Handle a displayed value."""
         bundle = self.collector.add_display(message)
         if bundle is not None and self.cell is not None:
             self.cell.events.show(bundle, message.kind)
@@ -116,7 +116,7 @@ class KernelOutput:
             self.add_text("stderr", f"{self.collector.unsaid.pop(0)}\n".encode(), ours=True)
 
     def clear(self, wait: bool) -> None:
-        """Drop the output so far; with `wait`, when the next output comes."""
+        """Drop the output so far; with `wait`, when the next output arrives."""
         self.collector.clear(wait)
         if self.cell is not None:
             self.cell.events.clear(wait)
@@ -124,23 +124,23 @@ class KernelOutput:
     # -- from elsewhere ------------------------------------------------------------------------------------------------
 
     def note(self, line: str) -> None:
-        """Show the reader of the running cell, or of the next one, a line from the host."""
+        """Show a line from the host to the reader of the running or next cell."""
         self.add_extra(Extra(text=f"{line}\n".encode(), ours=True))
 
     def tell(self, line: str) -> None:
-        """Show a line to the reader of the running cell's stream; it is not in the result."""
+        """Show a line to the reader of the running cell's stream, but not in the result."""
         self.add_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
 
     def show(self, data: Mapping[str, bytes]) -> None:
-        """Show the reader of the running cell, or of the next one, a MIME bundle from elsewhere."""
+        """Show a MIME bundle from outside the kernel to the reader of the running or next cell."""
         self.add_extra(Extra(shown=dict(data)))
 
     def insert(self, name: StreamName, text: bytes) -> None:
-        """Add text from elsewhere to the output of the running cell, or of the next one."""
+        """Add text from outside the kernel to the output of the running or next cell."""
         self.add_extra(Extra(name, text))
 
     def add_extra(self, extra: Extra) -> None:
-        """Take output that does not come from the kernel."""
+        """Handle output from outside the kernel."""
         self._recording.write_extra(extra)
         if extra.shown is not None:
             self.add_display(Display("display_data", extra.shown))

@@ -1,4 +1,4 @@
-"""The kernels of one session, one after another: each replaces one that died or was reset."""
+"""The sequence of kernels of one session: each replaces one that died or was reset."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _ATTEMPTS = 3
 
 
 class Move(Protocol):
-    """Puts another kernel in place of the current one."""
+    """A replacement of the current kernel."""
 
     async def prepare(self) -> Kernel:
-        """Start the other one. If that fails or is cancelled, it leaves nothing."""
+        """Start the new kernel. A failure or cancellation leaves nothing behind."""
 
     def commit(self) -> None:
-        """Handle that the other one is in place."""
+        """Handle the completed replacement."""
 
 
 class KernelObserver(Protocol):
-    """Watches the kernels of a session: keeps copies of them."""
+    """An observer of a session's kernels, which keeps copies of them."""
 
     def kernel_put(self, kernel: Kernel) -> None:
-        """Handle a kernel that has just taken its place."""
+        """Handle a new current kernel."""
 
     def relieve(self) -> bool:
-        """Free memory of the session, if its kernel and its checkpoints exceed the limit; return whether that was possible."""
+        """Free the session's memory above the limit. Return whether that was possible."""
 
 
 class KernelSlot:
     """One session's kernels, one at a time.
 
-    The next kernel is always started by a task of the slot, which also puts it into place. Callers only wait for that task:
-    cancelling one of them loses nothing.
+    The next kernel is always started and installed by a task of the slot. Callers only wait for that task, so cancelling one
+    loses nothing.
 
     Attributes:
-        current: The present one, dead or alive; None before the first.
+        current: The current kernel, dead or alive; None before the first.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class KernelSlot:
         """Start without a kernel.
 
         Args:
-            launch: Starts a kernel, and returns when it takes cells. Its argument is the one that has died, whose state may be
-                continued. If it is cancelled, it leaves nothing.
-            on_replaced: Called when a kernel has taken its place.
-            end_programs: See `MemoryWatch.end_programs`.
+            launch: Starts a kernel, and returns when it accepts cells. Its argument is the dead kernel, whose state may be
+                continued. If cancelled, it leaves nothing behind.
+            on_replaced: Called with a new current kernel.
+            end_programs: As for `MemoryWatch.end_programs`.
         """
         self._launch = launch
         self._on_replaced = on_replaced
@@ -75,7 +75,7 @@ class KernelSlot:
         self.current: Kernel | None = None
 
     def observe(self, observer: KernelObserver) -> None:
-        """Set the observer of all kernels from now on."""
+        """Set the observer of all later kernels."""
         self._observer = observer
 
     @property
@@ -85,25 +85,25 @@ class KernelSlot:
 
     @property
     def ready(self) -> Kernel | None:
-        """The kernel, if it takes a cell at once, as far as can be seen; otherwise await `live`."""
+        """The kernel, if it seems ready for a cell; otherwise await `live`."""
         return self.current if self._starting is None and self.current is not None and self.current.fit else None
 
     @property
     def position(self) -> str:
-        """The position of the next cell, if the present kernel takes it, as far as can be seen; else empty."""
+        """The position of the next cell, if the current kernel seems ready for it; else empty."""
         kernel = self.current
         return kernel.position if self._starting is None and kernel is not None and kernel.usable else ""
 
     def go_on(self) -> None:
-        """See `Kernel.go_on`."""
+        """Resume paused background code (`Kernel.go_on`)."""
         if self.current is not None:
             self.current.go_on()
 
     async def live(self) -> Kernel:
-        """Return a kernel that lives: the current one, or the next one if that has died.
+        """Return a live kernel: the current one, or its replacement if it died.
 
         Raises:
-            LaunchError: No other could be started. The next call tries again.
+            LaunchError: No replacement could be started. The next call tries again.
             StateError: The slot was closed.
         """
         for _ in range(_ATTEMPTS):
@@ -119,17 +119,17 @@ class KernelSlot:
         raise LaunchError(f"{_ATTEMPTS} kernels died as soon as they were ready: {self.current.death.cause}")
 
     def adopt(self, kernel: Kernel) -> None:
-        """Start with a kernel of another host."""
+        """Start with another host's kernel."""
         self._place(kernel)
 
     async def forget_dead(self) -> None:
-        """Drop the dead kernel: its last cell's result is known, or no longer needed, as the next cell is about to begin."""
+        """Drop the dead kernel: its last cell's result is known, or the next cell is about to begin."""
         if self._dead is not None:
             await self._dead.forget()
             self._dead = None
 
     def replace_dead(self) -> None:
-        """If the current kernel has died, start the next one in the background."""
+        """Start a replacement in the background if the current kernel has died."""
         if self._starting is None and self.current is not None and self.current.death is not None:
             self._begin(self._replace(fresh=False)).add_done_callback(_take_note)
 
@@ -137,10 +137,10 @@ class KernelSlot:
         """Replace the current kernel with a fresh one, while nothing runs.
 
         Args:
-            force: Whether the current one ends without its exit handlers, because its state is left.
+            force: Whether to skip the current one's exit handlers, because its state is abandoned.
 
         Raises:
-            LaunchError: It could not be started. The next call of `live` tries again.
+            LaunchError: The fresh kernel could not be started. The next call of `live` tries again.
             StateError: The slot was closed.
         """
         if self._starting is not None:
@@ -152,15 +152,15 @@ class KernelSlot:
         _check(renewal)
 
     async def swap(self, move: Move) -> None:
-        """Put another kernel in place of the current one, while nothing runs. If that fails, the current one stays.
+        """Replace the current kernel while nothing runs. On failure, the current one stays.
 
-        A cancelled caller waits for the end of the exchange, so that nothing else begins meanwhile.
+        A cancelled caller waits for the replacement, so that nothing else begins meanwhile.
 
         Args:
-            move: Starts the other one.
+            move: Starts the new kernel.
 
         Raises:
-            CheckpointError, LaunchError: It could not be started.
+            CheckpointError, LaunchError: The new kernel could not be started.
             StateError: The slot was closed.
         """
         if self._starting is not None:
@@ -170,7 +170,7 @@ class KernelSlot:
         _check(exchange)
 
     async def close(self) -> None:
-        """End the current kernel and any that was about to replace it. It can be repeated."""
+        """End the current kernel and any pending replacement. Idempotent."""
         self._closed = True
         if self._starting is not None:
             self._starting.cancel()
@@ -226,7 +226,7 @@ class KernelSlot:
             await self._left.step_aside(self._left_ended)
 
     async def _end_left(self) -> None:
-        """Wait for the end of the kernel that `swap` has replaced last: at most one is ending at a time."""
+        """Wait for the end of the kernel that `swap` replaced last, so that at most one is ending."""
         if self._left is not None:
             await self._left.close()
             self._left_ended()
@@ -244,19 +244,19 @@ class KernelSlot:
         self._place(kernel)
         if self._observer is not None:
             self._observer.kernel_put(kernel)
-        with contextlib.suppress(OSError):  # no room: then the next cell cannot be recorded either, and reports it
-            kernel.write_base()  # again: now it is known from which state the kernel continues
+        with contextlib.suppress(OSError):  # no room: the next cell cannot be recorded either, and reports it
+            kernel.write_base()  # again: the state from which the kernel continues is now known
         self._on_replaced()
 
 
 def _check(started: asyncio.Task[None]) -> None:
-    """Raise the error of a start that failed."""
+    """Raise the error of a failed start."""
     if started.cancelled():
         raise StateError("the session was closed while a kernel started")
     started.result()
 
 
 def _take_note(task: asyncio.Task[None]) -> None:
-    """Log a failed start: the next cell tries again, and raises its error."""
+    """Log a failed start. The next cell tries again, and raises its error."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("no new kernel after a death: %s", error)

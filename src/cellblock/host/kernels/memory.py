@@ -1,6 +1,6 @@
-"""Watches how much memory a session uses, and how many objects of the Linux kernel's that no limit of Linux holds for.
+"""Watches a session's memory, and its Linux kernel objects that no limit of Linux covers.
 
-With control groups, which enforce the limit of memory, it only tells whether that was hit, and watches the objects.
+Control groups enforce the memory limit themselves. With them, this module only reports the excess, and watches the objects.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _PATIENCE = 30.0
 
 
 class MemoryWatch:
-    """The memory that all processes of one kernel use together, and its limit.
+    """The memory of all processes of one kernel, and its limit.
 
     Attributes:
-        limit: Bytes that they may use; None without a limit.
-        relieve: Drops copies of the session's kernels, before the session has to end; returns whether there were any.
-        end_programs: Ends the session's programs beside the kernel, for a reason, before the kernel has to end; returns
-            whether there were any.
-        hopeless: Whether a replacement for a dead kernel exceeded the limit from the beginning: the memory is taken by
-            something that survives a kernel, such as files in /tmp.
+        limit: The limit in bytes, if any.
+        relieve: Drops copies of the session's kernels, before the session must end. Returns whether there were any.
+        end_programs: Ends the session's background programs with a reason, before the kernel must end. Returns whether there
+            were any.
+        hopeless: Whether a replacement exceeded the limit from its start, because something outlives kernels, such as files in
+            /tmp.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class MemoryWatch:
         is_busy: Callable[[], bool],
         on_excess: Callable[[str], None],
     ) -> None:
-        """Prepare; nothing is measured yet.
+        """Store the arguments without measuring.
 
         Args:
-            limit: Bytes that the processes may use; None without a limit.
-            group: Their control group, if they have one: the kernel of the machine enforces the limit then.
-            control: Their init, which measures.
-            is_busy: Returns whether a cell runs: then measurements are more frequent.
-            on_excess: Called with the reason why the session has to end; no other session should suffer for it.
+            limit: The limit in bytes, if any.
+            group: The control group, if any, by which Linux enforces the limit.
+            control: The connection to init, which measures.
+            is_busy: Returns whether a cell runs, for which measurements are more frequent.
+            on_excess: Called with the reason why the session must end, so that no other session suffers.
         """
         self.limit = limit
         self._group = group
@@ -71,10 +71,10 @@ class MemoryWatch:
         self.end_programs: Callable[[str], bool] = lambda _why: False
 
     def set_limits(self, resources: Resources) -> None:
-        """Set the limits of the control group, if there is one.
+        """Set the limits of the control group, if any.
 
         Raises:
-            SandboxError: They cannot be set.
+            SandboxError: The limits cannot be set.
         """
         try:
             if self._group is not None:
@@ -83,19 +83,19 @@ class MemoryWatch:
             raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
     def look_soon(self) -> None:
-        """Measure soon and then periodically."""
+        """Measure soon, and then periodically."""
         if self.limit is not None:
             self._look_in(_BUSY)
 
     def look_first(self) -> None:
-        """Measure now, for a replacement of a dead kernel: the memory may have been taken before it."""
+        """Measure a dead kernel's replacement now: the memory may have been taken before it."""
         if self.limit is not None and self._group is None:
             self._first_looks = _FIRST_LOOKS
             self._look()
 
     @property
     def used(self) -> int:
-        """Bytes that the processes use, as last measured; 0 if they are not measured."""
+        """Memory use in bytes, as last measured; 0 without measurements."""
         return self._last if self._group is None else self._group.used()
 
     @property
@@ -106,21 +106,20 @@ class MemoryWatch:
         return self._loop.time() < self._no_copies_until or self._last > _ROOM * self.limit
 
     def stop(self) -> None:
-        """Stop measuring."""
         for timer in (self._timer, self._unanswered):
             if timer is not None:
                 timer.cancel()
 
     def cause_of_death(self) -> str | None:
-        """Return a cause that only the control group knows: the session exceeded its limit."""
+        """Return a cause of death that only the control group knows: the memory limit."""
         if self.limit is None or self._group is None or not self._group.ran_out_of_memory():
             return None
         return f"out of memory: the session may use {self.limit >> 20:,} MiB; {advice.more_memory(self.limit)}"
 
     def _look_in(self, seconds: float) -> None:
-        """Schedule a measurement, unless an earlier one is due anyway.
+        """Schedule a measurement, unless an earlier one is due.
 
-        A later time never replaces an earlier one: many short cells would postpone it forever.
+        A later time never replaces an earlier one, because many short cells would postpone it forever.
         """
         if self._timer is not None:
             if self._timer.when() <= self._loop.time() + seconds:
@@ -144,9 +143,8 @@ class MemoryWatch:
 
         Args:
             used: Bytes in use.
-            copies: The most bytes that dropping copies can free. If that is not enough, they stay: the session continues
-                from the last of them.
-            excess: What the session has too many of, in a sentence; empty if there is nothing.
+            copies: Upper limit of the bytes that dropping copies frees. If that is not enough, they stay for recovery.
+            excess: What the session has too many of, in a sentence; empty if nothing.
         """
         self._last = used
         if self._unanswered is not None:
@@ -169,7 +167,7 @@ class MemoryWatch:
                 return
             most = f"may use {self.limit >> 20:,} MiB; {advice.more_memory(self.limit)}"
             why = f"out of memory: its processes used {used >> 20:,} MiB, and {most}"
-            if self.end_programs(why):  # they have no state that a session could lose
+            if self.end_programs(why):  # programs have no state that a session could lose
                 self._look_in(_BUSY)
                 return
             self.hopeless = first == 1

@@ -1,4 +1,4 @@
-"""The files of a session before and after each change of its state: pairs of snapshots, from which an undo is computed."""
+"""Pairs of file snapshots before and after each state change of a session, from which an undo is computed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _STEP = 10_000_000
 
 
 class Instant(NamedTuple):
-    """A moment by two clocks, in nanoseconds.
+    """A time on two clocks, in nanoseconds.
 
     Attributes:
-        files: By the clock of file systems, which can be set while the session lives.
-        steady: By a clock that nobody can set.
+        files: By the clock of file systems, which can be set.
+        steady: By the monotonic clock.
     """
 
     files: int
@@ -40,26 +40,26 @@ class Instant(NamedTuple):
 
     @classmethod
     def now(cls) -> Instant:
-        """Return the present moment: no file was changed later."""
+        """Return the current time, with no file change later."""
         return cls(time.time_ns(), time.monotonic_ns())
 
     @classmethod
     def before_changes(cls) -> Instant:
-        """Return the present moment: no file is changed earlier from now on."""
+        """Return the current time, with no file change earlier from now on."""
         return cls(files_time(), time.monotonic_ns())
 
 
 class Span(NamedTuple):
-    """When code ran: start, and end if it is known."""
+    """The time interval in which code ran; the end may be unknown."""
 
     began: Instant
     ended: Instant | None = None
 
     def times(self) -> list[tuple[int, int]]:
-        """Return when files were changed in it: two spans of the files' clock if that was set in between.
+        """Return the intervals of file changes: two on the files' clock if that was set meanwhile.
 
-        Changes before the clock was set have times of the old clock, counted from the beginning; later ones have times of the
-        new clock, counted back from the end.
+        Changes before the clock was set are measured forward from the start on the old clock. Later changes are measured
+        backward from the end on the new clock.
         """
         until = self.ended or Instant.now()
         took = until.steady - self.began.steady
@@ -70,12 +70,12 @@ class Span(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One change of a session's state, mostly by a cell.
+    """One state change of a session, usually by a cell.
 
     Attributes:
-        state: The state that it led to.
-        before: The files before it; None if they are not known.
-        after: The files after it; None if they are not known.
+        state: The resulting state.
+        before: The files before it, if known.
+        after: The files after it, if known.
         spans: When it took place.
     """
 
@@ -87,14 +87,14 @@ class Pair(NamedTuple):
 
 @dataclass
 class Pairs:
-    """The pairs that led to the present state. `before` of each is `after` of the last one, and what others have saved since.
+    """The pairs that led to the current state. Each `before` is the previous `after` plus external changes.
 
-    Snapshots are those of this host, or descriptions of an earlier one's.
+    Snapshots are this host's, or descriptions of an earlier host's.
 
     Attributes:
-        origin: The state before the first one.
+        origin: The state before the first pair.
         pairs: The pairs, oldest first.
-        latest: The files of the present state when they were last looked at; None if that is not known.
+        latest: The current state's files at the last look, if known.
         release: Called with a snapshot that is no longer needed.
     """
 
@@ -105,12 +105,12 @@ class Pairs:
 
     @property
     def held(self) -> Iterator[Any]:
-        """All snapshots, each as often as it is needed."""
+        """All snapshots, each as often as it is referenced."""
         found = (one for pair in self.pairs for one in (pair.before, pair.after))
         return (one for one in (*found, self.latest) if one is not None)
 
     def begin(self, state: int, at: Instant) -> None:
-        """Begin a change that leads to another state."""
+        """Begin a change to another state."""
         self.pairs.append(Pair(state, self.latest, None, (Span(at),)))
         self.latest = None
         if len(self.pairs) > _MOST:
@@ -119,27 +119,27 @@ class Pairs:
             self._release([oldest.before, oldest.after])
 
     def unbegin(self) -> None:
-        """Undo `begin`."""
+        """Revert `begin`."""
         pair = self.pairs.pop()
         self.latest = pair.before
 
     def end(self, at: Instant) -> None:
-        """Record that the last change is over, if that is not recorded."""
+        """Record the end of the last change, unless recorded."""
         if self.pairs and (span := self.pairs[-1].spans[-1]).ended is None:
             self.pairs[-1] = self.pairs[-1]._replace(spans=(*self.pairs[-1].spans[:-1], span._replace(ended=at)))
 
     def go_on(self) -> None:
-        """Record that the last change goes on, by tasks."""
+        """Record that tasks continue the last change."""
         if self.pairs:
             *spans, last = self.pairs[-1].spans
             self.pairs[-1] = self.pairs[-1]._replace(spans=(*spans, last._replace(ended=None)))
 
     def look(self, files: Any, *, tasks: bool = False) -> None:
-        """Record the files of the present state, which this owns from now on.
+        """Record the current state's files, and take ownership of them.
 
         Args:
-            files: The snapshot; None if the last one is no longer that of the present state.
-            tasks: Whether tasks may have changed them since the last look: then that is the last change's work.
+            files: The snapshot; None if the last one is outdated.
+            tasks: Whether tasks may have changed files since the last look. Such changes belong to the last state change.
         """
         old = [self.latest]
         if files is not None and self.pairs and (tasks or self.pairs[-1].after is None):
@@ -149,40 +149,40 @@ class Pairs:
         self._release(old)
 
     def after(self, state: int) -> list[Pair] | None:
-        """Return the pairs since a state; None if they are not known.
+        """Return the pairs since a state; None if unknown.
 
-        States are found by their place, not by their number: a restored one can come after a fresh one that is newer.
+        States are found by position, not by number: a restored state can follow a newer fresh one.
         """
         for place in (place for place in range(len(self.pairs), 0, -1) if self.pairs[place - 1].state == state):
             return self.pairs[place:]
         return [*self.pairs] if state == self.origin else None
 
     def clear(self, state: int) -> None:
-        """Start anew in a state."""
+        """Start in a state without pairs."""
         self.origin, self.latest, old = state, None, [*self.held]
         self.pairs = []
         self._release(old)
 
     def go_to(self, state: int, cut: int, at: Instant, branch: Iterable[Pair] = (), *, tasks: bool = False) -> None:
-        """Go to another state, whose files were brought back or not.
+        """Switch to another state, with or without a restore of files.
 
         Args:
             state: The state.
-            cut: The last state that both have in common.
-            at: When this began.
-            branch: The pairs from there to the state, if they are another session's; this owns their snapshots.
-            tasks: Whether tasks go on there, and change files before these are looked at.
+            cut: The last common state.
+            at: When the switch began.
+            branch: The pairs from there to the state, if another session's. Their snapshots change owner.
+            tasks: Whether tasks run in that state, and may change files before the next look.
         """
         old, known = [*self.held], self.knows(state)
         left = [*takewhile(lambda pair: pair.state > cut, reversed(self.pairs))][::-1]
         self.pairs = self.pairs[: len(self.pairs) - len(left)]
         if branch := [*branch]:
-            if (last := branch[-1]).after is None:  # the present files count as those after it, also what going there writes
+            if (last := branch[-1]).after is None:  # the current files count as `after`, including changes by the switch
                 branch[-1] = last._replace(spans=(*last.spans, Span(at)))
             self.pairs += branch
             self.origin = min(self.origin, cut)
         elif not (known or self.pairs or self.latest):
-            self.origin = state  # nothing is known of the state before
+            self.origin = state  # nothing is known of the previous state
             if tasks:
                 self.pairs.append(Pair(state, None, None, (Span(at),)))
         elif state != cut or tasks or not known:
@@ -191,16 +191,16 @@ class Pairs:
         self._release(old)
 
     def knows(self, state: int) -> bool:
-        """Whether the pairs lead from or to a state."""
+        """Return whether the pairs lead from or to a state."""
         return state == self.origin or any(pair.state == state for pair in self.pairs)
 
     def become(self, other: Pairs) -> None:
-        """Continue with other pairs, whose snapshots this owns from now on. The present files are to be looked at."""
+        """Continue with other pairs, and take ownership of their snapshots. The current files must be looked at next."""
         old, self.origin, self.pairs, self.latest = [*self.held], other.origin, [*other.pairs], None
         self._release([*old, other.latest])
 
     def idle(self, needed: Container[int]) -> list[int]:
-        """Return the states between two pairs in which nobody has saved anything, except some that are needed."""
+        """Return the states between two pairs without external changes, except the needed ones."""
         return [
             one.state
             for one, two in itertools.pairwise(self.pairs)
@@ -223,14 +223,14 @@ class Pairs:
         self._release(old)
 
     def _release(self, old: Iterable[Any]) -> None:
-        """Release snapshots that this has held and that are no longer needed."""
+        """Release old snapshots that are no longer needed."""
         needed = {id(one) for one in self.held}
         for one in {id(one): one for one in old if one is not None}.values():
             if id(one) not in needed:
                 self.release(one)
 
     def copied(self, change: Callable[[Any], Any]) -> Pairs:
-        """Return the same with other snapshots, such as their descriptions."""
+        """Return a copy with other snapshots, such as descriptions."""
         known: dict[int, Any] = {}
 
         def changed(one: Any) -> Any:
@@ -245,7 +245,7 @@ class Pairs:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two snapshots have the same content, as far as that shows at once."""
+    """Return whether two snapshots have the same content, by a quick check."""
     if one is other or one is None or other is None:
         return one is other
     root = getattr(one, "root", None)
@@ -253,5 +253,5 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def files_time() -> int:
-    """Return a time, in nanoseconds, not later than the time of any file that is changed from now on."""
+    """Return a time in nanoseconds, not later than any file change from now on."""
     return time.clock_gettime_ns(_COARSE)

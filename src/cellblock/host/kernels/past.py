@@ -1,4 +1,4 @@
-"""The history of a session: which cells led to its present state, and which belong to states that it has left."""
+"""The history of a session: the cells that led to its current state, and those of abandoned states."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ Line: TypeAlias = tuple[tuple[int, ...], tuple[tuple[Any, ...], ...]]
 
 
 class _Numbers:
-    """Numbers that are unique in one process and in those that it continues."""
+    """A counter, unique in one process and in later ones that continue its sessions."""
 
     def __init__(self) -> None:
         self.last = 0
 
     def next(self) -> int:
-        """Return the next one."""
         self.last += 1
         return self.last
 
@@ -42,7 +41,7 @@ class Numbered(NamedTuple):
     Attributes:
         number: Its number in this process.
         entry: Its entry in the history.
-        begun_in: The state that it began in; 0 if unknown.
+        begun_in: The state in which it began; 0 if unknown.
     """
 
     number: int
@@ -51,16 +50,16 @@ class Numbered(NamedTuple):
 
 
 class Past:
-    """The cells of one session, and the line of those that led to its present state.
+    """The cells of one session, and the line of those that led to its current state.
 
     Attributes:
-        state: The number of the session's state. Two moments share a number only if nothing has run between them, or if the
-            session went back from one to the other. A later state has a larger number.
+        state: The number of the session's state. Two moments share a number only if nothing ran between them, or if the
+            session restored one from the other. A later state has a larger number.
         before: The state in which the running or last cell began; 0 if none has run.
         after: The label of the cell that led to that state; empty if there is none.
-        begun: How many cells and other actions have begun, other than those that only look.
-        pairs: The files before and after each change of the state.
-        record: Records events for a later host, in the words of `apply`.
+        begun: Number of cells and other actions begun, except those that only read.
+        pairs: The files before and after each state change.
+        record: Records events for a later host, as `apply` reads them.
     """
 
     def __init__(self) -> None:
@@ -81,12 +80,12 @@ class Past:
 
     @property
     def entries(self) -> list[HistoryEntry]:
-        """The last cells, oldest first, including those of states that were left."""
+        """The last cells, oldest first, including those of abandoned states."""
         return [cell.entry for cell in self._cells.values()]
 
     @property
     def present(self) -> list[HistoryEntry]:
-        """The last cells that led to the present state, oldest first."""
+        """The last cells that led to the current state, oldest first."""
         return [self._cells[number].entry for number in self._line]
 
     @property
@@ -96,17 +95,17 @@ class Past:
 
     @property
     def changing(self) -> bool:
-        """Whether tasks of the code go on changing the present state, and files, between cells."""
+        """Whether tasks keep changing the current state and files between cells."""
         return self._changing == self.state
 
     def goes_on_changing(self) -> None:
-        """Record that tasks of the code go on changing the present state: files that they change belong to it."""
+        """Record that tasks keep changing the current state. Files that they change belong to it."""
         self._changing = self.state
         self.pairs.go_on()
         self.record.write("changing")
 
     def begin(self) -> None:
-        """Begin a cell, possibly a silent one, which makes another state whatever it does; or a state made by tasks."""
+        """Begin a cell, possibly silent, or a state created by tasks. Each creates another state."""
         self._begin(_states.next(), Instant.before_changes())
 
     def _begin(self, state: int, at: Instant) -> None:
@@ -119,7 +118,7 @@ class Past:
         self.record.write("begin", state, at)
 
     def unbegin(self) -> None:
-        """Undo `begin`: the cell was not sent to any kernel."""
+        """Revert `begin`, because the cell was not sent."""
         self.state = self.before
         self.before, self.after = self._earlier
         self.pairs.unbegin()
@@ -128,7 +127,7 @@ class Past:
         self.record.write("unbegun")
 
     def rest(self, state: int) -> None:
-        """Record that a cell has ended: later changes are not its work."""
+        """Record that a cell has ended, so that later changes are not its own."""
         if state == self.state != self._changing:
             self._rest(Instant.now())
 
@@ -137,11 +136,11 @@ class Past:
         self.record.write("rest", at)
 
     def look(self, files: Any, *, rested: bool = False) -> None:
-        """Record the present files; see `Pairs.look`.
+        """Record the current files (`Pairs.look`).
 
         Args:
-            files: The snapshot; None if there is none of the present state.
-            rested: Whether it is known that no task of the code has run since the last look.
+            files: The snapshot, if there is one of the current state.
+            rested: Whether no task can have run since the last look.
         """
         if files is not None or self.pairs.latest is not None:
             self._look(files, self.changing and not rested)
@@ -151,7 +150,7 @@ class Past:
         self.record.write("looked", files, tasks)
 
     def merge(self, needed: Container[int]) -> None:
-        """Join pairs where no state is needed; see `Pairs.idle`."""
+        """Join pairs around states that are not needed (`Pairs.idle`)."""
         self._merge(self.pairs.idle(needed))
 
     def _merge(self, states: Sequence[int]) -> None:
@@ -160,7 +159,7 @@ class Past:
             self.record.write("merged", states)
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
-        """Add a cell that has ended; if the kernel died with it, it has led to no state."""
+        """Add an ended cell. A cell that died with its kernel led to no state."""
         self._add(Numbered(_numbers.next(), entry, self.before), died)
 
     def _add(self, cell: Numbered, died: bool) -> None:  # in its recorded form
@@ -171,7 +170,7 @@ class Past:
         self.record.write("add", _written(cell), died)
 
     def replace(self, entries: Iterable[HistoryEntry]) -> None:
-        """Replace the history with that of a loaded session. The caller has to record the whole state anew."""
+        """Replace the history with a loaded session's. The caller must record the whole state again."""
         self._cells.clear()
         self._line.clear()
         self._ended.clear()
@@ -182,7 +181,7 @@ class Past:
         self.pairs.clear(self.state)
 
     def begin_anew(self) -> None:
-        """Start a new line: the kernel is fresh, and no cell has led to its state. Earlier cells are no longer in the line."""
+        """Start a new line: the kernel is fresh, and no cell led to its state."""
         self._begin_anew(_states.next())
 
     def _begin_anew(self, state: int) -> None:
@@ -195,15 +194,14 @@ class Past:
     def go_to(
         self, line: Iterable[Numbered], state: int, began: Instant, branch: Iterable[Pair] = (), *, tasks: bool = False
     ) -> None:
-        """Move to another state.
+        """Switch to another state.
 
         Args:
-            line: The cells that led to that state; possibly of another session.
+            line: The cells that led to that state, possibly of another session.
             state: The number of that state.
-            began: When the move began.
-            branch: The pairs that led to it from the last state in common, if that is another session's. Their snapshots
-                belong to this session from now on.
-            tasks: Whether tasks go on there.
+            began: When the switch began.
+            branch: The pairs that led to it from the last common state, if another session's. Their snapshots change owner.
+            tasks: Whether tasks run in that state.
         """
         self._go_to([*line], state, began, [*branch], tasks)
 
@@ -217,7 +215,7 @@ class Past:
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
         for cell in line:
             self._cells[cell.number] = _marked(cell, abandoned=False)
-        self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
+        self._cells = dict(sorted(self._cells.items()))  # forgotten or other sessions' cells may be out of order
         self._line = [cell.number for cell in line]
         self._forget()
         if not branch and cut == state and not self.pairs.knows(state):
@@ -226,11 +224,11 @@ class Past:
         self.pairs.go_to(state, cut, at, branch, tasks=tasks)
 
     def _last_before(self, state: int) -> int:
-        """Return the last state that the pairs have before another one."""
+        """Return the last state before another one in the pairs."""
         return max((pair.state for pair in self.pairs.pairs if pair.state < state), default=min(self.pairs.origin, state))
 
     def come_back(self, line: Iterable[Numbered], state: int, pairs: Pairs) -> None:
-        """Go to a state that was left. The caller has to record the whole state anew."""
+        """Return to an abandoned state. The caller must record the whole state again."""
         line = [*line]
         for cell in line:
             self._cells[cell.number] = _marked(cell, abandoned=False)
@@ -241,12 +239,12 @@ class Past:
         self.pairs.become(pairs)
 
     def left_by(self, line: Iterable[Numbered]) -> list[int]:
-        """Return the numbers of the cells that `go_to` would leave."""
+        """Return the numbers of the cells that `go_to` would abandon."""
         kept = {cell.number for cell in line}
         return [number for number in self._line if number not in kept]
 
     def abandon(self, numbers: Iterable[int]) -> None:
-        """Mark cells as abandoned: the state to which they led was left."""
+        """Mark cells whose resulting state was left as abandoned."""
         numbers = [*numbers]
         self._abandon(numbers)
         self.record.write("abandon", numbers)
@@ -267,7 +265,7 @@ class Past:
     # -- for a later host ----------------------------------------------------------------------------------------------
 
     def saved(self, pairs: Pairs) -> tuple[Any, ...]:
-        """Return everything, for `restore`, with these pairs, whose snapshots are descriptions."""
+        """Return everything for `restore`, with these pairs, whose snapshots are descriptions."""
         left, cells = _MAX_WRITTEN, []
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
@@ -276,14 +274,14 @@ class Past:
         return (*rest, pairs.origin, [*pairs.pairs], pairs.latest)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Continue with what another host has saved."""
+        """Continue with what another host saved."""
         self.state, self.before, self.after, cells, self._line, self._ended, self._changing, *pairs = saved
         self.pairs = Pairs(pairs[0], [*pairs[1]], pairs[2])
         self._cells = {cell.number: cell for cell in map(_read, cells)}
         self.reserve(self.before, *self._ended.values(), *(pair.state for pair in self.pairs.pairs))
 
     def apply(self, word: str, *rest: Any) -> bool:
-        """Apply an event that another host has recorded (`record`); return whether it belongs to the past."""
+        """Apply an event that another host recorded (`record`). Return whether it belongs to the history."""
         match word, rest:
             case "begin", (state, at):
                 self._begin(state, at)
@@ -311,18 +309,18 @@ class Past:
         return True
 
     def reserve(self, *states: int) -> None:
-        """Reserve the numbers that another host has assigned."""
+        """Reserve the numbers that another host assigned."""
         _states.last = max(_states.last, self.state, *states)
         _numbers.last = max(_numbers.last, *self._cells, 0)
 
     def written_line(self, line: Iterable[Numbered]) -> Line:
-        """Return a line in its recorded form: cells of other sessions are included in full."""
+        """Encode a line for the record. Cells of other sessions are included in full."""
         line = [*line]
         unknown = (_written(cell, _BEGINNING) for cell in line if cell.number not in self._cells)
         return tuple(cell.number for cell in line), tuple(unknown)
 
     def read_line(self, line: Line) -> tuple[Numbered, ...]:
-        """Return a line from its recorded form."""
+        """Decode a line from the record."""
         numbers, cells = line
         _numbers.last = max(_numbers.last, *numbers, 0)
         unknown = {cell.number: cell for cell in map(_read, cells)}

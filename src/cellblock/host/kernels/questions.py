@@ -1,4 +1,4 @@
-"""Questions of editors about the variables of a session."""
+"""Questions of editors about a session's variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspe
 
 
 class Questions:
-    """Asks a session's kernel questions, between two cells."""
+    """Asks a session's kernel questions between two cells."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
@@ -20,11 +20,11 @@ class Questions:
 
         Args:
             code: The code so far.
-            cursor: The cursor as a character index; the end by default.
+            cursor: The cursor as a character index; by default the end.
 
         Raises:
-            InvalidInputError, StateError, KernelDiedError: An argument is not valid, the session is not running, or its
-                kernel died.
+            InvalidInputError, StateError, KernelDiedError: An argument is invalid, the session is not running, or its kernel
+                died.
         """
         answer = await self._cells.ask(Complete(*check_place(code, cursor)))
         assert isinstance(answer, Completed)
@@ -35,11 +35,11 @@ class Questions:
 
         Args:
             code: The code.
-            cursor: The cursor as a character index; the end by default.
+            cursor: The cursor as a character index; by default the end.
             detail: 1 adds the source.
 
         Returns:
-            The description, or None if nothing of that name exists.
+            The description; None for an unknown name.
 
         Raises:
             InvalidInputError, SandboxError, StateError, KernelDiedError: As for `complete`.
@@ -51,11 +51,10 @@ class Questions:
         return answer.text
 
     async def changes(self) -> tuple[dict[str, str], list[str]]:
-        """Return how cells have changed variables since the last call, as reported by the kernel.
+        """Return how cells changed variables since the last call, as the kernel reports.
 
         Returns:
-            The types of variables that are new, or refer to another object than before, by name; and the names of deleted
-            ones. At most 50 of each.
+            The types of new and rebound variables by name, and the names of deleted ones. At most 50 of each.
 
         Raises:
             StateError, KernelDiedError: As for `complete`.

@@ -1,4 +1,4 @@
-"""The record of a kernel for a later host: nothing, unless the host has a custodian (`cellblock.host.survival`)."""
+"""The record of a kernel for a later host; a null object without a custodian (`cellblock.host.survival`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Question: TypeAlias = InputRequest | Install | Command
 
 @dataclass(frozen=True)
 class Extra:
-    """Output that does not come from the kernel.
+    """Output from outside the kernel.
 
     Attributes:
         name: The stream of the text.
         text: The text.
         ours: As for `CellEvents.emit`.
         kept: Whether it is part of the result.
-        shown: A displayed value instead.
+        shown: A displayed value instead of text.
     """
 
     name: StreamName = "stderr"
@@ -36,10 +36,10 @@ class Extra:
 
 
 class Recording:
-    """Records what happens to one kernel, so that a later host can continue it. This one records nothing.
+    """A null recorder of one kernel's events for a later host.
 
     Attributes:
-        before_exit: Records how the worker has exited, before init's message about that is read.
+        before_exit: Records the worker's exit, before init's message about it is read.
         lasting: Whether the kernel outlives this process.
     """
 
@@ -55,27 +55,27 @@ class Recording:
         behind: Callable[[], bool],
         write_base: Callable[[], None],
     ) -> Channel:
-        """Return the kernel's channel; see `Channel`. `write_base` has the kernel call `base`."""
+        """Return the kernel's channel (`Channel`). `write_base` makes the kernel call `base`."""
         return Channel(ends, take, take_text, on_broken, behind)
 
     async def held(self, timeout: float) -> None:
         """Wait until the kernel survives this process.
 
         Raises:
-            CustodianError: It did not happen within this many seconds.
+            CustodianError: The time limit in seconds was exceeded.
         """
 
     def base(
         self, collector: Collector, cell: Cell | None, *, after_death: Recovery | None, count: int, cells: int, more: bool
     ) -> None:
-        """Write the whole state, between two messages.
+        """Write the whole state between two messages.
 
         Args:
             collector: The kernel's output.
-            cell: The running cell, or the one that is about to begin.
-            after_death: The recovery that its next result reports for the previous kernel, if that death was not reported yet.
+            cell: The running cell, or the one about to begin.
+            after_death: The recovery that its next result reports for the previous kernel, if its death is unreported.
             count: The number of its last execution.
-            cells: How many cells it has begun.
+            cells: Number of cells begun.
             more: Whether a message to the worker follows at once.
 
         Raises:
@@ -83,27 +83,27 @@ class Recording:
         """
 
     def write_extra(self, what: Extra) -> None:
-        """Record output that does not come from the kernel."""
+        """Record output from outside the kernel."""
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:
         """Record how a cell is being stopped."""
 
     def asked(self, question: Question) -> bool:
-        """Remember the cell's request; return whether another process has handled it, perhaps."""
+        """Record the cell's request. Return whether another process may have handled it."""
         return False
 
     def begun(self) -> None:
-        """Record that handling the cell's request is about to begin."""
+        """Record that the handler of the cell's request is about to begin."""
 
     def told(self, message: ToWorker) -> None:
-        """Remember an answer to the cell's request."""
+        """Record an answer to the cell's request."""
 
     def replaced(self) -> bool:
-        """Record that it has died, and that another kernel is about to replace it; return whether that is recorded."""
+        """Record that the kernel died and is about to be replaced. Return whether that was recorded."""
         return False
 
     def close(self) -> None:
-        """Drop what is recorded."""
+        """Drop the record."""
 
 
 NO_RECORDING = Recording()

@@ -1,4 +1,4 @@
-"""Handles requests of code while a cell runs: lines of input, packages, and commands."""
+"""Handlers of code's requests while a cell runs: input lines, packages, and commands."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Requests:
         recording: Recording,
         condemn: Callable[[str], None],
     ) -> None:
-        """Prepare to handle requests.
+        """Store the arguments.
 
         Args:
             kernel: The kernel.
             channel: The connection to its worker.
-            output: Its output; knows the running cell.
-            recording: Records how far a request was handled.
-            condemn: Kills the kernel, for a reason.
+            output: Its output, which knows the running cell.
+            recording: Records the progress of a request.
+            condemn: Kills the kernel, with a reason.
         """
         self._kernel = kernel
         self._channel = channel
@@ -59,7 +59,7 @@ class Requests:
         self._condemn = condemn
 
     def attend(self, question: Question) -> None:
-        """Handle a request of the running cell, in the background."""
+        """Handle a request of the running cell in the background."""
         cell = self._output.cell
         if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
             what = "input" if isinstance(question, InputRequest) else "something"
@@ -70,11 +70,11 @@ class Requests:
         cell.answer(self._pass_on(cell, answers(self._kernel, cell, question, self._recording.begun)))
 
     def go_on(self, question: Question, *, begun: bool, decided: bool) -> None:
-        """Handle a request that a cell had sent to a killed host.
+        """Handle a request that a cell sent to a killed host.
 
         Args:
             question: The request.
-            begun: Whether handling it had begun.
+            begun: Whether its handler had begun.
             decided: Whether the code was told that its command may run.
         """
         cell = self._output.cell
@@ -108,9 +108,9 @@ async def answers(
 
     Args:
         kernel: The kernel that asks.
-        cell: The cell that it runs.
+        cell: Its running cell.
         question: The request.
-        begins: Called when handling it is about to begin.
+        begins: Called when the handler is about to begin.
     """
     answering.set(cell)
     match question:
@@ -124,7 +124,7 @@ async def answers(
 
 
 async def _line(cell: Cell, prompt: Prompt) -> str | None:
-    """Ask the caller for a line. If that fails, the code gets an EOFError, and the caller the exception."""
+    """Ask the caller for a line. On failure, the code gets an EOFError, and the caller the exception."""
     ask: OnInput | None = cell.on_input
     assert ask is not None
     assert cell.answerers is not None
@@ -138,11 +138,11 @@ async def _line(cell: Cell, prompt: Prompt) -> str | None:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # nothing waits for the line any more
+            raise  # no one waits for the line any more
         failure = InvalidInputError("on_input raised CancelledError; to give no line, return None")
         failure.__cause__ = error
         cell.fail(failure)
-    except BaseException as error:  # the caller's, of any kind: the cell's reader gets it
+    except BaseException as error:  # the caller's exception, of any kind: the cell's reader gets it
         cell.fail(error)
     return None
 
@@ -156,7 +156,7 @@ def _checked_line(line: str) -> str:
 
 async def _have_installed(kernel: RunningKernel, cell: Cell, question: Install, begins: Callable[[], None]) -> Installed:
     number, arguments = question.number, question.arguments
-    # pip runs what packages bring along, and any of them can start programs.
+    # pip runs code of packages, which can start programs.
     request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.setup.cwd)
     if kernel.wanted.on_command is not None and (refusal := await _refusal(kernel, cell, request)) is not None:
         return Installed(number, 1, refusal)
@@ -171,12 +171,12 @@ async def _have_installed(kernel: RunningKernel, cell: Cell, question: Install, 
 async def _have_run(
     kernel: RunningKernel, cell: Cell, command: Command, begins: Callable[[], None]
 ) -> AsyncIterator[ToWorker]:
-    """Get a decision on a command; run it here if the worker cannot."""
+    """Get a decision on a command. Run it here if the worker cannot."""
     changes = {name: value if equals else None for name, equals, value in (text.partition("=") for text in command.changes)}
     request = CommandRequest(command.tool, command.text, command.program, command.cwd, changes)
     if (request.tool == "shell_magic") == bool(request.program):
         refusal = await _refusal(kernel, cell, request)
-    else:  # no worker of ours does this: the decider could take a program for a line, or a line for a script
+    else:  # not from a genuine worker: the decider could confuse a program with a command line
         refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
         place = _new_file(kernel) if command.keep != "nothing" else None
@@ -198,7 +198,7 @@ async def recovered(kernel: RunningKernel, question: Question, *, decided: bool)
     """Yield the answers to a request that a killed host had begun to handle.
 
     Args:
-        kernel: The kernel that has asked.
+        kernel: The kernel that asked.
         question: The request.
         decided: Whether the code was told that its command may run.
     """
@@ -213,7 +213,7 @@ async def recovered(kernel: RunningKernel, question: Question, *, decided: bool)
 
 
 async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -> str | None:
-    """Get a decision on a command; return why it may not run. Only a plain True allows it."""
+    """Get a decision on a command. Return why it may not run. Only a plain True allows it."""
     decide = kernel.wanted.on_command
     if cell.trusted:
         return None
@@ -222,7 +222,7 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
     try:
         allowed = await decide(request)
     except Exception as error:
-        cell.fail(error)  # raised to the caller when the cell has ended
+        cell.fail(error)  # raised to the caller at the end of the cell
         return "Rejected: the function that decides has failed"
     if cell.reason is not None:
         return "Rejected: the cell is being stopped"
@@ -238,7 +238,7 @@ def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: st
         shell = kernel.wanted.setup.env.get("SHELL", "/bin/sh")
         begin([shell, "-c", request.command])
         return
-    # Not a pipe, and sealed: its content cannot change between the decision and the program that reads it.
+    # A sealed memory file, not a pipe: its content cannot change between decision and execution.
     script = os.memfd_create("script", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with os.fdopen(os.dup(script), "wb") as file:
@@ -253,7 +253,7 @@ def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: st
 
 
 def _new_file(kernel: RunningKernel) -> str:
-    """Return an unguessable path for an output file, in the session's own directory for temporary files."""
+    """Return an unguessable path for an output file, in the session's own temporary directory."""
     own = kernel.wanted.tier.private_directories
     directory = kernel.wanted.setup.env.get("TMPDIR", "/tmp") if own else "/tmp"
     return f"{directory}/.output-{secrets.token_hex(8)}"

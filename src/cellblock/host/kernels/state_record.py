@@ -1,25 +1,25 @@
-"""Where changes of a session's states are recorded for a later host: nowhere, unless the host has a custodian."""
+"""The record of a session's state changes for a later host; a null object without a custodian."""
 
 from __future__ import annotations
 
 
 class StateRecord:
-    """Records changes of the states of one session. This one records nothing.
+    """A null recorder of one session's state changes.
 
     Attributes:
-        recalled: Whether the session's past was recorded by an earlier host.
+        recalled: Whether an earlier host recorded the session's history.
     """
 
     recalled = False
 
     def write(self, word: str, *rest: object) -> None:
-        """Record an event, in the words of `Past.apply` and `Recalled`."""
+        """Record an event, as `Past.apply` and `Recalled` read it."""
 
     def settle(self) -> None:
-        """Make sure that all events are recorded before anything else happens."""
+        """Flush all events before anything else happens."""
 
     def rewrite(self) -> None:
-        """Record the whole state anew: more has changed than single events express."""
+        """Record the whole state again, because more has changed than single events express."""
 
 
 NO_RECORD = StateRecord()

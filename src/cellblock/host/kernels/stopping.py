@@ -1,4 +1,4 @@
-"""Stops cells and questions: by increasingly strong means, until their code no longer runs."""
+"""Stops cells and questions by increasingly strong means, until their code no longer runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cellblock.host.kernels.kernel import Kernel
 from cellblock.model import Recovery, Status
 from cellblock.wire.messages import Answer, Park, Question
 
-_SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
-_QUESTION_TIMEOUT = 10.0  # seconds that a completion or an inspection may take
+_SETTLING = 0.5  # seconds for a worker on a busy machine to read its cell
+_QUESTION_TIMEOUT = 10.0  # seconds for a completion or an inspection
 
-# How a cell is stopped: the name of each means, its action, and how many seconds it gets to work.
+# The means to stop a cell: name, action, and seconds before the next one.
 _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
     ("interrupted", Kernel.interrupt, 1.0),
     ("interrupted_twice", Kernel.interrupt, 0.5),
@@ -35,7 +35,7 @@ part of IPython's completer, which continues with the next part."""
 
 
 def begin_stop(kernel: Kernel, cell: Cell, reason: Status) -> None:
-    """Start stopping a cell; only the first reason counts. `cell.ended` is set when it has ended."""
+    """Start to stop a cell. Only the first reason counts. `cell.ended` is set at its end."""
     cell.begin_stop(reason, lambda: escalate(kernel, cell))
 
 
@@ -47,11 +47,11 @@ async def kill(kernel: Kernel, cell: Cell, reason: Status) -> None:
 
 
 async def leave(kernel: Kernel, cell: Cell) -> None:
-    """Return when a cell has ended and nothing is in flight for it; stop it if necessary."""
+    """Wait until a cell has ended and nothing is in flight for it. Stop it if necessary."""
     try:
-        # If it has not ended, the caller was cancelled, or the reader of a stream has left.
+        # If it has not ended, the caller was cancelled, or a stream's reader has left.
         begin_stop(kernel, cell, "interrupted")
-        # Even if it has ended: a signal that is still on its way must not hit the next cell.
+        # Even if it has ended: a signal on its way must not hit the next cell.
         await despite_cancellation(cell.escalating)
     finally:
         await cell.wait_unanswered()
@@ -59,7 +59,7 @@ async def leave(kernel: Kernel, cell: Cell) -> None:
 
 async def escalate(kernel: Kernel, cell: Cell) -> None:
     """Stop a cell by increasingly strong means."""
-    # A signal that arrives before the worker has read the cell is ignored, as a late one for the previous cell.
+    # The worker ignores a signal that arrives before it has read the cell, as late for the previous cell.
     await kernel.begun(_SETTLING)
     for name, act, patience in _LADDER:
         cell.stopped_by(name)
@@ -77,12 +77,12 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
 
 
 async def answer_to(kernel: Kernel, question: Question, unwanted: asyncio.Future[None] | None = None) -> Answer:
-    """Ask a kernel a question. When this returns or is cancelled, the kernel takes cells again or has ended.
+    """Ask a kernel a question. On return or cancellation, the kernel accepts cells or has ended.
 
     Args:
         kernel: The kernel.
         question: The question.
-        unwanted: Done when the answer is no longer wanted: the kernel is interrupted then.
+        unwanted: Done when the answer is no longer wanted, which interrupts the kernel.
 
     Raises:
         KernelDiedError: The kernel has ended.
@@ -116,10 +116,10 @@ async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Answer], reason
 
 
 async def despite_cancellation(task: asyncio.Task[Any] | None) -> None:
-    """Wait for a task of ours that takes a few seconds at most, even while the waiter is being cancelled.
+    """Wait for an internal task of a few seconds, even while the waiter is being cancelled.
 
     Raises:
-        asyncio.CancelledError: The waiter was cancelled meanwhile. Raised when the task is done.
+        asyncio.CancelledError: The waiter was cancelled. Raised when the task is done.
     """
     cancelled: asyncio.CancelledError | None = None
     while task is not None and not task.done():

@@ -1,1 +1,1 @@
-"""Starting kernels: their specification, and the processes that make them."""
+"""Launch of kernels: their specification, and the processes that start them."""

@@ -1,4 +1,4 @@
-"""The host's connection to a session's init: requests to init, and its answers and events."""
+"""The host's connection to a session's init: requests, answers and events."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _PATIENCE_TO_BLOCK = 5.0  # it may wait for another program that locks the direc
 
 
 class ControlObserver:
-    """Is told what init reports. This one does nothing."""
+    """A null observer of init's reports."""
 
     def exited(self, status: int | None) -> None:
-        """Handle the end of the worker, or of init; `status` is the worker's wait status, None if it is unknown."""
+        """Handle the end of the worker or of init. `status` is the worker's wait status, if known."""
 
     def measured(self, used: int, copies: int, excess: str) -> None:
         """Handle the answer to `Control.measure` (`Memory`)."""
@@ -66,10 +66,10 @@ class Control:
     """One session's control socket.
 
     Attributes:
-        gone: Done when init has ended, and with it everything below.
-        quiet: Done when, after `hang_up`, nothing of the kernel can be noticed any more, although it has not ended yet.
-        refused: Why there is no session, if it could not be made.
-        takers: Callbacks by name for listeners that init makes before the session runs any code; each is called once.
+        gone: Done when init and all its child processes have ended.
+        quiet: Done when, after `hang_up`, the kernel has no effect any more, although it may not have ended.
+        refused: Why the session could not be created; empty if it was.
+        takers: Callbacks by name for listeners that init opens before the session runs any code; each is called once.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class Control:
         takers: Mapping[str, Callable[[socket.socket], None]] | None = None,
         before_exit: Callable[[int], None] | None = None,
     ) -> None:
-        """Prepare; nothing is read before `read`.
+        """Store the arguments. Reading starts with `read`.
 
         Args:
-            sock: The socket. It still belongs to the caller.
-            observer: Is told what init reports.
-            takers: As in `takers`.
+            sock: The socket, which the caller still owns.
+            observer: Observes init's reports.
+            takers: As for the attribute.
             before_exit: Called with the worker's wait status before it is taken from the socket.
         """
         self._observer = observer or ControlObserver()
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        # Init answers in order. An answer that comes too late for its command must not count as that of the next one.
+        # Init answers in order. A late answer must not count for the next command.
         self._done: deque[asyncio.Future[None]] = deque()
         self._frozen: deque[asyncio.Future[int]] = deque()
         self._blocked: deque[asyncio.Future[str]] = deque()
@@ -108,25 +108,25 @@ class Control:
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     async def command(self, command: Interrupt | KillChildren | Stop) -> None:
-        """Send a command that is carried out at once. When this returns, it is done, or init is gone."""
+        """Send a command that init carries out at once. On return, it is done, or init is gone."""
         if self.gone.done():
             return
         try:
             self._sock.send(encode_control(command))
         except OSError:
-            return  # its end is about to be noticed
+            return  # the reader is about to see its end
         done: asyncio.Future[None] = self._loop.create_future()
         self._done.append(done)
         await asyncio.wait([done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
 
     async def freeze(self) -> int:
-        """Stop all processes of the kernel; return how many may still run. It takes a moment: repeat it until none does."""
+        """Stop all processes of the kernel. Return how many may still run; repeat until there are none."""
         if self.gone.done():
             return 0
         try:
             self._tell(Freeze())
         except KernelDiedError:
-            return 0  # its end is about to be noticed
+            return 0  # the reader is about to see its end
         frozen: asyncio.Future[int] = self._loop.create_future()
         self._frozen.append(frozen)
         waited: list[asyncio.Future[Any]] = [frozen, self.gone]
@@ -136,17 +136,17 @@ class Control:
         return 0 if self.gone.done() else 1
 
     def unblock(self) -> None:
-        """Have the placeholders removed, because nothing of the session runs; the observer is told the answer."""
+        """Have the placeholders removed, because the session is idle. The observer gets the answer."""
         with contextlib.suppress(KernelDiedError):
             self._tell(Unblock())
 
     async def block(self) -> str:
-        """Have the placeholders made again, before anything of the session runs; return why nothing may run, if so."""
+        """Have the placeholders restored, before anything of the session runs. Return why nothing may run; empty if it may."""
         blocked: asyncio.Future[str] = self._loop.create_future()
         try:
             self._tell(Block())
         except KernelDiedError:
-            return ""  # its end is about to be noticed
+            return ""  # the reader is about to see its end
         self._blocked.append(blocked)
         waited: list[asyncio.Future[Any]] = [blocked, self.gone]
         await asyncio.wait(waited, timeout=_PATIENCE_TO_BLOCK, return_when=asyncio.FIRST_COMPLETED)
@@ -179,7 +179,7 @@ class Control:
             changes: Variables to set, or to remove (None).
             keep: Which output goes to files instead of the session: ``out``, ``err``, ``both``, ``together``.
             place: Prefix of these files' names; ``.out`` and ``.err`` follow.
-            stdin: A file as its standard input; by default it is empty.
+            stdin: A file for standard input; by default it is empty.
 
         Raises:
             KernelDiedError: The session's processes have ended.
@@ -191,7 +191,7 @@ class Control:
         self._ran = self._loop.create_future()
 
     async def finish(self) -> int:
-        """Wait until the program has ended. If the waiter is cancelled, the program is killed with all its descendants.
+        """Wait for the end of the program. If the waiter is cancelled, the program and all its descendants are killed.
 
         Returns:
             Its wait status.
@@ -211,14 +211,14 @@ class Control:
                     ended.exception()  # mark as retrieved: either way, everything has ended
 
     def execute(self, descriptors: Sequence[int], *, opened: bool) -> None:
-        """Start a program beside the kernel, with streams and a watcher of its own.
+        """Start a background program, with its own streams and watcher.
 
         Args:
             descriptors: The watcher's end of its connection, the file with the specification, and the program's streams.
             opened: As in `Exec`.
 
         Raises:
-            BlockingIOError: Init has many messages to read; try again in a moment.
+            BlockingIOError: Init has many unread messages; try again in a moment.
             KernelDiedError: The session's processes have ended.
         """
         try:
@@ -229,7 +229,7 @@ class Control:
             raise KernelDiedError(f"the session's init cannot be reached: {error.strerror}") from error
 
     async def listen(self) -> tuple[socket.socket, int]:
-        """Make a listener on the session's own loopback interface.
+        """Open a listener on the session's own loopback interface.
 
         Returns:
             The listener, which the caller closes, and its port.
@@ -250,11 +250,14 @@ class Control:
         self._tell(Connect(), (other.fileno(),))
 
     def measure(self, enough: int) -> None:
-        """Request a measurement of the session's memory, exact if it may exceed `enough` bytes; the observer is told."""
+        """Request a measurement of the session's memory, exact if it may exceed `enough` bytes.
+
+        The observer gets the answer.
+        """
         try:
             self._sock.send(encode_control(Measure(enough)))
         except OSError:
-            return  # it is full, or its end is about to be noticed
+            return  # it is full, or the reader is about to see its end
 
     async def end(self, patience: float) -> None:
         """Tell init to end everything in the session and itself, and wait for it."""
@@ -262,7 +265,7 @@ class Control:
             await asyncio.wait([self.gone], timeout=patience)
 
     def hang_up(self) -> bool:
-        """Tell init to end everything that this connection is for; return whether init still exists."""
+        """Tell init to end everything that this connection serves. Return whether init still exists."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
@@ -270,13 +273,13 @@ class Control:
         return True
 
     def give_up(self, why: str) -> None:
-        """Fail all waiters: the session's processes have ended, or are unusable."""
+        """Fail all waiters, because the session's processes have ended or are unusable."""
         for waiting in (self._ran, self._listened):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(KernelDiedError(why))
 
     def close(self) -> None:
-        """Stop reading. The socket still belongs to its maker."""
+        """Stop reading. The caller of the constructor still owns the socket."""
         self._loop.remove_reader(self._sock.fileno())
 
     def _tell(self, command: Command, descriptors: Sequence[int] = ()) -> None:
@@ -335,13 +338,13 @@ class Control:
                 _settle(self.quiet, None)
             case Exited(status):
                 self._observer.exited(status)
-            case None:  # end of the socket, or an invalid message: nothing that follows can be relied on
+            case None:  # end of the socket, or an invalid message: nothing that follows is reliable
                 self.close()
                 self._observer.exited(None)
                 _settle(self.gone, None)
 
     def _take_listener(self, listener: socket.socket, message: FromInit | None) -> None:
-        """Take a listener from init: named ones come before the session runs any code, others on our request."""
+        """Take a listener from init: named ones arrive before the session runs any code, others on request."""
         asked = message if isinstance(message, HttpServer) else None
         if asked is not None and asked.name is not None and (taker := self.takers.pop(asked.name, None)) is not None:
             taker(listener)
@@ -358,5 +361,5 @@ def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
 
 
 def _settle_first(futures: deque[asyncio.Future[Any]], value: object) -> None:
-    if futures:  # otherwise another host has asked, and is gone
+    if futures:  # otherwise another host asked, and is gone
         _settle(futures.popleft(), value)

@@ -23,7 +23,7 @@ _KILL_AGAIN = 0.01
 
 
 class ForkServer:
-    """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
+    """A fork server for one interpreter, one set of preloaded modules and one isolation."""
 
     def __init__(self, boot: Boot) -> None:
         self._boot = boot
@@ -39,13 +39,13 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork: it has not ended, and its start has not failed."""
+        """Whether it can still fork: it has neither ended nor failed to start."""
         if self._ready is None:
             return True
         return self._control is not None and not (self._ready.done() and self._ready.exception() is not None)
 
     def begin(self) -> None:
-        """See `Launcher`. The first call starts the zygote."""
+        """Start the zygote on the first call."""
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
             try:
@@ -56,7 +56,7 @@ class ForkServer:
                 self._fail(error)
 
     async def start(self, timeout: float) -> None:
-        """See `Launcher`. Waits until the zygote is warm."""
+        """Wait until the zygote is warm."""
         self.begin()
         assert self._ready is not None
         await asyncio.wait([self._ready], timeout=timeout)
@@ -65,7 +65,7 @@ class ForkServer:
         self._ready.result()
 
     async def room(self, timeout: float) -> None:
-        """See `Launcher`. Hundreds of requests at once do not fit into the socket: they queue here, in order."""
+        """Wait for room in the socket, which does not fit hundreds of requests. They queue here, in order."""
         if not self._queue.locked() and self._has_room():
             return
         try:
@@ -78,7 +78,7 @@ class ForkServer:
             ) from None
 
     def _has_room(self) -> bool:
-        """Whether one more request fits into the socket."""
+        """Return whether one more request fits into the socket."""
         if self._control is None:
             return False
         poll = select.poll()
@@ -97,10 +97,9 @@ class ForkServer:
                 loop.remove_writer(control.fileno())
 
     def launch(self, number: int, setup: Setup) -> Ends:
-        """See `Launcher`."""
         if self._control is None:
             raise LaunchError(f"the fork server has ended{quote(self._stderr.text())}")
-        # The zygote prepares a spare process, in a control group that it was given before; each request brings the next group.
+        # The zygote prepares a spare process in a control group that it got before. Each request brings the next group.
         group, following = self._group, self._boot.make_group()
         with launching(following):
             ends = connect(setup, group, lambda descriptors: self._fork(number, descriptors, following))
@@ -108,7 +107,7 @@ class ForkServer:
         return ends
 
     def _run(self) -> None:
-        """Start the process. If this fails, what was created still belongs to this object, and ends when it is closed."""
+        """Start the process. After a failure, this object still owns what was created, and `close` ends it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = ours
         with theirs:
@@ -138,7 +137,7 @@ class ForkServer:
                 socket.send_fds(self._control, [encode_control(Fork(number))], [*descriptors, *group])
         except OSError as error:
             if isinstance(error, ConnectionError):
-                self._close_control()  # it has ended, and its end was not noticed yet
+                self._close_control()  # it has ended unnoticed
             raise LaunchError(f"the fork server cannot be reached: {error.strerror}") from error
 
     def _on_readable(self) -> None:
@@ -172,7 +171,7 @@ class ForkServer:
         return self._boot.failure(code, self._stderr.text())
 
     def _say_goodbye(self) -> None:
-        """Tell the zygote that this is a graceful end: it need not wait to see whether this process exits as well."""
+        """Announce a graceful end to the zygote, so that it need not wait for the exit of this process."""
         if self._control is not None:
             try:
                 self._control.send(encode_control(End()))
@@ -188,7 +187,6 @@ class ForkServer:
             self._may_send.set()
 
     def kill(self, number: int) -> None:
-        """See `Launcher`."""
         if self._control is None:
             return  # every init ends with its zygote
         try:
@@ -199,22 +197,20 @@ class ForkServer:
             self._close_control()
 
     def sees(self, directory: str) -> bool:
-        """See `Launcher`. Its mounts are those that there were when it was started."""
+        """Return whether the zygote has the same directory at a path, as its mounts date from its start."""
         if self._process is None or not os.path.exists(directory):
             return True
         try:
             return os.path.samefile(directory, f"/proc/{self._process.pid}/root{directory}")
-        except PermissionError:  # this system shows nobody what another process sees
+        except PermissionError:  # this system does not show what another process sees
             return True
         except OSError:
             return False
 
     def packages(self, number: int) -> str | None:
-        """See `Launcher`."""
         return None if self._process is None else self._boot.starter.packages(self._process)
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
-        """See `Launcher`."""
         while self._control is not None and number not in self._failures:
             before = len(self._failures)
             self._on_readable()
@@ -225,7 +221,6 @@ class ForkServer:
         return died(cause, status, said or self._stderr.text())
 
     async def close(self) -> None:
-        """See `Launcher`."""
         self._say_goodbye()
         self._close_control()
         if self._ready is not None:

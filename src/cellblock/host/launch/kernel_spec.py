@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """The part of `cellblock.host.kernels.kernel_output.KernelOutput` that serves others than its kernel."""
+    """The part of `cellblock.host.kernels.kernel_output.KernelOutput` for users outside the kernel."""
 
     def insert(self, name: StreamName, text: bytes) -> None:
-        """Add text from elsewhere to the output of the running cell, or of the next one."""
+        """Add text from outside the kernel to the output of the running or next cell."""
 
 
 class RunningKernel(Protocol):
-    """The part of `cellblock.host.kernels.kernel.Kernel` that is needed to serve requests of its code.
+    """The part of `cellblock.host.kernels.kernel.Kernel` for handlers of its code's requests.
 
     Attributes:
         wanted: Its specification.
-        control: The connection to its init, for actions that the kernel itself does not perform.
+        control: The connection to its init, for actions outside the kernel.
     """
 
     wanted: KernelSpec
@@ -39,7 +39,7 @@ class RunningKernel(Protocol):
 
     @property
     def packages(self) -> str | None:
-        """The directory for its session's packages, if its sandbox has one."""
+        """The directory for its session's packages, if any."""
 
     @property
     def output(self) -> Output:
@@ -58,7 +58,7 @@ OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
 
 @dataclass(frozen=True, slots=True)
 class DeathNotice:
-    """Reports, in the next result, a kernel that died while no cell ran.
+    """A report, in the next result, of a kernel that died while no cell ran.
 
     Attributes:
         text: A line for people.
@@ -74,20 +74,20 @@ class KernelSpec:
     """The specification of a kernel, the same for every kernel of a session.
 
     Attributes:
-        interpreter: Path of its interpreter.
-        preload: Modules that it has already imported at its start.
-        tier: How it is isolated.
-        policy: The policy of its sandbox, if it has one.
-        setup: The setup for its init, except the sandbox: environment, directories, packages.
-        limits: How much output is kept.
-        spill_to: The directory for output that is too large to keep.
-        takers: Take the listeners that its init makes, ``egress`` or ``tools``, and serve on them.
-        installer: Installs packages on its request.
-        on_command: Decides about the commands of its cells; None if all are allowed.
-        forbid_programs: Whether the system forbids it to execute programs, and its init runs the approved ones instead.
+        interpreter: Path of the interpreter.
+        preload: Modules imported before the start.
+        tier: Isolation.
+        policy: Policy of the sandbox, if any.
+        setup: The setup for init, except the sandbox: environment, directories, packages.
+        limits: Limits on retained output.
+        spill_to: The directory for output above the limits.
+        takers: Take the listeners that init opens, ``egress`` or ``tools``, and serve on them.
+        installer: Installs packages on request.
+        on_command: Decides about the commands of cells; None if all are allowed.
+        forbid_programs: Whether Linux prevents the kernel from executing programs, so that init runs approved ones.
         session: The session's name in messages.
-        kept: The number of its session, if it should outlive this process.
-        notice: The death notice of the kernel that it replaces; reported even if this process is killed first.
+        kept: The number of the session, if it should outlive this process.
+        notice: The death notice of the kernel that it replaces, reported even if this process is killed first.
     """
 
     interpreter: str
@@ -107,5 +107,5 @@ class KernelSpec:
 
     @property
     def memory(self) -> int | None:
-        """Bytes that all of its processes may use together, if that is enforced."""
+        """Memory limit of all of its processes in bytes, if enforced."""
         return self.policy.resources.memory if self.tier.ours else None

@@ -1,4 +1,4 @@
-"""Starts kernels' processes: the protocol of `ForkServer` and `Spawner`, and their common parts."""
+"""The launcher protocol of `ForkServer` and `Spawner`, and their common parts."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Ends:
         channel: Frames to and from the worker.
         control: Control messages to and from init.
         stdout: The reading end of the kernel's descriptor 1.
-        stderr: Likewise 2.
-        group: The control group of its processes, if they have one.
+        stderr: The reading end of the kernel's descriptor 2.
+        group: The control group of its processes, if any.
     """
 
     channel: socket.socket
@@ -49,7 +49,7 @@ class Ends:
     group: Group | None
 
     def close(self) -> None:
-        """Close all of them. The group stays until it is empty."""
+        """Close all connections. The group stays until it is empty."""
         self.channel.close()
         self.control.close()
         os.close(self.stdout)
@@ -67,29 +67,29 @@ class Launcher(Protocol):
         """Whether it can still start kernels."""
 
     def begin(self) -> None:
-        """Start getting ready, in the background."""
+        """Start to prepare in the background."""
 
     async def start(self, timeout: float) -> None:
-        """Get ready to start kernels, within this many seconds."""
+        """Prepare to start kernels, within a time limit in seconds."""
 
     async def room(self, timeout: float) -> None:
-        """Wait until `launch` can be called; the call has to follow at once.
+        """Wait until `launch` can be called. The call must follow at once.
 
         Raises:
-            LaunchError: There is no room within this many seconds.
+            LaunchError: There is no room within the time limit in seconds.
         """
 
     def sees(self, directory: str) -> bool:
-        """Whether its kernels have the same directory at a path as this process, as far as is known."""
+        """Return whether its kernels are known to have the same directory at a path as this process."""
 
     def launch(self, number: int, setup: Setup) -> Ends:
         """Start the processes of one kernel, without waiting for the kernel to be ready."""
 
     def kill(self, number: int) -> None:
-        """Kill a kernel's init, and with it everything below."""
+        """Kill a kernel's init, and all its child processes."""
 
     def packages(self, number: int) -> str | None:
-        """Return the directory for the packages of a kernel's session; None if its sandbox has none."""
+        """Return the directory for the packages of a kernel's session, if any."""
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         """Return the reason why a kernel ended before it was ready.
@@ -97,7 +97,7 @@ class Launcher(Protocol):
         Args:
             number: The kernel's number.
             said: Its output on stderr.
-            status: Its worker's wait status, if init has reported it.
+            status: Its worker's wait status, if init reported it.
             cause: The cause as derived from its end, for people.
         """
 
@@ -118,21 +118,21 @@ class Keep(Protocol):
         """Hold a process, with the connection to it and the reading end of its standard error."""
 
     def release(self) -> None:
-        """Stop holding them."""
+        """Release the process and its connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """How a launcher starts its processes.
+    """The start configuration of a launcher's processes.
 
     Attributes:
         interpreter: Path of the kernels' interpreter.
-        preload: Modules that they have already imported at their start.
+        preload: Modules imported before kernels start.
         basis: How the process prepares for their sandboxes.
         starter: Starts a process, directly or in a sandbox of srt.
-        places: Prefix of the paths to remove when this process has ended. None: nothing.
+        places: Prefix of the paths to remove when this process has ended; None for nothing.
         groups: Creates a control group for each kernel; None without control groups.
-        keep: Has the launcher's process held, if it should outlive this process.
+        keep: Hands over the launcher's process to a custodian, if it should outlive this process.
     """
 
     interpreter: str
@@ -159,7 +159,7 @@ class Boot:
             raise InterpreterError(f"{self.interpreter} cannot be started: {error.strerror}") from error
 
     def greet(self, control: socket.socket, group: Group | None) -> None:
-        """Send the first message to a process, with a pidfd of this one: a fork of this one may hold the sockets open.
+        """Send a process the first message, with a pidfd of this one: a fork of this one may hold the sockets open.
 
         Args:
             control: The connection to it.
@@ -174,7 +174,7 @@ class Boot:
             with opened(group) as descriptors:
                 socket.send_fds(control, [hello], [own, *descriptors])
         except ConnectionError:
-            pass  # it has ended already, and its end is about to be noticed
+            pass  # it has already ended, as the reader is about to see
         finally:
             os.close(own)
 
@@ -208,8 +208,8 @@ def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[
     """Create a kernel's connections, pass the other ends to ``start(descriptors)``, and return ours.
 
     Args:
-        setup: The setup for its init; None if that init serves the session already.
-        group: The control group of its processes, if they have one.
+        setup: The setup for its init; None if that init already serves the session.
+        group: The control group of its processes, if any.
         start: Takes the other ends.
     """
     with ExitStack() as undo, ExitStack() as theirs:
@@ -229,7 +229,7 @@ def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[
             os.set_blocking(reader, False)
             readers.append(reader)
             writers.append(writer)
-        # Init reads this first; the zygote, whose memory every later kernel inherits, never sees it.
+        # Init reads this first. The zygote, whose memory every later kernel inherits, never sees it.
         if setup is not None:
             control.send(encode_control(setup))
         start([their_channel.fileno(), their_control.fileno(), *writers])
@@ -238,7 +238,7 @@ def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[
 
 
 def refuse_descriptors(end: socket.socket) -> None:
-    """Make the system reject descriptors that are sent to a socket, if it can (Linux 6.16).
+    """Make Linux reject descriptors that are sent to a socket, if it can (Linux 6.16).
 
     Otherwise they are closed when the message is read, which may block as long as the sender likes: a connection can linger.
     """
@@ -248,10 +248,10 @@ def refuse_descriptors(end: socket.socket) -> None:
 
 @contextmanager
 def launching(group: Group | None) -> Iterator[None]:
-    """Remove the new control group if the launch fails, and turn system errors into `LaunchError`."""
+    """Remove the new control group if the launch fails, and convert system errors to `LaunchError`."""
     try:
         yield
-    except BaseException as error:  # also a cancellation: the group is useless without a kernel
+    except BaseException as error:  # includes cancellation: the group is useless without a kernel
         _give_back(group)
         if isinstance(error, OSError):
             raise cannot_start(error) from error
@@ -275,7 +275,7 @@ def opened(group: Group | None) -> Iterator[list[int]]:
 
 
 def exit_code(process: Started) -> int | None:
-    """Return the exit code of a process whose connections are closed: it ends within moments, so wait for it."""
+    """Return the exit code of a process whose connections are closed. It ends within moments, so wait for it."""
     try:
         return process.wait(timeout=2)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The launchers of one host: one for each kind of kernel, replaced when it no longer works."""
+"""The launchers of one host: one for each kind of kernel, replaced when it fails."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class LaunchKey(NamedTuple):
 
     Attributes:
         interpreter: Their interpreter.
-        preload: The modules that are imported before they start.
-        tier: How they are isolated.
+        preload: Modules imported before they start.
+        tier: Their isolation.
         policy: The policy of their sandbox, if the tier is wrapped.
         workspace: The workspace of their sandbox, if the tier is wrapped.
     """
@@ -35,7 +35,7 @@ class LaunchKey(NamedTuple):
 
 
 def key_of(wanted: KernelSpec) -> LaunchKey:
-    """Return the key of the launcher for such kernels."""
+    """Return the key of the launcher for a kernel specification."""
     key = LaunchKey(wanted.interpreter, wanted.preload, wanted.tier)
     return key._replace(policy=wanted.policy, workspace=wanted.setup.cwd) if wanted.tier.wrapped else key
 
@@ -43,19 +43,19 @@ def key_of(wanted: KernelSpec) -> LaunchKey:
 class Launchers:
     """Starts launchers on demand, and ends unused ones.
 
-    Every launcher is in one of three states until its processes have ended: in use, retired (its kernels live on, new ones
+    Until its processes have ended, every launcher is in one of three states: in use, retired (its kernels live on, new ones
     come from another), or ending.
 
     Attributes:
-        idle_sandboxes: How many sandboxes of srt are kept warm for workspaces without a session.
+        idle_sandboxes: Number of srt sandboxes kept warm for workspaces without a session.
     """
 
     def __init__(self, make: Callable[[LaunchKey], Launcher], start_timeout: float) -> None:
         """Start without launchers.
 
         Args:
-            make: Makes a launcher, without starting it.
-            start_timeout: Seconds within which a launcher must be ready.
+            make: Creates a launcher, without starting it.
+            start_timeout: Time limit for a launcher to become ready, in seconds.
         """
         self._make = make
         self._start_timeout = start_timeout
@@ -77,11 +77,11 @@ class Launchers:
 
     @property
     def warm(self) -> set[tuple[str, ...]]:
-        """The modules that are imported already, of each launcher of new kernels that has some."""
+        """The sets of imported modules of launchers for new kernels."""
         return {key.preload for key, launcher in self._in_use.items() if key.preload and launcher.alive}
 
     def begin(self, key: LaunchKey) -> Launcher:
-        """Return the launcher for some kernels, and start it in the background if it is not running.
+        """Return the launcher for some kernels. Start it in the background if it is not running.
 
         Raises:
             StateError: The host was closed.
@@ -102,11 +102,11 @@ class Launchers:
         """Return the running launcher for some kernels.
 
         Raises:
-            LaunchError: It could not be started. The next call tries a new one.
+            LaunchError: The launcher could not be started. The next call tries a new one.
             StateError: The host was closed.
         """
         launcher = await self._start(key)
-        # If it is not alive, it was killed while idle, and that was noticed only now.
+        # If it is not alive, it was killed while idle, unnoticed until now.
         return launcher if launcher.alive else await self._start(key)
 
     async def _start(self, key: LaunchKey) -> Launcher:
@@ -119,32 +119,31 @@ class Launchers:
         return launcher
 
     def retire(self, key: LaunchKey, launcher: Launcher) -> None:
-        """Take no more kernels from a launcher that has ended, or does not answer."""
+        """Stop taking kernels from a launcher that has ended, or does not answer."""
         if self._in_use.get(key) is launcher:
             del self._in_use[key]
             self._retired.add(launcher)
         self._end_retired(launcher)
 
     def adopt(self, launcher: Launcher, kernels: int) -> None:
-        """Take over a launcher of another host, which makes no more kernels.
+        """Take over another host's launcher, which creates no more kernels.
 
         Args:
             launcher: The launcher.
-            kernels: The number of its kernels. It ends after the last of them.
+            kernels: Number of its kernels. It ends after the last of them.
         """
         launcher.begin()
         self._retired.add(launcher)
         self._kernels[launcher] += kernels
         self._end_retired(launcher)
 
-    # -- users ---------------------------------------------------------------------------------------------------------
+    # -- reference counts ----------------------------------------------------------------------------------------------
 
     def kernel_made(self, launcher: Launcher) -> None:
-        """Count a kernel that a launcher has started."""
         self._kernels[launcher] += 1
 
     def kernel_closed(self, launcher: Launcher) -> None:
-        """Uncount a kernel that has ended; an unused launcher may end."""
+        """Uncount a kernel that has ended. An unused launcher may end."""
         self._kernels[launcher] -= 1
         if self._kernels[launcher] <= 0:
             del self._kernels[launcher]
@@ -156,16 +155,16 @@ class Launchers:
         self._sessions[key] += 1
 
     def session_closed(self, key: LaunchKey) -> None:
-        """Uncount a closed session; an idle sandbox may end."""
+        """Uncount a closed session. An idle sandbox may end."""
         self._sessions[key] -= 1
         if self._sessions[key] <= 0:
             del self._sessions[key]
             self._end_idle()
 
-    # -- ends ----------------------------------------------------------------------------------------------------------
+    # -- end -----------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End every process of every launcher. It can be repeated."""
+        """End every process of every launcher. Idempotent."""
         self._closed = True
         for launcher in (*self._in_use.values(), *self._retired):
             self._end(launcher)
@@ -182,7 +181,7 @@ class Launchers:
     def _end_idle(self) -> None:
         """End the oldest idle sandboxes of srt, except for a few.
 
-        A sandbox with checkpoints and branches of closed sessions is not idle: they count as kernels.
+        A sandbox with checkpoints or branches of closed sessions is not idle, because these count as kernels.
         """
         unused = [key for key, launcher in self._in_use.items() if not self._kernels[launcher]]
         idle = [key for key in unused if key.workspace is not None and key not in self._sessions]

@@ -16,7 +16,7 @@ from cellblock.wire.datagrams import encode_control
 
 
 class Spawner:
-    """Starts a fresh interpreter for every kernel, for systems where forking a loaded one is not safe."""
+    """A launcher that starts a fresh interpreter for every kernel, for systems where forking a loaded one is not safe."""
 
     def __init__(self, boot: Boot) -> None:
         self._boot = boot
@@ -25,24 +25,21 @@ class Spawner:
 
     @property
     def alive(self) -> bool:
-        """See `Launcher`."""
         return True
 
     def begin(self) -> None:
-        """See `Launcher`. There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     async def start(self, timeout: float) -> None:
-        """See `Launcher`."""
+        """Do nothing: there is nothing to prepare."""
 
     async def room(self, timeout: float) -> None:
-        """See `Launcher`. Each kernel has a process of its own, so there is no queue."""
+        """Do nothing: each kernel has its own process, so there is no queue."""
 
     def sees(self, directory: str) -> bool:
-        """See `Launcher`."""
         return True
 
     def launch(self, number: int, setup: Setup) -> Ends:
-        """See `Launcher`."""
         self._forget_ended()
         group = self._boot.make_group()
         with launching(group):
@@ -60,19 +57,16 @@ class Spawner:
                 pass  # it has ended already: the other ends of its connections close, which is noticed
 
     def kill(self, number: int) -> None:
-        """See `Launcher`."""
         process = self._processes.get(number)
         if process is not None and process.poll() is None:
-            # On Linux, SIGTERM alone would do; elsewhere, nothing else ends what init leaves behind.
+            # On Linux, SIGTERM alone would suffice. Elsewhere, nothing else ends what init leaves behind.
             self._boot.starter.terminate(process)
 
     def packages(self, number: int) -> str | None:
-        """See `Launcher`."""
         process = self._processes.get(number)
         return None if process is None else self._boot.starter.packages(process)
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
-        """See `Launcher`."""
         process = self._processes.get(number)
         code = None
         if status is not None and 0 <= status <= 0xFFFF and os.WIFEXITED(status):
@@ -89,7 +83,6 @@ class Spawner:
                 del self._processes[number]
 
     async def close(self) -> None:
-        """See `Launcher`."""
         for process in self._processes.values():
             await self._boot.starter.end(process)
         self._processes.clear()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _PATIENCE = 5  # seconds
 _LAST_READS = 4  # in units of a pipe's capacity
 
-# Asks an interpreter for its own directories and those of its packages.
+# Prints an interpreter's own directories and its packages' directories.
 _ASK = """\
 import json, os, sys
 print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)),
@@ -45,7 +45,7 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(
 
 
 class UnderSrt:
-    """See `cellblock.host.launch.start.Starter`."""
+    """A starter of launcher processes under srt."""
 
     command: str | None = "srt"
 
@@ -57,7 +57,6 @@ class UnderSrt:
         """The directory of each srt, by its process id."""
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
-        """See `Starter`."""
         command = srt.where("srt")
         if command is None:
             raise SandboxError("the srt command is gone")
@@ -69,7 +68,7 @@ class UnderSrt:
             readable=(*_directories(arguments[0]), str(Path(arguments[1]).parents[2]), *srt.own_directories()),
             secret=srt.closed_to_others(),
         )
-        # An unnamed file: it cannot be left over, and it cannot be replaced by another one.
+        # An unnamed file: it cannot be left over or replaced.
         with tempfile.TemporaryFile() as file:
             file.write(json.dumps(srt.settings(self._policy, self._facts, place)).encode())
             file.flush()
@@ -91,11 +90,10 @@ class UnderSrt:
         return process
 
     def terminate(self, process: Started) -> None:
-        """See `Starter`."""
         _signal(process, signal.SIGTERM)
 
     async def end(self, process: Started) -> None:
-        """See `Starter`. If srt exits by itself, it removes the files that it has put into the workspace to protect it."""
+        """Wait for the exit of srt, which then removes its protective files from the workspace."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if await process_ended(process, timeout=_PATIENCE):
                 break
@@ -105,21 +103,20 @@ class UnderSrt:
         await asyncio.to_thread(remove_place, self._directories.pop(process.pid))
 
     def packages(self, process: Started) -> str | None:
-        """See `Starter`."""
         return f"{self._directories[process.pid]}/packages"
 
 
 @asynccontextmanager
 async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> AsyncIterator[Control]:
-    """Make another srt sandbox for a session, to run a program. The program's output is shown as the kernel's.
+    """Create another srt sandbox for a session's program, whose output is shown as the kernel's.
 
     Args:
         kernel: The session's kernel.
         policy: The policy of that sandbox.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
 
     Raises:
-        SandboxError: The sandbox could not be made; srt's messages in the output tell why.
+        SandboxError: The sandbox could not be created. srt's messages in the output tell why.
         LaunchError: srt cannot be started.
     """
     workspace = kernel.wanted.setup.cwd
@@ -145,7 +142,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
 
 @contextmanager
 def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator[None]:
-    """Show what is written to a pipe as output of a kernel; at the end, include what is left in the pipe."""
+    """Show a pipe's data as output of a kernel, including the rest at the end."""
     loop = asyncio.get_running_loop()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -169,7 +166,7 @@ def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator
 
 
 def _complete_repository(workspace: str) -> None:
-    """Create a repository's ``hooks`` if it is missing: srt can protect all of ``.git``, or create missing parts, not both."""
+    """Create a repository's missing ``hooks``: srt can protect all of ``.git``, or create missing parts, not both."""
     try:
         repository = os.open(os.path.join(workspace, ".git"), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -183,13 +180,13 @@ def _complete_repository(workspace: str) -> None:
 
 
 def _new_name() -> str:
-    """Return a new path, short enough for srt's sockets in it: their paths have 104 bytes at most."""
+    """Return a new path, short enough for srt's sockets in it, whose paths have at most 104 bytes."""
     directory = os.path.realpath(tempfile.gettempdir())
     return os.path.join(directory if len(directory) <= 48 else "/tmp", f"srt-{secrets.token_hex(4)}")
 
 
 def _signal(process: Started, number: int) -> None:
-    """Send a signal to srt, and to all of it outside its sandbox."""
+    """Send a signal to srt and its processes outside the sandbox."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

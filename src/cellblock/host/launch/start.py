@@ -1,4 +1,4 @@
-"""Starts the first process of a launcher: directly, or (in `cellblock.host.launch.srt`) under srt."""
+"""Starts the first process of a launcher, directly or (in `cellblock.host.launch.srt`) under srt."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _PATIENCE = 5.0
 
 
 class Started(Child, Protocol):
-    """A process that was started: a `subprocess.Popen`, or one of the custodian's."""
+    """A started process: a `subprocess.Popen`, or one of the custodian's."""
 
     def wait(self, timeout: float) -> int:
-        """Wait for its exit code, or raise `subprocess.TimeoutExpired`."""
+        """Wait for the exit code, or raise `subprocess.TimeoutExpired`."""
 
     def send_signal(self, number: int, /) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
 
 
 class Starter(Protocol):
@@ -44,13 +44,13 @@ class Starter(Protocol):
         """
 
     def terminate(self, process: Started) -> None:
-        """Ask it to exit."""
+        """Ask the process to exit."""
 
     async def end(self, process: Started) -> None:
-        """Wait until it exits, now that its control socket is closed; kill it if it does not."""
+        """Wait for the exit, after its control socket was closed. Kill the process if it does not exit."""
 
     def packages(self, process: Started) -> str | None:
-        """Return the directory for packages of the sessions in its sandbox, if there is one."""
+        """Return the directory for packages of the sessions in its sandbox, if any."""
 
 
 class Direct:
@@ -59,7 +59,6 @@ class Direct:
     command: str | None = None
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
-        """See `Starter`."""
         return subprocess.Popen(
             arguments,
             stdin=control.fileno(),
@@ -71,16 +70,13 @@ class Direct:
         )
 
     def terminate(self, process: Started) -> None:
-        """See `Starter`."""
         process.send_signal(signal.SIGTERM)
 
     async def end(self, process: Started) -> None:
-        """See `Starter`."""
         if not await process_ended(process, timeout=_PATIENCE):
             process.kill()
             await process_ended(process, timeout=_PATIENCE)
         process.poll()
 
     def packages(self, process: Started) -> str | None:
-        """See `Starter`."""
         return None

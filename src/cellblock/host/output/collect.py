@@ -1,6 +1,6 @@
 """Collects the output of a cell within limits.
 
-The beginning and the end of text are kept, up to a limit; the middle is dropped, or written to a file on request.
+Above a limit, the beginning and the end of text are kept. The middle is dropped, or written to a file on request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cellblock.wire.messages import Display
 _BLOCK = 64 * 1024
 _OVERHEAD = 128  # cost of an entry in addition to its text
 _MOST_NOTES = 10  # about omissions; `truncated` tells that there are more
-_LARGE, _MANY = 256 * 1024, 20  # bytes and displays from which on a result is made in a thread
+_LARGE, _MANY = 256 * 1024, 20  # minimum bytes and displays for creating a result in a thread
 
 
 class _Text:
@@ -34,7 +34,7 @@ class _Text:
 
 
 class _Gap:
-    """A place where text of a stream was omitted."""
+    """A position of omitted text of a stream."""
 
     __slots__ = ("name",)
 
@@ -43,12 +43,12 @@ class _Gap:
 
 
 class _Place:
-    """The place of a display id: an update replaces the value in all entries with this id.
+    """The slot of a display id. An update replaces the value in all entries with this id.
 
     Attributes:
         bundle: The value of the last update.
-        count: How many entries show it.
-        fresh: Entries with the same id that were displayed since.
+        count: Number of entries that show it.
+        fresh: Later entries with the same id.
     """
 
     __slots__ = ("bundle", "count", "fresh")
@@ -60,7 +60,7 @@ class _Place:
 
 
 class _Shown:
-    """A displayed value; if it has a place, the current value of that place."""
+    """A displayed value; with a slot, the slot's current value."""
 
     __slots__ = ("bundle", "place")
 
@@ -83,7 +83,7 @@ class Collector:
     Attributes:
         truncated: Whether something was omitted.
         notes: Lines to add at the end.
-        unsaid: Lines for the caller to add to the output at this place.
+        unsaid: Lines for the caller to add to the output here.
     """
 
     def __init__(self, limits: Limits, spill_to: SpillDirectory | None = None) -> None:
@@ -99,7 +99,7 @@ class Collector:
         self._start()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return its state for another host. The many texts become tuples, which pickle fastest."""
+        """Return the state for another host. The many texts become tuples, which pickle fastest."""
         state = self.__dict__.copy()
         for name in ("_head", "_tail"):
             state[name] = [(entry.name, entry.data) if type(entry) is _Text else entry for entry in state[name]]
@@ -127,7 +127,7 @@ class Collector:
 
     @property
     def empty(self) -> bool:
-        """Whether it is unused."""
+        """Whether there is no output."""
         return not (self._head or self._tail or self._parts or self._clear_next or self.truncated or self._displays)
 
     @property
@@ -137,12 +137,12 @@ class Collector:
 
     @property
     def large(self) -> bool:
-        """Whether making a result of it takes long."""
+        """Whether creating a result takes long."""
         kept = self._limits.text // 2 - self._head_room + self._tail_size + self._limits.values - self._values_room
         return kept > _LARGE or self._displays > _MANY or self._spills.begun
 
     def clear(self, wait: bool) -> None:
-        """Drop all output so far; with ``wait``, when the next output comes."""
+        """Drop all output so far; with ``wait``, when the next output arrives."""
         if wait:
             self._clear_next = True
         else:
@@ -150,7 +150,7 @@ class Collector:
             self._start()
 
     def add_text(self, name: StreamName, data: bytes) -> None:
-        """Take text from a stream."""
+        """Handle text from a stream."""
         self._before_output()
         self._spill.write(data)
         if self._head_room > 0:
@@ -210,7 +210,7 @@ class Collector:
             self._tail_size -= _OVERHEAD
 
     def add_part(self, mime: str, data: bytes) -> None:
-        """Take a piece of a value that is too large for one frame. All pieces of a value come in sequence."""
+        """Handle a piece of a value that is too large for one frame. A value's pieces arrive in sequence."""
         value = self._parts.get(mime)
         if value is None and len(self._parts) < MAX_MIMES:
             for other in self._parts.values():
@@ -227,10 +227,10 @@ class Collector:
         return self._limits.value if mime in READ_AS_TEXT else self._limits.media
 
     def add_display(self, message: Display) -> Bundle | None:
-        """Take a MIME bundle.
+        """Handle a MIME bundle.
 
         Returns:
-            The value to show, or None if there was no room for it.
+            The value to show; None if there was no room for it.
         """
         self._before_output()
         data: dict[str, bytes | bytearray] = {}
@@ -266,7 +266,7 @@ class Collector:
         return size <= self._values_room
 
     def _values_of(self, message: Display) -> Iterator[tuple[str, bytes | bytearray, int]]:
-        """Yield the values of a message, each with the memory that it takes in use."""
+        """Yield the values of a message, each with its memory use."""
         for mime, raw in message.data.items():
             if len(raw) > self._limit(mime):  # hostile: the worker sends large values in parts
                 self._leave_out(mime, len(raw), self._saved(mime, raw))
@@ -285,7 +285,7 @@ class Collector:
                 self._leave_out(mime, value.total, value.spill)
 
     def _leave_out(self, mime: str, size: int, spill: Spill, taken: int = 0) -> None:
-        """Omit a value of `size` bytes, which would take so much memory (`taken`), and add a note about it."""
+        """Omit a value of `size` bytes, with a memory use of `taken`, and add a note."""
         limit = self._limit(mime)
         name = "value" if mime in READ_AS_TEXT else "media"
         if size <= limit:
@@ -310,7 +310,7 @@ class Collector:
             self.unsaid.append(note)
 
     def _update(self, place: _Place, bundle: Bundle) -> bool:
-        """Update every entry of a display id. However many entries there are, it counts as one display."""
+        """Update every entry of a display id. All of them count as one display."""
         count = place.count + len(place.fresh)
         before = sum(shown.bundle.size for shown in place.fresh)
         if place.bundle is not None:
@@ -331,11 +331,11 @@ class Collector:
         return self._spills.behind
 
     def hurry(self) -> None:
-        """Do not make the kernel wait for the disk: it is being stopped."""
+        """Stop making the kernel wait for the disk, because it is being stopped."""
         self._spills.hurry()
 
     async def written(self) -> None:
-        """After `close`: wait until omitted output is on disk."""
+        """Wait, after `close`, until omitted output is on disk."""
         await self._spills.written()
 
     def close(self) -> None:
@@ -352,7 +352,7 @@ class Collector:
 
     @property
     def spilled(self) -> list[Path]:
-        """Files with omitted output, including what surrounded it."""
+        """Files with omitted output, including the surrounding output."""
         return self._spills.paths
 
     def so_far(self) -> Iterator[tuple[str, StreamName | None]]:
@@ -369,7 +369,7 @@ class Collector:
         return f"\n… {self._dropped:,} bytes of output left out …\n"
 
     def items(self) -> list[OutputItem]:
-        """Return the outputs in order; adjacent text of one stream is one output."""
+        """Return the outputs in order. Adjacent text of one stream is one output."""
         texts: list[tuple[StreamName, bytearray] | OutputItem] = []
 
         def add(name: StreamName, data: bytes | bytearray) -> None:

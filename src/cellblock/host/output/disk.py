@@ -1,4 +1,4 @@
-"""Writes to files in a thread, in order: a stalled disk must not stall the event loop."""
+"""Writes files in a thread, in order, so that a stalled disk does not stall the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINGER = 1.0  # seconds that an idle thread waits for more
 
 
 class DiskThread:
-    """Runs tasks in a thread, one after the other. The thread exits when it is idle.
+    """Runs tasks in a thread, in order. The thread exits when it is idle.
 
     Attributes:
         waiting: Bytes in the queue that are not written yet.
@@ -28,7 +28,7 @@ class DiskThread:
 
         Args:
             task: The task. It must not raise.
-            size: How many bytes it holds.
+            size: Number of bytes that it holds.
         """
         with self._changed:
             self._tasks.append((task, size))
@@ -54,14 +54,14 @@ class DiskThread:
                 self.waiting -= size
 
     async def done(self) -> None:
-        """Wait until everything that is queued by now has been done."""
+        """Wait until all tasks queued so far are done."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:
-                pass  # the loop is closed, and nothing waits
+                pass  # the loop is closed, and no one waits
 
         self.do(tell)
         await done.wait()

@@ -1,4 +1,4 @@
-"""Keeps the last results of a session, within limits."""
+"""The last results of a session, within limits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class KeptResults:
         """Start without results.
 
         Args:
-            limit: Bytes of memory for all of them together.
+            limit: Memory limit of all results, in bytes.
         """
         self._room = limit
         self._kept: deque[tuple[KeptResult, int]] = deque()
 
     def keep(self, result: CodeExecutionResult) -> KeptResult:
-        """Keep a result, and drop the oldest ones to make room."""
+        """Store a result, and drop the oldest ones to make room."""
         kept, size = KeptResult(result), _size(result)
         self._kept.append((kept, size))
         self._room -= size

@@ -1,4 +1,4 @@
-"""The limits of kept output."""
+"""Limits on retained output."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ class Limits:
 
     Attributes:
         text: Bytes of printed text: half from the beginning, half from the end.
-        value: Bytes of one textual value. Of larger plain text, the beginning and the end are kept.
-        media: Bytes of one value of any other type: a picture, HTML, JSON. A larger one is left out.
-        values: Bytes of memory that all values of a cell take. Text takes up to four bytes per character: as many as its
-            widest character needs (an emoji: four).
+        value: Bytes of one textual value. Larger plain text keeps its beginning and end.
+        media: Bytes of one value of any other type, such as an image, HTML or JSON. A larger value is omitted.
+        values: Memory of all values of a cell, in bytes. Text takes up to four bytes per character, as many as its widest
+            character needs (an emoji: four).
         displays: Number of displayed values of a cell.
-        queue: Bytes that may be queued for the reader of `stream()` before the kernel has to wait.
-        spill: Bytes that the files of one cell may take in `spill_dir`.
-        spilled: Bytes that the files of a session may take there. The oldest are removed.
-        history: Bytes of memory for the results that a session keeps for its history and for `Session.export`. The oldest are
-            dropped.
+        queue: Bytes queued for the reader of `stream()` before the kernel waits.
+        spill: Bytes of one cell's files in `spill_dir`.
+        spilled: Bytes of a session's files in `spill_dir`. The oldest are removed.
+        history: Memory of the results in a session's history and for `Session.export`, in bytes. The oldest are dropped.
 
     Raises:
         InvalidInputError: A limit is not a number, or is negative.

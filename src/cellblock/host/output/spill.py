@@ -1,4 +1,4 @@
-"""Writes output to files: images, and what is too large to keep, within limits: code decides how much it prints."""
+"""Writes output to files within limits: images, and output above the memory limits."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def reason(error: OSError) -> str:
 
 @dataclass
 class SpillDirectory:
-    """A session's directory for output that is too large to keep.
+    """A session's directory for output above the memory limits.
 
     Attributes:
-        path: An absolute path. It is created on demand.
-        cell: Bytes that the files of one cell may take.
-        session: Bytes that the files of a session may take: the oldest are removed, but none of the last cell.
+        path: An absolute path, created on demand.
+        cell: Byte limit of one cell's files.
+        session: Byte limit of a session's files. The oldest are removed, but none of the last cell.
         disk: The thread that writes the files.
         stalled: Whether the disk has delayed a result for too long.
     """
@@ -70,7 +70,7 @@ class SpillDirectory:
         self.stalled = False
 
     def keep(self, files: list[tuple[str, int]]) -> None:
-        """Add the files of a cell, and remove the oldest ones of earlier cells if there are too many."""
+        """Add the files of a cell, and remove the oldest ones of earlier cells above the limit."""
         self._total += sum(size for _, size in files)
         while self._files and self._total > self.session:
             name, size = self._files.popleft()
@@ -78,7 +78,7 @@ class SpillDirectory:
             try:
                 remove_file(str(self.path), name)
             except OSError:
-                continue  # something else has removed it, or the directory
+                continue  # something else removed it, or the directory
         self._files.extend(files)
 
 
@@ -87,7 +87,7 @@ class Spills:
 
     Attributes:
         paths: The finished files.
-        problems: Why there are no more, or why some end early.
+        problems: Why there are no more, or why some are truncated.
     """
 
     def __init__(self, directory: SpillDirectory | None) -> None:
@@ -100,7 +100,7 @@ class Spills:
         self._made: list[tuple[str, int]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return its state for another host, which has its own directory."""
+        """Return the state for another host, which has its own directory."""
         return {**self.__dict__, "directory": None}
 
     @property
@@ -118,7 +118,7 @@ class Spills:
         return 0 if self.directory is None else self.directory.disk.waiting
 
     def hurry(self) -> None:
-        """Do not make the kernel wait: it is being stopped. Files end early instead."""
+        """Stop making the kernel wait, because it is being stopped. Files are truncated instead."""
         self._hurried = True
 
     def new_path(self, mime: str) -> Path | None:
@@ -136,7 +136,7 @@ class Spills:
         return self.directory.path / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(mime, 'bin')}"
 
     def fits(self) -> bool:
-        """Whether there is room in memory for data that waits for the disk."""
+        """Return whether there is room in memory for data that waits for the disk."""
         if self._waiting <= _MOST_WAITING:
             return True
         assert self.directory is not None
@@ -144,7 +144,7 @@ class Spills:
         return False
 
     def take(self, size: int) -> int:
-        """Return how many of some bytes may be written, and count them."""
+        """Reserve up to `size` bytes of the limit, and return how many may be written."""
         if size > self.room:
             self.report(self.limit())
         taken = min(size, self.room)
@@ -173,7 +173,7 @@ class Spills:
             self.problems.append(line)
 
     def close(self) -> None:
-        """Add the finished files to the directory: there will be no more."""
+        """Add the finished files to the directory, after the last one."""
         if self.directory is not None and self.begun:
             self.directory.disk.do(self._keep)
 
@@ -205,7 +205,7 @@ class _File:
         self._size = 0
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write, creating the file first if necessary."""
+        """Write data. Create a missing file first."""
         if self._failed:
             return
         try:
@@ -220,7 +220,7 @@ class _File:
             self._fail(error)
 
     def close(self) -> None:
-        """Close it, and add it to the finished files if it could be created."""
+        """Close the file, and add it to the finished files if it was created."""
         if self._descriptor is not None:
             try:
                 os.close(self._descriptor)
@@ -234,7 +234,7 @@ class _File:
         self._spills.fail(error)
 
     def __del__(self) -> None:
-        """Close it if the cell has no result: its session was closed meanwhile."""
+        """Close the file of a cell without a result, because its session was closed meanwhile."""
         if self._descriptor is not None:
             os.close(self._descriptor)
 
@@ -242,11 +242,11 @@ class _File:
 class Spill:
     """A file that is created when output is first omitted, and then contains all of it.
 
-    If the disk fails, the file is lost, not the cell; likewise if the session has planted a link to redirect us, as links are
-    not followed. A slow disk delays the kernel but not the host's loop: a thread writes.
+    If the disk fails, the file is lost, not the cell. Links are not followed, because a session may have created one. A slow
+    disk delays the kernel but not the event loop, because a thread writes.
 
     Attributes:
-        path: The file's path, once it was begun.
+        path: The file's path, once begun.
     """
 
     def __init__(self, spills: Spills, mime: str) -> None:
@@ -260,7 +260,7 @@ class Spill:
         self.path: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return its state for another host, which does not write to a file of this one."""
+        """Return the state for another host, which does not write to this host's file."""
         cut = self._cut or self._file is not None
         return {**self.__dict__, "_file": None, "_pending": bytearray(), "_cut": cut}
 
@@ -276,7 +276,7 @@ class Spill:
                 self.write(data)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write further data, once the file was begun."""
+        """Write more data, if the file was begun."""
         if self._file is None:
             return
         if not self._spills.fits():
@@ -309,11 +309,11 @@ class Spill:
 
 
 def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], list[str]]:
-    """Write the pictures among some outputs to files.
+    """Write the images among some outputs to files.
 
     Args:
         items: The outputs.
-        directory: An absolute path. No link on it is followed: a session may have planted one to redirect us.
+        directory: An absolute path. No link in it is followed, because a session may have created one.
 
     Returns:
         The paths, and a note for each image that could not be written.

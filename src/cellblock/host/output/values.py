@@ -1,4 +1,4 @@
-"""Displayed values: assembled from their parts, measured, and rendered as text."""
+"""Displayed values: assembled from parts, measured, and rendered as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Raw: TypeAlias = bytes | bytearray | str
 
 
 class Cost:
-    """Measures how much memory bytes take as text, piece by piece: each character takes as much as the widest one."""
+    """Measures the memory of bytes as text, piece by piece: each character takes as much as the widest one."""
 
     __slots__ = ("_characters", "_decoder", "_width")
 
@@ -54,14 +54,14 @@ class Cost:
 
 
 class Bundle:
-    """One displayed value in all of its types, as bytes until it is used.
+    """One displayed value in all of its MIME types, as bytes until it is used.
 
     Attributes:
         kind: Its kind.
         data: The values by type.
         metadata: Its metadata.
-        size: The memory that it takes.
-        heavy: Whether its metadata was omitted because it took too much memory.
+        size: Its memory use.
+        heavy: Whether its metadata was omitted because it used too much memory.
     """
 
     __slots__ = ("data", "display_id", "heavy", "kind", "metadata", "size", "texts")
@@ -83,8 +83,8 @@ class Bundle:
             data: The values by type.
             metadata: Its metadata.
             display_id: The id under which it is updated.
-            room: Memory that the metadata may take.
-            size: Memory that the values take.
+            room: Memory limit of the metadata.
+            size: Memory use of the values.
             texts: Types whose values are text although their names do not show it.
         """
         room = max(min(room, MOST_METADATA), 0)
@@ -103,7 +103,7 @@ class Bundle:
         return _readable(self.data, hurried=True)
 
     def item(self, kind: OutputKind) -> OutputItem:
-        """Return it as an output. Decoded text replaces its bytes, so that no large value is held twice."""
+        """Return the value as an output. Decoded text replaces its bytes, so that no large value is held twice."""
         if kind == "error":
             return OutputItem(kind, _readable(self.data))
         data: dict[str, str | bytes] = {}
@@ -116,13 +116,13 @@ class Bundle:
 
 
 class Value:
-    """One large value as it arrives: kept whole or dropped. Of readable text, the beginning and the end are kept.
+    """One large value as it arrives: kept whole or dropped. Readable text keeps its beginning and end.
 
     Attributes:
         total: Its size in bytes.
         closed: Whether another value has begun since.
         over: Whether it exceeded its limit.
-        spill: The file that contains all of it in that case.
+        spill: The file that then contains all of it.
     """
 
     def __init__(self, mime: str, limit: int, spill: Spill) -> None:
@@ -139,16 +139,15 @@ class Value:
 
     @property
     def size(self) -> int:
-        """How many bytes of it are kept."""
+        """Number of bytes kept."""
         return len(self._data) + self._tail_size
 
     @property
     def cost(self) -> int:
-        """The memory that the kept part takes in use."""
+        """The memory use of the kept part."""
         return len(self._data) if self._cost is None else self._cost.of(len(self._data))
 
     def add(self, data: bytes) -> None:
-        """Take a piece."""
         self.total += len(data)
         if self._cost is not None and (self._in_part or not self.over):
             self._cost.add(data)
@@ -193,7 +192,7 @@ class Value:
 
 
 def cost(data: bytes | bytearray, *, text: bool) -> int:
-    """Return the memory that a small value takes in use, as text or as bytes."""
+    """Return the memory use of a small value, as text or as bytes."""
     if not text or data.isascii():
         return len(data)
     measured = Cost()
@@ -202,7 +201,7 @@ def cost(data: bytes | bytearray, *, text: bool) -> int:
 
 
 def _decode(data: _Raw) -> str:
-    """Decode text. Invalid UTF-8 takes ten times as long, so other threads get their turn in between."""
+    """Decode text. Invalid UTF-8 takes ten times as long, so other threads run in between."""
     if isinstance(data, str):
         return data
     try:
@@ -222,14 +221,14 @@ def _readable(data: Mapping[str, _Raw], *, hurried: bool = False) -> str | None:
             return _decode(raw)
         try:
             return raw.decode()
-        except UnicodeDecodeError:  # invalid text takes ten times as long to decode, and no worker of ours sends it
+        except UnicodeDecodeError:  # invalid text takes ten times as long to decode, and no genuine worker sends it
             continue
     # A reader of plain text should know that there is something to see.
     return f"<{', '.join(data)}>" if data else None
 
 
 def _weigh(value: object, enough: float = math.inf) -> int:
-    """Return the memory that JSON data takes: small objects take many times their bytes on the wire.
+    """Return the memory use of JSON data: small objects take many times their bytes on the wire.
 
     Args:
         value: The data.

@@ -1,1 +1,1 @@
-"""Programs that run in a session's sandbox beside its kernel, and files as they see them."""
+"""Background programs in a session's sandbox, and files as they see them."""

@@ -1,6 +1,6 @@
-"""Files of a session as its programs see them: any path, links followed, with the rights of the session's user.
+"""A session's files as its programs see them: any path, with links followed and the session's permissions.
 
-The host never follows a link of the session. A helper does, in the session's sandbox (`cellblock.launch.init.files_helper`).
+The host never follows a link of the session. A helper in the session's sandbox does (`cellblock.launch.init.files_helper`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 1000
 MAX_FILE = 1 << 30
 """Default for the most bytes of a file that is read."""
-_IDLE = 60.0  # seconds after which a helper without work is ended
+_IDLE = 60.0  # seconds after which an idle helper is ended
 _PIECE = 1 << 20
 _MAX_HEAD = 1 << 16
 _MAX_LIST = 256 << 20
@@ -39,14 +39,14 @@ StrPath: TypeAlias = str | os.PathLike[str]
 
 
 class SessionFiles:
-    """The files of a session as its own code and programs see them: `Session.fs`.
+    """A session's files as its own code and programs see them: `Session.fs`.
 
-    Relative paths are in the workspace. Errors are those of the system, such as `FileNotFoundError`. `Session.files` works
-    from outside instead: on the workspace alone, without following links.
+    Relative paths are in the workspace. Errors are system errors, such as `FileNotFoundError`. `Session.files` works from
+    outside instead: on the workspace alone, without following links.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Process]]) -> None:
-        """Prepare; the helper starts with the first request.
+        """Store the argument. The helper starts with the first request.
 
         Args:
             start: Starts the helper.
@@ -61,19 +61,19 @@ class SessionFiles:
 
         Args:
             path: The file.
-            max_bytes: The most bytes; a larger file is an OSError (EFBIG).
+            max_bytes: Maximum size in bytes; a larger file raises OSError (EFBIG).
         """
         if not isinstance(max_bytes, int) or max_bytes < 0:
             raise InvalidInputError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
         return (await self._ask("read", path, max_bytes, most=max_bytes))[1]
 
     async def read_part(self, path: StrPath, offset: int, count: int) -> tuple[FileInfo, bytes]:
-        """Return what is known of a file, and a part of its content: empty at or beyond its end.
+        """Return a file's description and a part of its content, which is empty at or beyond its end.
 
         Args:
             path: The file.
-            offset: Where the part begins.
-            count: The most bytes of it.
+            offset: Start of the part.
+            count: Maximum number of bytes.
         """
         for name, value in (("offset", offset), ("count", count)):
             if type(value) is not int or not 0 <= value < 1 << 63:
@@ -88,14 +88,12 @@ class SessionFiles:
     async def write_parts(
         self, path: StrPath, parts: AsyncIterable[bytes], *, parents: bool = True, mode: int = 0o666
     ) -> FileInfo:
-        """Write a file that comes in parts. It appears when it is complete, and replaces an existing one.
-
-        A link is replaced, too, and not followed.
+        """Write a file from parts. It appears once complete, and replaces an existing file or link.
 
         Args:
             path: The file.
-            parts: Its content.
-            parents: Whether to make missing directories above it.
+            parts: The content.
+            parents: Whether to create missing parent directories.
             mode: As for `write_bytes`.
         """
         folder, name = posixpath.split(_path(path))
@@ -115,13 +113,13 @@ class SessionFiles:
         return await self.stat(path, follow=False)
 
     async def write_bytes(self, path: StrPath, data: bytes, *, parents: bool = True, mode: int = 0o666) -> None:
-        """Write a file, in place of an existing one; through a link, the file that it names.
+        """Write a file, replacing an existing one. Through a link, write the link's target.
 
         Args:
             path: The file.
-            data: Its content.
-            parents: Whether to make missing directories above it.
-            mode: The permissions of a new file, less what the session's umask takes.
+            data: The content.
+            parents: Whether to create missing parent directories.
+            mode: Permissions of a new file, less the session's umask.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidInputError(f"data must be bytes, not {type(data).__name__}; write_text takes text")
@@ -132,11 +130,11 @@ class SessionFiles:
         await self.write_bytes(path, text.encode(encoding), parents=parents)
 
     async def stat(self, path: StrPath, *, follow: bool = True) -> FileInfo:
-        """Return what is known of a file or directory; of a link, with `follow`, what it leads to."""
+        """Describe a file or directory; with `follow`, a link's target."""
         return FileInfo(**(await self._ask("stat", path, follow=follow))[0])
 
     async def exists(self, path: StrPath) -> bool:
-        """Return whether there is something at a path; a link that leads to nothing does not count."""
+        """Return whether a path exists. A broken link does not count."""
         try:
             await self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -144,11 +142,11 @@ class SessionFiles:
         return True
 
     async def list(self, path: StrPath = ".", *, depth: int = 1) -> list[FileInfo]:
-        """Return what a directory contains, by path. Links are described by what they lead to.
+        """List a directory by path. Links are described by their targets.
 
         Args:
             path: The directory.
-            depth: How many levels of directories to list. Links to directories are not followed.
+            depth: Number of directory levels to list. Links to directories are not followed.
         """
         if type(depth) is not int or not 1 <= depth <= MAX_DEPTH:
             raise InvalidInputError(f"depth must be a number from 1 to {MAX_DEPTH}, not {shown(depth)}")
@@ -163,15 +161,15 @@ class SessionFiles:
     async def watch(self, path: StrPath = ".", *, recursive: bool = False) -> AsyncIterator[AsyncGenerator[FileChange, None]]:
         """Watch a directory: ``async with session.fs.watch("data") as changes: async for change in changes: …``.
 
-        Everything that changes after the block was entered is reported. Writing to a file can be reported several times.
+        Every change after the block was entered is reported. Writing to a file can be reported several times.
 
         Args:
             path: The directory.
-            recursive: Whether to watch the directories below it, too. Links are not followed.
+            recursive: Whether to watch subdirectories too. Links are not followed.
 
         Raises:
-            OSError: It is not there, or cannot be watched. While changes are read: it was removed (ENOENT), or there were so
-                many changes that some were missed (EOVERFLOW).
+            OSError: The directory does not exist or cannot be watched. While changes are read: it was removed (ENOENT), or too
+                many changes caused a loss (EOVERFLOW).
         """
         request = {"do": "watch", "path": _path(path), "recursive": bool(recursive)}
         helper = await self._start()
@@ -185,12 +183,12 @@ class SessionFiles:
             await despite_cancellation(asyncio.create_task(helper.end("cancelled", "nobody watches any more", 0.0)))
 
     async def mkdir(self, path: StrPath, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make a directory.
+        """Create a directory.
 
         Args:
             path: The directory.
-            parents: Whether to make missing directories above it.
-            exist_ok: Whether it may exist already.
+            parents: Whether to create missing parent directories.
+            exist_ok: Whether it may already exist.
         """
         await self._ask("mkdir", path, parents=parents, exist_ok=exist_ok)
 
@@ -199,13 +197,13 @@ class SessionFiles:
 
         Args:
             path: The path to remove.
-            recursive: Whether to remove a directory with all that it contains; otherwise it must be empty.
+            recursive: Whether to remove a directory with its contents; otherwise it must be empty.
             missing_ok: Whether it may be missing.
         """
         await self._ask("remove", path, recursive=recursive, missing_ok=missing_ok)
 
     async def rename(self, path: StrPath, to: StrPath) -> None:
-        """Give a file or directory another name; a file of that name is replaced."""
+        """Rename a file or directory. An existing file at the new path is replaced."""
         await self._ask("rename", path, to=_path(to))
 
     async def realpath(self, path: StrPath, *, strict: bool = False) -> str:
@@ -213,12 +211,12 @@ class SessionFiles:
 
         Args:
             path: The path.
-            strict: Whether everything on it must exist.
+            strict: Whether every component must exist.
         """
         return str((await self._ask("realpath", path, strict=strict))[0])
 
     async def close(self) -> None:
-        """End the helper. It can be repeated."""
+        """End the helper. Idempotent."""
         if self._idle is not None:
             self._idle.cancel()
         helper, self._helper = self._helper, None
@@ -236,7 +234,7 @@ class SessionFiles:
         async with self._turn:
             task = asyncio.create_task(self._converse(json.dumps(request).encode(), body, most))
             try:
-                # To its end, also if the caller is cancelled: the answer would be taken for that of the next request.
+                # To its end, even on cancellation: otherwise the answer would count for the next request.
                 await despite_cancellation(task)
             finally:
                 self._rest()
@@ -261,7 +259,7 @@ class SessionFiles:
         return self._helper
 
     def _rest(self) -> None:
-        """End the helper after a while without work."""
+        """End the helper after an idle time."""
         if self._helper is not None:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._helper.process.kill, "it had nothing to do")
 
@@ -295,7 +293,7 @@ class _Conversation:
         """Return the head and the body of the next answer.
 
         Raises:
-            ProcessError: There is none, or it has more bytes.
+            ProcessError: There is none, or it is too large.
         """
         size, length = LENGTHS.unpack(await self._read(LENGTHS.size))
         if size > _MAX_HEAD or length > most:
@@ -326,7 +324,7 @@ async def _changes(conversation: _Conversation, path: StrPath) -> AsyncGenerator
         _checked(answer, path)
         try:
             found = [FileChange(kind, os.fspath(changed)) for kind, changed in json.loads(data)]
-        except (ValueError, TypeError) as error:  # the code of a session without a sandbox can reach the helper
+        except (ValueError, TypeError) as error:  # in a session without a sandbox, code can reach the helper
             raise ProcessError(f"the helper for files of the session sent no changes of its own: {error}") from None
         for change in found:
             yield change

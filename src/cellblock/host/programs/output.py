@@ -1,4 +1,4 @@
-"""The output of a program: read only as fast as it is taken, or cut down to the newest part."""
+"""The output of a program, with backpressure or truncated to the newest part."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SMALL = 4096
 
 
 class Output:
-    """The output of one program. Positions are offsets: how many bytes came before, on both streams together.
+    """The output of one program. Positions are byte offsets in both streams together.
 
     Attributes:
         end: The position after the last byte that was read.
-        finished: Whether the program has ended and all that it has printed was read.
+        finished: Whether the program has ended and all its output was read.
     """
 
     def __init__(self, keep: Keep) -> None:
@@ -52,12 +52,9 @@ class Output:
             self._loop.add_reader(descriptor, self._read, descriptor)
 
     async def take(self, since: int) -> tuple[ProgramOutput, ...]:
-        """Wait for output from a position on, and return what there is; empty when there will be no more.
+        """Wait for output from a position on, and return it; empty when there will be no more.
 
-        What was dropped meanwhile is missing: the `offset` of the first piece tells. What comes before the position is taken.
-
-        Args:
-            since: The position.
+        Output before the position counts as taken. The `offset` of the first piece shows whether output was dropped.
         """
         self.take_before(since)
         while not self.finished and self.end <= since:
@@ -67,7 +64,7 @@ class Output:
         return self.so_far(since)
 
     def take_before(self, position: int) -> None:
-        """Count what comes before a position as taken."""
+        """Mark the output before a position as taken."""
         self._taken = max(self._taken, min(position, self.end))
         self._go_on()
 
@@ -81,12 +78,12 @@ class Output:
         return tuple(found)
 
     def program_ended(self) -> None:
-        """Read what the program has printed before its end. Its other processes may hold the streams open, and print more."""
+        """Read the program's remaining output. Its other processes may hold the streams open, and print more."""
         self._ending = {descriptor: pending(descriptor) for descriptor in self._streams}
         self._check_finished()
 
     def close(self) -> None:
-        """Stop reading, after what the program has printed before its end. It can be repeated."""
+        """Stop reading, after the program's remaining output. Idempotent."""
         for descriptor in [*self._streams]:
             self._read_rest(descriptor)
             self._drop(descriptor)
@@ -101,7 +98,7 @@ class Output:
             self._drop(descriptor)
             self._check_finished()
             return
-        if not self.finished:  # otherwise it is from a process that goes on without the program
+        if not self.finished:  # otherwise it is from a process that continues without the program
             self._add(self._streams[descriptor], data)
         if self._ending is not None and descriptor in self._ending:
             self._ending[descriptor] -= len(data)
@@ -111,7 +108,7 @@ class Output:
         self._tell()
 
     def _read_rest(self, descriptor: int) -> None:
-        """Read what is left in a stream of a program that has ended, whether or not there is room: nobody can do it later."""
+        """Read the rest of an ended program's stream, whether or not there is room, because later it is lost."""
         left = 0 if self._ending is None or self.finished else self._ending.get(descriptor, 0)
         while left > 0 and (data := read_some(descriptor)):
             self._add(self._streams[descriptor], data)
@@ -132,7 +129,7 @@ class Output:
 
     @property
     def _full(self) -> bool:
-        """Whether as much as there is room for was not taken."""
+        """Whether the buffer of untaken output is full."""
         waiting = sum(1 for piece in self._pieces if piece.offset >= self._taken) if len(self._pieces) > _PIECES else 0
         return self.end - self._taken >= ROOM or waiting > _PIECES
 
@@ -173,7 +170,7 @@ class Kept:
         """Start empty.
 
         Args:
-            limit: The most bytes to keep.
+            limit: Maximum number of bytes to keep.
         """
         self._head_room = limit - limit // 2
         self._tail_room = limit // 2
@@ -183,7 +180,6 @@ class Kept:
         self.dropped = 0
 
     def add(self, data: bytes) -> None:
-        """Add what was printed next."""
         if room := self._head_room - len(self._head):
             self._head += data[:room]
             data = data[room:]
@@ -203,6 +199,6 @@ class Kept:
             self.dropped += gone
 
     def content(self) -> bytes:
-        """Return what was kept; a line in the middle says how much was not."""
+        """Return the kept output. A line in the middle reports how much was dropped."""
         note = f"\n[cellblock: {self.dropped:,} bytes are left out here]\n".encode() if self.dropped else b""
         return bytes(self._head) + note + b"".join(self._tail)

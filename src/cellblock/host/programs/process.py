@@ -1,4 +1,4 @@
-"""One program beside the kernel: its streams, signals to it, and its end."""
+"""A background program: its streams, signals to it, and its end."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _FAILED: Mapping[Failed, str] = {
 
 
 class Process:
-    """A program that runs beside the kernel, in the session's sandbox.
+    """A background program in the session's sandbox, from `Session.spawn`.
 
-    Made by `Session.spawn`. Iterate over it for its output::
+    Iterate over it for its output::
 
         async for piece in process:
             print(piece.stream, piece.data)
 
-    It goes on when the kernel dies, and ends with the session, or its `reset`.
+    It outlives the kernel, and ends with the session or its `reset`.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Process:
         *,
         terminal: bool,
     ) -> None:
-        """Take over the host's ends of a program that is about to start.
+        """Take ownership of the host's ends of a program that is about to start.
 
         Args:
             number: Its number in the session.
             command: The program and its arguments.
             label: Its label.
             keep: How unread output is handled.
-            connection: The connection to what watches it.
+            connection: The connection to its watcher.
             outputs: The reading ends of its output.
-            stdin: The writing end of its standard input, if it has one.
-            on_gone: Called when it and all that it has started have ended.
-            terminal: Whether it has a terminal, which comes when it has started.
+            stdin: The writing end of its standard input, if any.
+            on_gone: Called when it and all its child processes have ended.
+            terminal: Whether it has a terminal, which arrives after its start.
         """
         self._loop = asyncio.get_running_loop()
         self._connection = connection
@@ -115,26 +115,26 @@ class Process:
     def __repr__(self) -> str:
         return f"<Process {self.id} {' '.join(self._info.command)[:60]!r} {'running' if self._info.running else 'ended'}>"
 
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    # -- properties ----------------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """Its id in the session, such as ``p1``."""
+        """Id in the session, such as ``p1``."""
         return self._info.id
 
     @property
     def pid(self) -> int:
-        """Its process id in the session."""
+        """Process id in the session."""
         return self._info.pid
 
     @property
     def info(self) -> ProcessInfo:
-        """Its current state."""
+        """Current state."""
         return self._info
 
     @property
     def gone(self) -> bool:
-        """Whether it and all that it has started have ended."""
+        """Whether it and all its child processes have ended."""
         return self._gone.done()
 
     # -- output and input ----------------------------------------------------------------------------------------------
@@ -148,19 +148,19 @@ class Process:
             position = pieces[-1].offset + len(pieces[-1].data)
 
     async def read(self, since: int = 0) -> tuple[ProgramOutput, ...]:
-        """Wait for output from a position on, and return what there is; empty when the program has ended and all was read.
+        """Wait for output from a position on, and return it; empty when the program has ended and all was read.
 
-        What comes before the position counts as read. After a lost connection, read on from the last position.
+        Output before the position counts as read. After a lost connection, continue from the last position.
 
         Args:
-            since: The position: how many bytes of output came before, on both streams together.
+            since: The position: a byte offset in both streams together.
         """
         if not isinstance(since, int) or since < 0:
             raise InvalidInputError(f"since must be a number of bytes, not {since!r}")
         return await self._output.take(since)
 
     async def output(self, since: int = 0, wait: float = 0.0) -> ProcessOutput:
-        """Return output from a position on, some of it if it is much, and how the program ended if it has and this is all.
+        """Return some output from a position on. The last part includes how the program ended.
 
         Args:
             since: As for `read`.
@@ -187,11 +187,11 @@ class Process:
         )
 
     async def write(self, data: bytes | str) -> None:
-        """Write to its standard input, or terminal; returns when all of it was taken.
+        """Write to its standard input or terminal. Returns when all data was taken.
 
         Raises:
-            InvalidInputError: It has no standard input; the data are neither bytes nor text.
-            BrokenPipeError: It reads no more.
+            InvalidInputError: It has no standard input, or the data are neither bytes nor text.
+            BrokenPipeError: It no longer reads.
         """
         if self._stdin is None:
             raise InvalidInputError(f"process {self.id} has no standard input: start it with spawn(…, stdin=True)")
@@ -200,7 +200,7 @@ class Process:
         await self._stdin.write(data.encode() if isinstance(data, str) else data)
 
     def close_stdin(self) -> None:
-        """Close its standard input, whose end it then reads. A terminal has none: write Ctrl-D instead, which is byte 4."""
+        """Close its standard input. For a terminal, write Ctrl-D (byte 4) instead."""
         if self._stdin is not None and self._terminal is None:
             self._stdin.close()
 
@@ -208,7 +208,7 @@ class Process:
         """Change the size of its terminal.
 
         Raises:
-            InvalidInputError: It has no terminal, or a number is wrong.
+            InvalidInputError: It has no terminal, or a number is invalid.
         """
         check_size((rows, columns))
         if not self._info.terminal:
@@ -216,17 +216,17 @@ class Process:
         if self._terminal is not None:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    # -- its end -------------------------------------------------------------------------------------------------------
+    # -- end -----------------------------------------------------------------------------------------------------------
 
     def signal(self, number: int, scope: Scope = "group") -> None:
-        """Send it a signal; nothing happens if it has ended.
+        """Send a signal, if the program runs.
 
         Args:
             number: The number, such as `signal.SIGINT`.
-            scope: ``program``, its process ``group``, or the ``tree`` of all that it has started.
+            scope: ``program``, its process ``group``, or the ``tree`` of all its child processes.
 
         Raises:
-            InvalidInputError: There is no such signal, or no such scope.
+            InvalidInputError: The signal or the scope is unknown.
         """
         if not isinstance(number, int) or not 0 < number < signal.NSIG:
             raise InvalidInputError(f"a signal is a number from 1 to {signal.NSIG - 1}, not {number!r}")
@@ -240,11 +240,11 @@ class Process:
             return  # it has ended, or is stopped with many signals to read
 
     async def stop(self, grace: float = _GRACE, *, scope: Scope = "tree") -> ExecResult:
-        """End it: SIGTERM, then SIGKILL when it does not end.
+        """Stop the program with SIGTERM, then SIGKILL if it does not end.
 
         Args:
             grace: Seconds between the two.
-            scope: As for `signal`. With ``tree``, nothing that it has started is left when this returns.
+            scope: As for `signal`. With ``tree``, all child processes have ended on return.
 
         Returns:
             How it ended.
@@ -254,7 +254,7 @@ class Process:
         return await self.wait()
 
     async def end(self, status: ProgramStatus, why: str, grace: float = _GRACE, scope: Scope = "tree") -> None:
-        """End it for a reason, which its result gives; also if the caller is cancelled."""
+        """End the program for a reason, shown in its result, even if the caller is cancelled."""
         if not self._ended.done() and self._asked is None:
             self._asked, self._why = status, why
         if self._stopping is None or self._stopping.done():
@@ -268,14 +268,14 @@ class Process:
                 return
             self._send(Signal(int(number), scope))
             await asyncio.wait([done], timeout=patience)
-        if not done.done():  # code of the session has stopped what watches it, or it cannot be killed now
+        if not done.done():  # the session's code stopped its watcher, or it cannot be killed now
             self.abandon()
 
     async def wait(self, timeout: float | None = None) -> ExecResult:
-        """Wait until it has ended; return how, without its output.
+        """Wait for the end of the program. Return how it ended, without its output.
 
         Args:
-            timeout: Seconds to wait; None for no limit.
+            timeout: Time limit in seconds; None for no limit.
 
         Raises:
             TimeoutError: It still runs.
@@ -294,7 +294,7 @@ class Process:
         await asyncio.wait([self._begun])
 
     def when_ended(self, act: Callable[[ExecResult], None]) -> None:
-        """Call something with its result when it has ended."""
+        """Register a callback for its result."""
 
         def ended(_future: asyncio.Future[None]) -> None:
             assert self._result is not None
@@ -303,13 +303,13 @@ class Process:
         self._ended.add_done_callback(ended)
 
     def kill(self, why: str) -> None:
-        """End it and all that it has started at once, for a reason, without waiting for it."""
+        """Kill the program and all its child processes for a reason, without waiting."""
         if not self._ended.done() and self._asked is None:
             self._asked, self._why = "cancelled", why
         self._send(Signal(int(signal.SIGKILL), "tree"))
 
     def abandon(self) -> None:
-        """Give it up: nothing of ours waits for it any more. What watches it kills all of it, if it can."""
+        """Stop waiting for the program. Its watcher kills all its processes, if it can."""
         if not self._gone.done():
             self._loop.remove_reader(self._connection.fileno())
             self._lose()
@@ -367,7 +367,6 @@ class Process:
         return ExecResult(status=kind, exit_code=code, signal=number, reason=reason, left=left)
 
     def _finish(self, result: ExecResult) -> None:
-        """Record how it ended."""
         if self._result is not None:
             return
         duration = round(1000 * (self._loop.time() - self._began))
@@ -378,7 +377,7 @@ class Process:
         self._settle(self._ended)
 
     def _lose(self) -> None:
-        """Handle that nothing watches it any more: all of it has ended, or nobody knows."""
+        """Handle the loss of its watcher: all its processes have ended, or their state is unknown."""
         unknown = "what watched it was killed" if self._asked is None else f"{self._why}, and did not answer"
         self._finish(ExecResult(status="unknown", exit_code=None, reason=unknown))
         self._info = replace(self._info, left=())
@@ -401,6 +400,6 @@ class Process:
 
 
 def check_scope(scope: object) -> None:
-    """Check which processes a signal is for."""
+    """Validate the scope of a signal."""
     if scope not in ("program", "group", "tree"):
         raise InvalidInputError(f"scope must be 'program', 'group' or 'tree', not {scope!r}")

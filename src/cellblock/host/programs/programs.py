@@ -1,4 +1,4 @@
-"""The programs of one session: started by its init, in its sandbox, and never by its kernel."""
+"""The background programs of one session, started by its init in its sandbox, never by its kernel."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _MOMENT, _MOMENTS = 0.001, 5000
 
 
 class Programs:
-    """The programs of one session.
+    """The background programs of one session.
 
     Attributes:
-        watchers: Are told of programs that have ended.
+        watchers: Observers of ended programs.
     """
 
     def __init__(
@@ -99,35 +99,35 @@ class Programs:
         max_output: int = MAX_OUTPUT,
         stop: Scope = "tree",
     ) -> ExecResult:
-        """Run a program in the session's sandbox beside its kernel, and return how it ended and what it printed.
+        """Run a program in the session's sandbox, and return how it ended and its output.
 
-        The session's init starts it, never the kernel: code of the session cannot trace it, read its memory or descriptors, or
-        answer in its place. It sees the same files, network, limits and user. It is not a cell: it is not in the history, and
-        `undo` does not undo it. Any number up to 64 run at once, also beside a running cell. See docs/programs.md.
+        The session's init starts the program, not the kernel. The session's code cannot trace it, read its memory or
+        descriptors, or answer for it. It has the same files, network, limits and user. It is not a cell: it is not in the
+        history, and `undo` does not revert it. Up to 64 programs run at once, in parallel with cells (docs/programs.md).
 
         Args:
-            command: The program and its arguments; a text is a command for ``sh -c``.
-            cwd: Its directory, in the session; a relative one is in the workspace, which is also the default.
-            env: Variables to set, or to remove (None), in the environment that the session began with. What cells have set in
-                `os.environ` is not there.
-            input: Data for its standard input, which is empty by default.
-            timeout: Seconds until it is stopped; None for no limit.
-            merge: Whether standard error goes into standard output, in the order in which it was written.
-            log: A file in the session that gets all output instead, appended.
-            on_output: Called with each piece of output, and awaited if it returns an awaitable; the program waits meanwhile.
-            max_output: The most bytes to keep of each stream, from its beginning and its end. What a program may print has no
-                limit.
-            stop: The processes to stop at the time limit or when the caller is cancelled: all that the program has started
-                (``tree``), or its process ``group``, so that processes which left that go on.
+            command: The program and its arguments. A string is a command for ``sh -c``.
+            cwd: Working directory in the session, relative to the workspace, which is the default.
+            env: Variables to set, or to remove (None), in the session's initial environment. Changes of `os.environ` in cells
+                do not apply.
+            input: Data for standard input; by default it is empty.
+            timeout: Time limit in seconds; None for no limit.
+            merge: Whether to merge standard error into standard output, in the order of writing.
+            log: A file in the session to which all output is appended instead.
+            on_output: Called with each piece of output, and awaited if it returns an awaitable. The program waits meanwhile.
+            max_output: Maximum number of bytes to keep of each stream, from its beginning and its end. The program may print
+                more.
+            stop: The processes to stop on timeout or cancellation: all child processes (``tree``), or the process ``group``,
+                so that processes that left the group continue.
 
         Returns:
-            The result, whatever the program did. It comes when the program itself has ended: what it has started in the
-            background goes on, and is in `left`.
+            The result, whether the program succeeded or failed. It arrives when the program itself has ended. `left` lists its
+            background processes, which continue.
 
         Raises:
-            InvalidInputError: An argument is wrong.
-            StateError: The session is not started, or closed, or has 64 programs already.
-            LaunchError: The kernel had died, and no new one could be started.
+            InvalidInputError: An argument is invalid.
+            StateError: The session is not started, closed, or already has 64 programs.
+            LaunchError: The kernel had died, and no new kernel could be started.
         """
         check_timeout(timeout)
         check_scope(stop)
@@ -159,22 +159,21 @@ class Programs:
         keep: Keep = "all",
         label: str = "",
     ) -> Process:
-        """Start a program in the session's sandbox beside its kernel, and return when it runs. See `exec`.
+        """Start a background program in the session's sandbox, and return once it runs.
 
         Args:
             command: As for `exec`.
             cwd: As for `exec`.
             env: As for `exec`.
-            stdin: Whether `Process.write` writes to its standard input, which is empty otherwise.
-            pty: Rows and columns of a terminal that it gets in place of its standard streams.
+            stdin: Whether `Process.write` writes to standard input. Otherwise it is empty.
+            pty: Rows and columns of a terminal that replaces the standard streams.
             merge: As for `exec`.
             log: As for `exec`.
-            keep: How unread output is handled: with ``all`` the program waits when 1 MiB was not read, with ``tail`` the
-                oldest is dropped.
+            keep: How unread output is handled: with ``all``, the program waits at 1 MiB; with ``tail``, the oldest is dropped.
             label: A text for `processes`.
 
         Raises:
-            ProcessError: It could not be started.
+            ProcessError: The program could not be started.
             InvalidInputError, StateError, LaunchError: As for `exec`.
         """
         if not isinstance(stdin, bool):
@@ -192,7 +191,7 @@ class Programs:
             )
             try:
                 await process.begun()
-            except BaseException:  # a cancellation: nobody else has it
+            except BaseException:  # cancellation: nothing else owns it
                 await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled")))
                 raise
         if (ended := process.poll()) is not None and ended.status == "not_started":
@@ -202,7 +201,7 @@ class Programs:
         return process
 
     def processes(self) -> list[ProcessInfo]:
-        """Return the session's programs, oldest first: those that run, and the last ones that have ended."""
+        """Return the session's programs, oldest first: running ones, and the last ended ones."""
         known = {**self._ended, **self._running}
         return [known[name].info for name in sorted(known, key=lambda name: int(name[1:]))]
 
@@ -210,7 +209,7 @@ class Programs:
         """Return a program of the session by its id.
 
         Raises:
-            NotFoundError: There is none of this id, or it has ended long ago.
+            NotFoundError: The id is unknown, or the program ended long ago.
         """
         found = self._running.get(id) or self._ended.get(id)
         if found is None:
@@ -221,7 +220,7 @@ class Programs:
 
     @property
     def running(self) -> int:
-        """How many run."""
+        """Number of running programs."""
         return len(self._running)
 
     def _step(self, command: Sequence[str] | str, **options: Any) -> Step:
@@ -236,16 +235,16 @@ class Programs:
             watcher.program_ended(process.info.command, result)
 
     async def helper(self) -> Process:
-        """Start the helper that works with files. It is not listed among the session's programs."""
+        """Start the helper for files. It is not listed among the session's programs."""
         return await self._begin(_specification((), stdin=True), ("files",), "all", "", hidden=True)
 
     async def end_all(self, why: str) -> None:
-        """End all programs and everything that they have started. It can be repeated."""
+        """End all programs and their child processes. Idempotent."""
         ending = [process for process in [*self._running.values(), *self._hidden] if not process.gone]
         await asyncio.gather(*(process.end("cancelled", why, 0.0) for process in ending))
 
     def kill_all(self, why: str) -> bool:
-        """End all programs at once, without waiting for it; return whether there were any."""
+        """Kill all programs without waiting. Return whether there were any."""
         for process in self._running.values():
             process.kill(why)
         return bool(self._running)
@@ -302,7 +301,7 @@ class Programs:
     def _launch(
         self, kernel: Kernel, wanted: bytes, argv: tuple[str, ...], keep: Keep, label: str, *, hidden: bool
     ) -> Process:
-        """Ask init to start a program. Without an await: everything made here has an owner when this returns."""
+        """Ask init to start a program. Without an await: everything created here has an owner on return."""
         specification = SPECIFICATION.decode(wanted)
         family = kernel.family
         with ExitStack() as theirs, ExitStack() as undo:
@@ -345,7 +344,7 @@ class Programs:
 
 
 def _pipe(theirs: ExitStack, undo: ExitStack, *, ours: int) -> tuple[int, int]:
-    """Make a pipe of which one end is ours."""
+    """Create a pipe with one end for the host."""
     ends = os.pipe()
     undo.callback(os.close, ends[ours])
     theirs.callback(os.close, ends[1 - ours])
@@ -353,7 +352,7 @@ def _pipe(theirs: ExitStack, undo: ExitStack, *, ours: int) -> tuple[int, int]:
 
 
 def _file(content: bytes) -> IO[bytes]:
-    """Return a file without a name, with a content that may be too long for a message."""
+    """Return an unnamed file for a content that may be too long for a message."""
     if hasattr(os, "memfd_create"):
         file: IO[bytes] = os.fdopen(os.memfd_create("program", os.MFD_CLOEXEC), "w+b", buffering=0)
     else:
@@ -399,7 +398,7 @@ def _checked_input(given: Input | None) -> AsyncIterable[bytes] | bytes | None:
 
 
 def _specification(argv: tuple[str, ...], **fields: Any) -> bytes:
-    """Return the specification of a program as bytes.
+    """Encode the specification of a program.
 
     Raises:
         InvalidInputError: It is too long.
@@ -419,7 +418,7 @@ def _specification(argv: tuple[str, ...], **fields: Any) -> bytes:
 
 
 class _Collected:
-    """The output of a program, as far as its result keeps it."""
+    """The part of a program's output that its result keeps."""
 
     def __init__(self, process: Process, limit: int, on_output: OnOutput | None) -> None:
         self.on_output = on_output
@@ -428,7 +427,7 @@ class _Collected:
         self._kept: dict[ProgramStream, Kept] = {"stdout": Kept(limit), "stderr": Kept(limit)}
 
     async def collect(self) -> None:
-        """Collect until the program has ended."""
+        """Collect output until the program has ended."""
         while pieces := await self._process.read(self._position):
             for piece in pieces:
                 self._position = piece.offset + len(piece.data)
@@ -437,7 +436,7 @@ class _Collected:
                     await waiting
 
     def with_output(self, result: ExecResult) -> ExecResult:
-        """Return the result with what was kept."""
+        """Return the result with the collected output."""
         out, err = self._kept["stdout"], self._kept["stderr"]
         truncated = bool(out.dropped or err.dropped)
         return replace(result, stdout=out.content(), stderr=err.content(), truncated=truncated)
@@ -446,7 +445,7 @@ class _Collected:
 async def _to_end(
     process: Process, collected: _Collected, given: AsyncIterable[bytes] | bytes | None, timeout: float | None, stop: Scope
 ) -> ExecResult:
-    """Return how a program ended, with its output, and what it has read. If the caller is cancelled, it is ended."""
+    """Feed a program its input, and return how it ended, with its output. End it if the caller is cancelled."""
     feeding = None if given is None else asyncio.create_task(_feed(process, given))
     try:
         try:
@@ -460,7 +459,7 @@ async def _to_end(
             await process.end("timeout", f"stopped after {timeout:g} s", scope=stop)
             await collected.collect()
             result = await process.wait()
-    except BaseException:  # also a cancellation, and what `on_output` raises
+    except BaseException:  # includes cancellation, and exceptions of `on_output`
         await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled", scope=stop)))
         raise
     finally:
@@ -470,7 +469,7 @@ async def _to_end(
 
 
 async def _feed(process: Process, given: AsyncIterable[bytes] | bytes) -> None:
-    """Write what a program is to read, and then the end."""
+    """Write a program's input, then close it."""
     try:
         if isinstance(given, bytes):
             await process.write(given)
@@ -478,6 +477,6 @@ async def _feed(process: Process, given: AsyncIterable[bytes] | bytes) -> None:
             async for part in given:
                 await process.write(part)
     except BrokenPipeError:
-        return  # it does not want the rest, like `head`
+        return  # it does not read the rest, like `head`
     finally:
         process.close_stdin()

@@ -1,4 +1,4 @@
-"""Writes to the standard input of a program, without waiting in the loop."""
+"""Writes to the standard input of a program without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ _PIECE = 1 << 20
 
 
 class Stdin:
-    """The host's end of a program's standard input, which may be its terminal."""
+    """The host's end of a program's standard input or terminal."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take a descriptor.
-
-        Args:
-            descriptor: The descriptor, which does not block. `close` closes it.
-        """
+        """Take ownership of a non-blocking descriptor."""
         self._descriptor: int | None = descriptor
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes) -> None:
-        """Write all of it; returns when the program, or the system for it, has taken it.
+        """Write all data. Returns when the program, or the operating system for it, has taken it.
 
         Raises:
-            BrokenPipeError: The program reads no more, or its standard input was closed.
+            BrokenPipeError: The program no longer reads, or its standard input was closed.
         """
         async with self._turn:
             view = memoryview(data)
@@ -51,7 +47,7 @@ class Stdin:
             self._room = None
 
     def close(self) -> None:
-        """Close it: the program reads its end. It can be repeated."""
+        """Close the descriptor, so that the program reads the end. Idempotent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return

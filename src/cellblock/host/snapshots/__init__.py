@@ -1,4 +1,4 @@
-"""The files of checkpoints: keeps, compares and restores the content of a workspace."""
+"""File snapshots: take, compare and restore the content of a workspace."""
 
 from cellblock.host.snapshots.archive import Missing, pack
 from cellblock.host.snapshots.snapshots import Snapshots

@@ -1,4 +1,4 @@
-"""A snapshot as a tar stream; and the part of such a stream that a workspace lacks."""
+"""A snapshot as a tar stream, and the part of such a stream that a workspace lacks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
-    """Yield the files and folders of a snapshot as an uncompressed tar stream, in pieces. Do not drop the snapshot meanwhile.
+    """Yield a snapshot as pieces of an uncompressed tar stream. Do not drop the snapshot meanwhile.
 
     Args:
-        store: The store that keeps it.
+        store: The snapshot's store.
         snapshot: The snapshot.
-        left_out: Collects what is not in the stream, and why: links, and files whose content was not kept.
+        left_out: Collects excluded paths with reasons: links, and files without content.
 
     Raises:
         OSError: A file cannot be read.
@@ -76,17 +76,17 @@ def _header(path: str, entry: Entry) -> bytes:
 
 
 class Missing:
-    """The part of a tar stream that is not in a directory: existing files stay.
+    """The part of a tar stream that a directory lacks. Existing files are unchanged.
 
     Attributes:
-        changed: Existing files with another size or time, as far as the stream was read.
+        changed: Existing files with another size or time, in the part of the stream read so far.
     """
 
     def __init__(self, archive: Iterator[bytes], directory: str) -> None:
-        """Prepare; nothing is read yet.
+        """Store the arguments.
 
         Args:
-            archive: The stream, which `pack` or `Files.tar` has made.
+            archive: The stream, from `pack` or `Files.tar`.
             directory: The directory.
         """
         self._archive = archive
@@ -133,7 +133,6 @@ class _Stream(io.RawIOBase):
         self._left = memoryview(b"")
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]

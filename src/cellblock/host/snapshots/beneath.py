@@ -1,7 +1,6 @@
-"""Opens files and folders in a workspace, one name at a time, without following links.
+"""Opens files and folders in a workspace, one path component at a time, without following links.
 
-Code in a session writes to its workspace meanwhile, so checking a path proves nothing: all checks are made on open
-descriptors.
+Code in a session changes its workspace meanwhile, so a check of a path proves nothing. All checks use open descriptors.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ def open_folder(name: str, directory: int) -> int:
 
 
 def enter_folder(name: str, directory: int) -> int:
-    """Open a folder to reach its entries, which needs no permission to list it."""
+    """Open a folder to access its entries, which needs no permission to list it."""
     return os.open(name, _ENTER, dir_fd=directory)
 
 
 def open_file(name: str, directory: int) -> int:
-    """Open a file for reading. It may be of any kind: check before reading."""
+    """Open a file of any kind for reading. Check the kind before reading."""
     return os.open(name, _READ, dir_fd=directory)
 
 
@@ -53,14 +52,14 @@ def create_file(name: str, directory: int) -> int:
 
 @contextmanager
 def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
-    """Open the folder that contains something, for the duration of the context.
+    """Open a path's parent folder for the duration of the context.
 
     Args:
         top: The folder where the path starts.
         path: The path.
 
     Yields:
-        The folder, and the last name of the path.
+        The folder, and the last path component.
     """
     *folders, name = path.split("/")
     directory = _descend(top, folders)
@@ -78,7 +77,7 @@ def _descend(top: int, folders: Sequence[str]) -> int:
             here, above = enter_folder(name, here), here
             if above != top:
                 os.close(above)
-    except BaseException:  # also an interrupt: nothing else closes it
+    except BaseException:  # includes interrupts: nothing else closes it
         if here != top:
             os.close(here)
         raise
@@ -94,20 +93,20 @@ def status(name: str, directory: int) -> os.stat_result | None:
 
 
 def rename_to_free_name(directory: int, name: str, parent: int, to: str) -> None:
-    """Move something to a name that must be free.
+    """Move something to a free name.
 
     Args:
-        directory: Its folder, opened.
-        name: Its name there.
-        parent: The target folder, opened.
-        to: The new name there.
+        directory: Its open folder.
+        name: Its name in that folder.
+        parent: The open target folder.
+        to: The new name.
 
     Raises:
         FileExistsError: The name is taken.
         OSError: It cannot be moved.
     """
     code = _renameat2(directory, os.fsencode(name), parent, os.fsencode(to))
-    if code in _NOT_KNOWN:  # then checking first is the best that can be done
+    if code in _NOT_KNOWN:  # without the flag, a check first is the best possible
         if status(to, parent) is None:
             os.rename(name, to, src_dir_fd=directory, dst_dir_fd=parent)
             return
@@ -117,7 +116,7 @@ def rename_to_free_name(directory: int, name: str, parent: int, to: str) -> None
 
 
 def _renameat2(*arguments: int | bytes) -> int:
-    """Call renameat2, and return 0 or its error."""
+    """Call renameat2, and return 0 or the error number."""
     call = getattr(_LIBC, "renameat2", None)
     if call is None:
         return errno.ENOSYS
@@ -125,12 +124,12 @@ def _renameat2(*arguments: int | bytes) -> int:
 
 
 def set_mode(name: str, directory: int, mode: int) -> None:
-    """Set a folder's permissions, whatever they are. Its other mode bits stay as they are."""
+    """Set a folder's permissions. Its other mode bits are unchanged."""
     held = enter_folder(name, directory)
     try:
         other = stat.S_IMODE(os.fstat(held).st_mode) & ~PERMISSIONS
         if hasattr(os, "O_PATH"):
-            os.chmod(f"/proc/self/fd/{held}", other | mode)  # this names the open folder, and nothing else
+            os.chmod(f"/proc/self/fd/{held}", other | mode)  # this path refers to the open folder only
         else:
             os.fchmod(held, other | mode)
     finally:

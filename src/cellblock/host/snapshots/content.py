@@ -1,4 +1,4 @@
-"""Copies the content of files: as a shared clone if the file system supports it, and never beyond a limit."""
+"""Copies file contents: as a shared clone if the file system supports it, and never beyond a limit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DIGEST_BYTES = 20
 
 
 class TooLargeError(Exception):
-    """A file has more bytes than are read."""
+    """A file exceeds the size limit."""
 
 
 def digest_of(source: int, limit: int) -> tuple[bytes, int]:
     """Return the digest and the size of an open file.
 
     Raises:
-        TooLargeError: It has more bytes than the limit.
+        TooLargeError: The file exceeds the limit.
     """
     digest, size = _hasher(), 0
     for chunk in _chunks(source, limit):
@@ -45,7 +45,7 @@ def read_small(source: int, limit: int) -> bytes | None:
     if len(data) == _CHUNK:
         os.lseek(source, 0, os.SEEK_SET)
         return None
-    while more := os.read(source, _CHUNK):  # rare: it grows, or a signal came
+    while more := os.read(source, _CHUNK):  # rare: the file grows, or a signal interrupted the call
         data += more
         if len(data) > limit:
             raise TooLargeError
@@ -53,14 +53,14 @@ def read_small(source: int, limit: int) -> bytes | None:
 
 
 def copy(source: int, target: int, limit: int) -> tuple[bytes, int]:
-    """Copy an open file to an empty one; return the digest and the size of the copy.
+    """Copy an open file to an empty one. Return the digest and the size of the copy.
 
     Raises:
-        TooLargeError: It has more bytes than the limit.
+        TooLargeError: The file exceeds the limit.
         OSError: From the system.
     """
     if share(source, target):
-        # Read from the copy, which does not change.
+        # Read the copy, which does not change.
         return digest_of(target, limit)
     digest = _hasher()
     size = _copy_bytes(source, target, limit, digest)
@@ -84,7 +84,7 @@ def _copy_bytes(source: int, target: int, limit: int, digest: hashlib.blake2b | 
             digest.update(chunk)
         size += len(chunk)
         hole = chunk == _ZEROS
-        if hole:  # a file of holes must not fill the disk
+        if hole:  # a sparse file must not fill the disk
             os.lseek(target, len(chunk), os.SEEK_CUR)
         else:
             write(target, chunk)
@@ -94,7 +94,7 @@ def _copy_bytes(source: int, target: int, limit: int, digest: hashlib.blake2b | 
 
 
 def share(source: int, target: int) -> bool:
-    """Make an empty file share the content of another, at no cost of time or space; return False if that is not possible."""
+    """Clone a file's content into an empty file at no cost of time or space. Return False if that is not possible."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The entries of a folder by name: an immutable mapping whose modified copies share all unchanged parts."""
+"""A folder's entries by name: an immutable mapping whose modified copies share unchanged parts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Entries(Mapping[str, "Entry"]):
     """An immutable mapping from names to entries.
 
     Attributes:
-        parts: The mapping in parts. `_place` tells which part a name is in.
-        special: The names of all but links and files whose content was kept.
+        parts: The mapping in parts, chosen by `_place`.
+        special: The names of all entries but links and files with stored content.
     """
 
     __slots__ = ("parts", "special")
@@ -31,7 +31,7 @@ class Entries(Mapping[str, "Entry"]):
         """Build the mapping.
 
         Args:
-            entries: The entries, which must not be modified any more.
+            entries: The entries, which must not be modified later.
         """
         self.special = frozenset(name for name, entry in entries.items() if _is_special(entry))
         number = len(entries) // _PART
@@ -44,14 +44,14 @@ class Entries(Mapping[str, "Entry"]):
 
     @classmethod
     def of_parts(cls, parts: Sequence[dict[str, Entry]]) -> Entries:
-        """Return the mapping with these parts, possibly from another process."""
+        """Return a mapping with these parts, possibly from another process."""
         new = cls.__new__(cls)
         new.parts = tuple(parts)
         new.special = frozenset(name for part in parts for name, entry in part.items() if _is_special(entry))
         return new
 
     def changed(self, changes: Mapping[str, Entry | None]) -> Entries:
-        """Return a copy with other entries for some names; None removes a name."""
+        """Return a copy with other entries for some names. None removes a name."""
         number = len(self.parts)
         parts = [*self.parts]
         for name, entry in changes.items():
@@ -72,7 +72,7 @@ class Entries(Mapping[str, "Entry"]):
         return new
 
     def unlike(self, other: Entries) -> Iterator[str]:
-        """Yield the names whose entries are not the very same objects in another mapping. Shared parts are not looked at."""
+        """Yield the names whose entries are different objects in another mapping. Shared parts are skipped."""
         if len(self.parts) == len(other.parts):
             pairs = [(one, two) for one, two in zip(self.parts, other.parts, strict=True) if one is not two]
         else:
@@ -82,15 +82,13 @@ class Entries(Mapping[str, "Entry"]):
 
     @property
     def getter(self) -> Callable[[str], Entry | None]:
-        """The fastest function for looking up names."""
+        """The fastest function to look up names."""
         return self.parts[0].get if len(self.parts) == 1 else self.get
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the entry of a name."""
         return self.parts[_place(name, len(self.parts))].get(name, default)
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return names and entries."""
         return self.parts[0].items() if len(self.parts) == 1 else super().items()
 
     def __getitem__(self, name: str) -> Entry:
@@ -104,7 +102,7 @@ class Entries(Mapping[str, "Entry"]):
 
 
 def _place(name: str, parts: int) -> int:
-    """Return the part that a name is in. Not by `hash`, which differs from process to process."""
+    """Return the part that contains a name. It does not use `hash`, which differs between processes."""
     return zlib.crc32(os.fsencode(name)) % parts if parts > 1 else 0
 
 

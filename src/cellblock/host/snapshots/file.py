@@ -21,7 +21,7 @@ collector visits an object for each, no other thread can run, not even the event
 
 _FACTS = struct.Struct(
     "=qIqIII"
-)  # times in seconds and nanoseconds: a number of 64 bits ends in the year 2262, and files do not
+)  # times in seconds and nanoseconds: 64-bit nanoseconds end in the year 2262, file times do not
 _SIZE = struct.Struct("=q")
 _SEEN = struct.Struct("=QQQqI")
 _64_BITS = 2**64 - 1
@@ -32,14 +32,14 @@ _DOUBTED, _UNSETTLED = 1 << 31, 1 << 30  # no mode has them
 
 
 class Facts(NamedTuple):
-    """The record of a regular file.
+    """The unpacked record of a regular file.
 
     Attributes:
-        size: Its size in bytes.
-        mode: Its permissions.
-        mtime_ns: Its modification time.
-        owner: Its owner.
-        digest: The digest of its content, its key in the store; empty if the content was not kept.
+        size: Size in bytes.
+        mode: Permissions.
+        mtime_ns: Modification time in nanoseconds.
+        owner: Owner.
+        digest: Digest of the content, its key in the store; empty if the content was not stored.
     """
 
     size: int
@@ -53,10 +53,10 @@ def pack(info: os.stat_result, digest: bytes, size: int, seen: bytes) -> File:
     """Pack the record of a regular file.
 
     Args:
-        info: Its status.
-        digest: The digest of its content, its key in the store; empty if the content was not read.
-        size: How many bytes were read, or would have been.
-        seen: The status to compare with the next time (`seen`); `UNSEEN` if the file must be read again.
+        info: The file's status.
+        digest: Digest of the content, its key in the store; empty if the content was not read.
+        size: Size in bytes, whether or not the content was read.
+        seen: The status for the next comparison (`seen`); `UNSEEN` if the file must be read again.
     """
     seconds, rest = divmod(info.st_mtime_ns, _SECOND)
     return _FACTS.pack(size, info.st_mode & PERMISSIONS, seconds, rest, info.st_uid, info.st_gid) + seen + digest
@@ -69,17 +69,17 @@ def facts(file: File) -> Facts:
 
 
 def seen(info: os.stat_result) -> bytes:
-    """Return the relevant status of a file: while it is unchanged, so is the content."""
+    """Return the relevant status of a file. While it is unchanged, so is the content."""
     return _pack_status(info, info.st_mode)
 
 
 def doubted(info: os.stat_result) -> bytes:
-    """Return the status of a file whose content can change without it: the file must be read again."""
+    """Return the status of a file whose content can change without it, so that the file must be read again."""
     return _pack_status(info, info.st_mode | _DOUBTED)
 
 
 def unsettled(info: os.stat_result) -> bytes:
-    """Return the status of a file that may have changed since without another status: the file must be read again."""
+    """Return the status of a file that may have changed without a new status, so that the file must be read again."""
     return _pack_status(info, info.st_mode | _UNSETTLED)
 
 
@@ -88,39 +88,39 @@ def _pack_status(info: os.stat_result, mode: int) -> bytes:
 
 
 def was_seen(file: File, now: bytes) -> bool:
-    """Whether a file's status was the same when it was read."""
+    """Return whether a file's status was the same when the file was read."""
     return file[_FACTS.size : _DIGEST] == now
 
 
 def kept_as(file: File) -> bytes:
-    """Return the digest of a file's content; empty if the content was not kept."""
+    """Return the digest of a file's content; empty if the content was not stored."""
     return file[_DIGEST:]
 
 
 def is_kept(file: File) -> bool:
-    """Whether the content of a file was kept. Otherwise only its status is known."""
+    """Return whether a file's content was stored. Otherwise only its status is known."""
     return len(file) > _DIGEST
 
 
 def is_seen(file: File) -> bool:
-    """Whether a file's status at the time of reading is known."""
+    """Return whether a file's status at the time of reading is known."""
     return not file.startswith(UNSEEN, _FACTS.size)
 
 
 def changed_at(status: bytes) -> int:
-    """Return when a file was last changed (ctime) that has a status (`seen`)."""
+    """Return the change time (ctime) in a status (`seen`)."""
     time: int = _SEEN.unpack(status)[1]
     return time
 
 
 def changed_by(file: File) -> int:
-    """Return when a file was last changed (ctime); 0 if its content can change without that."""
+    """Return a file's change time (ctime); 0 if its content can change without that."""
     _, changed, *_, mode = _SEEN.unpack_from(file, _FACTS.size)
     return 0 if mode & _DOUBTED else int(changed)
 
 
 def seen_as(file: File) -> bytes | None:
-    """Return the status (`seen`) that a file had when it was read; None if that was not noted."""
+    """Return a file's status (`seen`) when it was read; None if unknown."""
     if not is_seen(file):
         return None
     *rest, mode = _SEEN.unpack_from(file, _FACTS.size)
@@ -137,9 +137,9 @@ class Link(NamedTuple):
     """A symbolic link.
 
     Attributes:
-        target: Where it leads to.
-        owner: Its owner.
-        status: Its status (`seen`); `UNSEEN` if that was not noted.
+        target: Target path.
+        owner: Owner.
+        status: Status (`seen`); `UNSEEN` if unknown.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""The names in a workspace that snapshots ignore: patterns that apply anywhere, and paths."""
+"""Names that snapshots ignore: patterns that apply anywhere, and paths."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Ignored:
     """The ignored names.
 
     Attributes:
-        anywhere: Matches names that are ignored in every folder; truthy on a match.
+        anywhere: Matches names ignored in every folder; truthy on a match.
     """
 
     def __init__(self, ignore: Iterable[str]) -> None:
         """Compile the patterns.
 
         Args:
-            ignore: Patterns of names, and paths from the top of the workspace that begin with a slash.
+            ignore: Name patterns, and paths from the top of the workspace with a leading slash.
         """
         ignore = [*ignore]
         names = [f"{OURS}*", *(name for name in ignore if not name.startswith("/"))]
@@ -33,5 +33,5 @@ class Ignored:
                 self._in.setdefault(folder, set()).add(name)
 
     def in_folder(self, path: str) -> set[str]:
-        """Return the names that are ignored in one folder, in addition to those ignored everywhere."""
+        """Return the names ignored only in one folder."""
         return self._in.get(path, set())

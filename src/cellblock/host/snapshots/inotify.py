@@ -1,4 +1,4 @@
-"""`Inotify` reports changes of files; `has_writer` and `write_out` are for changes that it does not report."""
+"""`Inotify` reports file changes. `has_writer` and `write_out` cover changes that it does not report."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class LostError(Exception):
 
 
 class UnwatchableError(LostError):
-    """This place can never be watched."""
+    """This path can never be watched."""
 
 
 class Event(NamedTuple):
-    """An event.
+    """An inotify event.
 
     Attributes:
         number: The number of the watch.
         mask: The kind of event.
-        name: The name in the watched folder; empty: the watched object itself.
+        name: The name in the watched folder; empty for the watched object itself.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """Watches files and folders, not recursively.
+    """A non-recursive watch of files and folders.
 
     Attributes:
         most: Maximum number of watches to use.
@@ -74,7 +74,7 @@ class Inotify:
         """Start without watches.
 
         Raises:
-            LostError: There are too many instances already, or this system has no inotify.
+            LostError: There are too many instances, or this system has no inotify.
         """
         self._fd = -1
         # Leave some watches for other programs of this user.
@@ -88,14 +88,14 @@ class Inotify:
             self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if self._fd < 0:
                 raise LostError(f"inotify_init1: {os.strerror(ctypes.get_errno())}")
-        except BaseException as error:  # also an interrupt: the instance is counted already
+        except BaseException as error:  # includes interrupts: the instance is already counted
             self.close()
             if isinstance(error, AttributeError):
                 raise UnwatchableError("this system has no inotify") from error
             raise
 
     def add(self, opened: int, mask: int) -> int:
-        """Watch an open file or folder, whatever its names; return the number of the watch.
+        """Watch an open file or folder under all of its names. Return the number of the watch.
 
         Raises:
             LostError: There are too many watches.
@@ -111,18 +111,18 @@ class Inotify:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Take a new lock in a child process: another thread may have held the one of its parent."""
+        """Replace the lock in a child process: another thread may have held the parent's lock."""
         cls._lock = threading.Lock()
 
     def remove(self, number: int) -> None:
-        """Remove a watch. The system may have removed it already."""
+        """Remove a watch. Linux may have removed it already."""
         self._libc.inotify_rm_watch(self._fd, number)
 
     def read(self) -> Iterator[Event]:
         """Yield the events since the last call.
 
         Raises:
-            LostError: Events were lost, as the queue was full.
+            LostError: The queue overflowed and events were lost.
         """
         read = 0
         while read < _MOST_READ:
@@ -143,13 +143,13 @@ class Inotify:
 
     @property
     def unread(self) -> int:
-        """How many bytes `read` would read."""
+        """The number of bytes that `read` would read."""
         count = array.array("i", [0])
         fcntl.ioctl(self._fd, termios.FIONREAD, count, True)
         return count[0]
 
     def close(self) -> None:
-        """Remove all watches. It can be repeated."""
+        """Remove all watches. Idempotent."""
         with self._lock:
             fd, self._fd = self._fd, -2
             if fd != -2:
@@ -162,7 +162,7 @@ def check_place(top: int) -> None:
     """Check that all changes in a folder can be watched.
 
     Raises:
-        UnwatchableError: They cannot.
+        UnwatchableError: Some changes cannot.
     """
     kind = _kind(top)
     if kind not in _UNIQUE:
@@ -170,7 +170,7 @@ def check_place(top: int) -> None:
 
 
 def _kind(opened: int) -> int:
-    """Return the number of a file system's type; 0 if it is unknown."""
+    """Return the number of a file system's type; 0 if unknown."""
     buffer = ctypes.create_string_buffer(256)
     if ctypes.CDLL(None, use_errno=True).fstatfs(opened, buffer) != 0:
         return 0
@@ -181,7 +181,7 @@ def check_folder(opened: int) -> None:
     """Check that a folder is case-sensitive: otherwise events may have other names than the folder's entries.
 
     Raises:
-        UnwatchableError: It is not.
+        UnwatchableError: The folder is not case-sensitive.
     """
     flags = bytearray(8)
     with contextlib.suppress(OSError):
@@ -191,18 +191,19 @@ def check_folder(opened: int) -> None:
 
 
 def has_writer(opened: int) -> bool | None:
-    """Whether any process has a file open for writing, or mapped into memory: then it may change without an event.
+    """Return whether any process has a file open for writing or mapped, so that it may change without an event.
 
-    In that case the system grants no lease.
+    Linux grants no lease in that case.
 
     Args:
         opened: The file, open for reading only.
 
     Returns:
-        None if that cannot be known, for example because the file belongs to another user.
+        None if unknown, for example because the file belongs to another user.
     """
     try:
-        # A process that opens it for writing meanwhile waits until the lease ends; we get this signal, which does nothing.
+        # A process that opens it for writing meanwhile waits for the end of the lease. This signal tells us, and has no
+        # effect.
         fcntl.fcntl(opened, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -212,15 +213,12 @@ def has_writer(opened: int) -> bool | None:
 
 
 def write_out(opened: int) -> bool:
-    """Write a file's pages from memory to the disk. From then on, writes through a mapping change the file's times.
+    """Write a file's dirty pages to the disk, so that later writes through a mapping change the file's times.
 
     Before, only the first write to each page does.
 
-    Args:
-        opened: The file.
-
     Returns:
-        Whether that holds now. It does not without a disk, as on tmpfs.
+        Whether that now holds. It does not without a disk, as on tmpfs.
     """
     if _kind(opened) in (0, _TMPFS):
         return False

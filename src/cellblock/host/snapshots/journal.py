@@ -1,4 +1,4 @@
-"""A journal of changes to a workspace, from which the next process can finish a restore if this one is killed."""
+"""A journal of workspace changes, from which the next process can finish a restore if this one is killed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Journal:
     """The journal of one workspace. No session can write to it, because it decides which files are moved."""
 
     def __init__(self, directory: Path, workspace: Path) -> None:
-        """Set the paths; nothing is created yet.
+        """Set the paths without creating anything.
 
         Args:
-            directory: The directory of all workspaces' journals.
+            directory: The directory of all journals.
             workspace: The workspace, absolute and without links.
         """
         self._directory = directory
@@ -39,7 +39,7 @@ class Journal:
 
     @property
     def exists(self) -> bool:
-        """Whether it has an entry."""
+        """Whether the journal has an entry."""
         return self._path.exists()
 
     @contextmanager
@@ -67,7 +67,7 @@ class Journal:
                 if os.path.samestat(os.fstat(held), os.lstat(self._lock)):
                     return held
             except FileNotFoundError:
-                pass  # removed by the process that held it before
+                pass  # removed by its previous holder
             except BaseException as error:
                 os.close(held)
                 if isinstance(error, BlockingIOError):
@@ -90,10 +90,10 @@ class Journal:
             staging: The name of the staging folder.
             top: The workspace.
             steps: The steps.
-            entry: The entry of the trash for what they remove or replace (`Entry.described`).
+            entry: The trash entry for what they remove or replace (`Entry.described`).
         """
         data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "entry": entry}
-        # Not a `WholeFile`: if this process is killed, the next one writes to the same name.
+        # Not a `WholeFile`: after a kill, the next process writes to the same name.
         try:
             with open(self._new, "w", encoding="utf-8") as file:
                 file.write(json.dumps(data))
@@ -101,12 +101,12 @@ class Journal:
                 sync(file.fileno())
             os.replace(self._new, self._path)
             sync_directory(self._directory)
-        except BaseException:  # also an interrupt: leave no partial journal
+        except BaseException:  # includes interrupts: leave no partial journal
             self._new.unlink(missing_ok=True)
             raise
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step], Entry | None] | None:
-        """Return what an earlier process has written: staging folder, steps, trash; None if nothing for this directory."""
+        """Return an earlier process's staging folder, steps and trash entry; None if there are none for this directory."""
         try:
             data = json.loads(self._path.read_text())
         except FileNotFoundError:
@@ -118,11 +118,11 @@ class Journal:
         return data["staging"], steps, None if entry is None else Entry.of(entry)
 
     def clear(self) -> None:
-        """Remove it."""
+        """Remove the journal's entry."""
         self._path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove it and its lock: the workspace is gone, and nothing holds it."""
+        """Remove the journal and its lock, because the workspace is gone and no process holds it."""
         self.clear()
         for left in (self._new, self._lock):
             left.unlink(missing_ok=True)

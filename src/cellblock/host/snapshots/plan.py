@@ -1,4 +1,4 @@
-"""Computes the reversible steps from the present content of a workspace to the content of a snapshot."""
+"""Computes reversible steps from a workspace's current content to a snapshot's content."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Step(NamedTuple):
     """One step.
 
     Attributes:
-        do: ``remove`` moves something into the staging folder, ``place`` moves something from there into its place, ``make``
+        do: ``remove`` moves something to the staging folder, ``place`` moves something from there to its path, ``make``
             creates a folder, and ``mode`` sets a folder's permissions.
         path: The path.
-        number: The number of the thing in the staging folder.
-        was: The `identity` of what is to be removed: if it differs by then, the step is not done.
+        number: The number in the staging folder.
+        was: The expected `identity` of what is to be removed. If it differs, the step is not done.
         mode: New permissions of a folder.
-        before: Present permissions of a folder.
+        before: Current permissions of a folder.
         owner: Owner of a new folder.
     """
 
@@ -37,26 +37,26 @@ class Step(NamedTuple):
 
 
 class Plan:
-    """The plan for bringing a workspace, or parts of it, to another state.
+    """A plan to change a workspace, or parts of it, to another state.
 
     Attributes:
         steps: The steps, in order.
-        staged: Contents that must be in the staging folder before the first step, by number.
-        written: Paths that get new content.
+        staged: Contents required in the staging folder before the first step, by number.
+        written: Paths with new content.
         removed: Paths that are removed.
-        kept: Paths that are not as wanted and yet stay so, because snapshots leave them out.
-        before: What is replaced or removed, by path.
+        kept: Paths not restored because snapshots exclude them.
+        before: Replaced and removed entries, by path.
     """
 
     def __init__(self, now: Folder, target: Folder) -> None:
         """Compute the plan.
 
         Args:
-            now: The files that exist now.
-            target: The files that should exist. What is left out because of its name stays.
+            now: The current files.
+            target: The wanted files. Paths excluded by name are unchanged.
 
         Raises:
-            SnapshotError: Something is in the way that snapshots leave out.
+            SnapshotError: An excluded path is in the way.
         """
         self.staged: dict[int, File | Link | Trashed] = {}
         self.written: list[str] = []
@@ -68,11 +68,11 @@ class Plan:
         self._modes: list[Step] = []
         self._number = 0
         self._folder("", now, target)
-        # Folders are opened top-down, and closed bottom-up: nothing is reached through a closed one.
+        # Folders are opened top-down and closed bottom-up, because no entry is accessible in a closed one.
         self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
 
     def _folder(self, path: str, now: Folder, target: Folder) -> None:
-        """Bring one existing folder to its wanted state."""
+        """Plan one existing folder."""
         if now is target:
             return
         begun = len(self._moves)
@@ -103,7 +103,7 @@ class Plan:
             self._modes.append(Step("mode", path, mode=wanted, before=now))
 
     def _remove(self, path: str, entry: Entry) -> None:
-        """Remove what is not wanted, except what snapshots leave out and what must not be removed."""
+        """Remove an unwanted entry, except excluded paths and those that must not be removed."""
         if _goes(entry):
             self._move_away(path, entry)
             self.removed.append(path)
@@ -115,7 +115,7 @@ class Plan:
             self.kept.append(path)
 
     def _clear(self, path: str, entry: Entry) -> None:
-        """Make room for something else."""
+        """Make room for another entry."""
         folder = isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)
         if folder and not _goes(entry):
             raise in_the_way(path, "a folder in its place holds files that snapshots leave out")
@@ -143,20 +143,20 @@ class Plan:
 
 
 def _goes(entry: Entry) -> bool:
-    """Whether something can be removed as a whole."""
+    """Return whether an entry can be removed as a whole."""
     if isinstance(entry, Folder) and (entry.entries or not entry.complete):
         return entry.complete and all(map(_goes, entry.entries.values()))
     return not isinstance(entry, LeftOut) or entry.ours
 
 
 def in_the_way(path: str, what: str) -> SnapshotError:
-    """Return the error for something that cannot come back because of what is in its place."""
+    """Return the error for a path that cannot be restored because another entry is in the way."""
     message = f"cannot restore {path[:200]!r}: {what}; move it away, then try again. Nothing was changed"
     return SnapshotError(message, path=path, errno=errno.ENOTEMPTY)
 
 
 def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder | Trashed]:
-    """Whether something can be put back. Otherwise it stays as it is."""
+    """Return whether an entry can be restored. Otherwise it is left unchanged."""
     return not isinstance(entry, LeftOut) and (not isinstance(entry, File) or is_kept(entry))
 
 

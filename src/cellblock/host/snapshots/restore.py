@@ -1,7 +1,7 @@
-"""Changes a workspace according to a plan: completely or not at all, even if the process is killed meanwhile.
+"""Applies a plan to a workspace atomically, even if the process is killed meanwhile.
 
-Everything new is first created in a staging folder in the workspace, and everything to be removed is moved there, so that each
-step is one rename. The journal contains the steps before the first one is done.
+Everything new is first created in a staging folder in the workspace. Everything to be removed is moved there. So each step is
+one rename. The journal lists the steps before the first one is done.
 """
 
 from __future__ import annotations
@@ -42,31 +42,27 @@ _RESCUED = f"{OURS}before-restore-"
 
 
 class UnsettledError(Exception):
-    """The workspace was changed since the plan was made. Nothing was done."""
+    """The workspace changed after the plan was made. Nothing was done."""
 
 
 class Rescued:
-    """What could not be moved to the trash, and is kept in a folder of the workspace instead.
+    """Files that could not be moved to the trash, and are saved in a folder of the workspace instead.
 
     Attributes:
-        files: Where each of them was, and where it is kept: paths in the workspace.
+        files: The original and the new path of each file, in the workspace.
     """
 
     def __init__(self, top: int) -> None:
-        """Start without files.
-
-        Args:
-            top: The workspace, opened.
-        """
+        """Start without files."""
         self._top = top
         self.files: dict[str, str] = {}
 
     def add(self, staging: str, old: Sequence[Step]) -> None:
-        """Keep a staging folder that contains only what could not be moved.
+        """Save a staging folder that contains only files that could not be moved.
 
         Args:
             staging: Its name.
-            old: The steps that moved it away.
+            old: The steps that moved the files there.
         """
         name = staging.replace(REPLACED, _RESCUED, 1)
         try:
@@ -81,7 +77,7 @@ class Rescued:
 
 
 def _lay_out(folder: int, step: Step) -> str:
-    """Move a file from its number to its path in a folder, and return where it is then: there, or under its number."""
+    """Move a file from its number to its path in a folder. Return its new path, or its number if that fails."""
     *above, name = step.path.split("/")
     parent = os.dup(folder)
     try:
@@ -112,18 +108,18 @@ def restore(
     """Carry out a plan.
 
     Args:
-        top: The workspace, opened.
+        top: The open workspace.
         plan: The plan.
-        store: The store with the content of files.
-        journal: The journal, with its lock held.
-        then: Called when everything is in its place. If it fails, everything is rolled back.
+        store: The store with the contents of files.
+        journal: The locked journal.
+        then: Called when everything is in place. If it fails, everything is rolled back.
         rescued: Takes what the trash does not.
-        entry: The entry of the trash for what is removed or replaced, and for what cannot be put back.
-        source: The entry with the files of the plan that are in the trash.
+        entry: The trash entry for replaced and removed files, and for what cannot be put back.
+        source: The entry with the plan's files that are in the trash.
 
     Raises:
-        UnsettledError: The workspace has changed since; nothing was done.
-        SnapshotError: A step failed. Nothing was done either, unless the message says more.
+        UnsettledError: The workspace changed after the plan was made. Nothing was done.
+        SnapshotError: A step failed. Nothing was done, unless the message says otherwise.
         OSError: Likewise.
     """
     name = f"{REPLACED}{secrets.token_hex(8)}"
@@ -141,21 +137,17 @@ def restore(
     except _HalfDoneError:
         os.close(staging)
         raise
-    except BaseException:  # of any kind: remove what was staged
+    except BaseException:  # of any kind: remove the staged files
         _finish(top, name, staging, journal, left, rescued, entry)
         raise
     _finish(top, name, staging, journal, [step for step in steps if step.do == "remove"], rescued, entry)
 
 
 def recover(top: int, journal: Journal) -> bool:
-    """Finish the restore of a killed process. What was changed since stays as it is.
-
-    Args:
-        top: The workspace, opened.
-        journal: The journal, with its lock held.
+    """Finish the restore of a killed process. Later changes are kept.
 
     Returns:
-        Whether there was anything to finish.
+        Whether there was a restore to finish.
 
     Raises:
         OSError: It cannot be finished. The next call tries again.
@@ -170,7 +162,7 @@ def recover(top: int, journal: Journal) -> bool:
     except OSError as error:
         if error.errno not in CHANGED:
             raise
-        journal.clear()  # it was removed last, or not created yet
+        journal.clear()  # removed last, or not yet created
         return False
     try:
         for step in steps:
@@ -181,7 +173,7 @@ def recover(top: int, journal: Journal) -> bool:
             except OSError as error:
                 if error.errno not in CHANGED:
                     raise
-    except BaseException:  # also an interrupt: nothing else closes it
+    except BaseException:  # includes interrupts: nothing else closes it
         os.close(staging)
         raise
     there = {*os.listdir(staging)}
@@ -194,7 +186,7 @@ def _make_staging(top: int, name: str, journal: Journal) -> int:
     try:
         os.mkdir(name, 0o700, dir_fd=top)
         return open_folder(name, top)
-    except BaseException:  # also an interrupt: nothing was done yet
+    except BaseException:  # includes interrupts: nothing was done yet
         with contextlib.suppress(OSError):
             os.rmdir(name, dir_fd=top)
         journal.clear()
@@ -202,7 +194,7 @@ def _make_staging(top: int, name: str, journal: Journal) -> int:
 
 
 class _HalfDoneError(SnapshotError):
-    """The restore is incomplete, because the system refused to undo a step. The journal stays."""
+    """The restore is incomplete, because the system refused to undo a step. The journal is kept."""
 
 
 def _remove_staged(staging: int) -> None:
@@ -233,7 +225,7 @@ def _stage(staging: int, number: int, entry: File | Link | Trashed, store: Store
                 os.fchown(target, *file.owner)
             os.fchmod(target, file.mode)
             os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
-            if hasattr(os, "posix_fadvise"):  # starts to write it, so that `_sync_staged` waits for all files together
+            if hasattr(os, "posix_fadvise"):  # starts writing it, so that `_sync_staged` waits for all files together
                 os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(target)
@@ -242,7 +234,7 @@ def _stage(staging: int, number: int, entry: File | Link | Trashed, store: Store
 
 
 def _sync_staged(staging: int, staged: Mapping[int, File | Link | Trashed]) -> None:
-    """Wait until everything to be placed is on the disk: a rename can be there earlier than the content of a file."""
+    """Wait until all staged files are on the disk: a rename can get there before a file's content."""
     for number, content_of in staged.items():
         if isinstance(content_of, File):
             target = open_file(f"new-{number}", staging)
@@ -254,13 +246,13 @@ def _sync_staged(staging: int, staged: Mapping[int, File | Link | Trashed]) -> N
 
 
 def _sync_folders(top: int, steps: Sequence[Step]) -> None:
-    """Wait until the names that the steps have changed are on the disk."""
+    """Wait until the names that the steps changed are on the disk."""
     for path in {step.path.rpartition("/")[0]: step.path for step in steps}.values():
         try:
             with open_parent(top, path) as (parent, _):
                 folder = open_folder(".", parent)
         except OSError:
-            continue  # a later step has removed or closed it
+            continue  # a later step removed or closed it
         try:
             sync(folder)
         finally:
@@ -268,7 +260,7 @@ def _sync_folders(top: int, steps: Sequence[Step]) -> None:
 
 
 def _set_owner(name: str, directory: int, owner: Owner) -> None:
-    with contextlib.suppress(OSError):  # only root gives files away; this never makes a step fail
+    with contextlib.suppress(OSError):  # only root can change owners; this never makes a step fail
         os.chown(name, *owner, dir_fd=directory, follow_symlinks=False)
 
 
@@ -289,7 +281,7 @@ def _with_identities(top: int, staging: int, steps: Sequence[Step]) -> Iterator[
 
 
 def _identity(info: os.stat_result) -> tuple[int, ...]:
-    """Return the identity of a file or folder. A folder's times are left out: they change with its content."""
+    """Return the identity of a file or folder. It excludes a folder's times, which change with the content."""
     folder = stat.S_ISDIR(info.st_mode)
     return (info.st_ino,) if folder else (info.st_ino, info.st_mtime_ns, info.st_size)
 
@@ -298,11 +290,11 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
     """Do the steps, or undo those that were done.
 
     Args:
-        top: The workspace, opened.
+        top: The open workspace.
         staging: The staging folder.
         steps: The steps.
         then: Called at the end.
-        left: Collects the steps that moved something away which could not be put back.
+        left: Collects the steps whose removed files could not be put back.
     """
     done = 0
     try:
@@ -311,7 +303,7 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
             done += 1
         _sync_folders(top, steps)
         then()
-    except BaseException as error:  # of any kind: the restore has failed
+    except BaseException as error:  # of any kind: the restore failed
         left += _take_back(top, staging, steps[:done])
         if done < len(steps) and isinstance(error, OSError) and error.errno in CHANGED:
             raise UnsettledError from error
@@ -319,10 +311,10 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
 
 
 def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
-    """Undo steps. What something else has written meanwhile stays, and what it has removed is gone.
+    """Undo steps, but keep later changes by others: written files stay, and removed ones are gone.
 
     Yields:
-        Steps that moved something away that cannot be put back.
+        Steps whose removed files cannot be put back.
     """
     theirs = set()
     for step in reversed(steps):
@@ -371,7 +363,7 @@ def _undo(top: int, staging: int, step: Step) -> None:
 
 
 def _move(parent: int, name: str, staging: int, to: str, was: tuple[int, ...]) -> None:
-    """Move something into the staging folder, if it is unchanged."""
+    """Move something to the staging folder, if it is unchanged."""
     info = status(name, parent)
     if info is None or _identity(info) != was:
         raise UnsettledError
@@ -380,35 +372,35 @@ def _move(parent: int, name: str, staging: int, to: str, was: tuple[int, ...]) -
     try:
         expected = _identity(os.lstat(to, dir_fd=staging)) == was
     finally:
-        if not expected:  # something else came in between
+        if not expected:  # something else was created there meanwhile
             rename_to_free_name(staging, to, parent, name)
     if not expected:
         raise UnsettledError
 
 
 def _new(step: Step) -> str:
-    """Return the name in the staging folder of something to be placed."""
+    """Return the staging name of something to be placed."""
     return f"new-{step.number}"
 
 
 def _old(step: Step) -> str:
-    """Return the name in the staging folder of something that was moved away."""
+    """Return the staging name of something that was moved away."""
     return f"old-{step.number}"
 
 
 def _finish(
     top: int, name: str, staging: int, journal: Journal, left: Sequence[Step], rescued: Rescued, entry: Entry | None
 ) -> None:
-    """Move what was taken away to the trash; remove the staging folder, then the journal. The restore counts as done anyway.
+    """Move removed files to the trash, then remove the staging folder, then the journal. The restore counts as done anyway.
 
     Args:
-        top: The workspace, opened.
+        top: The open workspace.
         name: The name of the staging folder.
-        staging: The folder. It is closed here.
-        journal: The journal, with its lock held.
+        staging: The folder, which is closed here.
+        journal: The locked journal.
         left: Steps that moved something away.
         rescued: Takes what the trash does not.
-        entry: The entry of the trash; None if an older version has begun the restore.
+        entry: The trash entry; None if an older version began the restore.
     """
     try:
         if entry is not None:
@@ -435,7 +427,7 @@ def _remove(top: int, name: str, staging: int, journal: Journal) -> None:
             leftovers.empty(staging)
             os.rmdir(name, dir_fd=top)
         except FileNotFoundError:
-            pass  # code in the session has moved it: it belongs to the session now
+            pass  # the session's code has moved it, and owns it now
         except OSError:
             continue
         journal.clear()

@@ -1,4 +1,4 @@
-"""`Snapshots`: takes, compares and restores the content of one workspace."""
+"""Takes, compares and restores snapshots of one workspace."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
 
 
 class Snapshots:
-    """The snapshots of one workspace. Its methods block, and can be called from any thread.
+    """The snapshots of one workspace. Methods block, and any thread can call them.
 
-    A snapshot that was taken in one workspace can be restored in another, if both share a store.
+    A snapshot of one workspace can be restored in another, if both share a store.
 
     Attributes:
         limits: The limits of a snapshot.
-        trash: What restores have replaced or removed.
+        trash: Files that restores replaced or removed.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Snapshots:
         limits: SnapshotLimits | None = None,
         label: str = "",
     ) -> None:
-        """Open the workspace once to identify it; its content is not read yet.
+        """Open the workspace once to identify it. Its content is not read yet.
 
         Args:
-            workspace: The workspace, absolute and without links. Code in a session may change its content at any time.
-            store: Keeps the content of files.
-            journals: A directory, the same for all programs of this user, for the journal of a restore in progress. No session
-                can write to it.
+            workspace: The workspace, absolute and without links. The session's code may change its content at any time.
+            store: Stores the contents of files.
+            journals: A directory for the journals of restores, shared by all programs of this user. No session can write to
+                it.
             limits: The limits of a snapshot.
-            label: The name of the session, for the trash.
+            label: The session's name, for the trash.
 
         Raises:
             SnapshotError: The workspace cannot be opened.
@@ -94,16 +94,16 @@ class Snapshots:
             self._top = os.fstat(top)
 
     def begin_with(self, snapshot: Snapshot) -> None:
-        """Take a snapshot's content for the last known state, unless the snapshot was dropped."""
+        """Use a snapshot as the last known state, unless it was dropped."""
         with self._lock, contextlib.suppress(SnapshotError):
             self._store.check(snapshot)
             self._know(snapshot.root)
             self._inherited = True
 
     def touched(self) -> bool:
-        """Return whether something is known to have changed since the last `take` with `hurry`.
+        """Return, without blocking, whether something is known to have changed since the last `take` with `hurry`.
 
-        It does not block. True if the workspace is not watched; False if it is being read at the moment.
+        True for an unwatched workspace, False while it is being read.
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -122,19 +122,19 @@ class Snapshots:
         stopped: Callable[[], bool] = lambda: False,
         hurry: Callable[[], bool] | None = None,
     ) -> Snapshot | None:
-        """Take a snapshot. Files that are unchanged since the last one are not read.
+        """Take a snapshot. Files unchanged since the last one are not read.
 
         Args:
             limits: Other limits, for this snapshot only.
-            stopped: Called now and then, and at the end: whether to give up.
-            hurry: Called before each file: whether to read no more contents, but only metadata; see `Walk`. For callers that
-                take snapshots often: the workspace is watched from now on until `close`, so that only changes are examined.
+            stopped: Called periodically and at the end: whether to give up.
+            hurry: Called before each file: whether to read only metadata from now on (`Walk`). For frequent snapshots: the
+                workspace is then watched until `close`, so that only changes are examined.
 
         Returns:
-            The snapshot, kept until `drop` is called; None if it was given up.
+            The snapshot, stored until `drop`; None if `stopped` said so.
 
         Raises:
-            SnapshotError: It cannot be kept; no part of it is.
+            SnapshotError: The snapshot cannot be stored. No part of it is.
         """
         added: list[bytes] = []
 
@@ -146,8 +146,8 @@ class Snapshots:
         self._store.renew()
         with self._lock, self._opened("keep the files of") as top:
             if (generation := self._store.generation) != self._generation:
-                self._known, self._generation = None, generation  # what it consists of is lost
-            # The first look has much to read. Its findings help the next one, even if they are not from a single moment.
+                self._known, self._generation = None, generation  # its contents are lost
+            # The first look must read much. Its findings speed up the next one, even if they are not from a single moment.
             patient = stopped if self._known is not None else lambda: False
 
             def walk(watch: Watch | None) -> Walk:
@@ -174,7 +174,7 @@ class Snapshots:
         return snapshot
 
     def _look(self, top: int, limits: SnapshotLimits, walk: Callable[[Watch | None], Walk]) -> Folder:
-        """Examine what may have changed in the workspace, or everything if that is unknown."""
+        """Examine the parts of the workspace that may have changed, or everything if these are unknown."""
         try:
             watch = self._watch = self._watched(top)
             if watch is None:
@@ -190,7 +190,7 @@ class Snapshots:
             self._unwatch(_FOR_GOOD if isinstance(error, UnwatchableError) else _LOOKS_UNWATCHED)
         else:
             if root.totals.cut:
-                self._unwatch(_LOOKS_UNWATCHED)  # what is left out depends on the order in which everything is found
+                self._unwatch(_LOOKS_UNWATCHED)  # the limits apply in the order in which everything is found
             if dirt is None or not root.totals.cut:
                 return root
         os.lseek(top, 0, os.SEEK_SET)
@@ -209,18 +209,18 @@ class Snapshots:
             watch.close()
 
     def restore(self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, why: Reason = _RESTORE) -> Changes:
-        """Restore a workspace from a snapshot: completely, or not at all. Files that are the same are not touched.
+        """Restore a snapshot atomically. Identical files are not touched.
 
         Args:
             snapshot: A snapshot that was not dropped.
-            then: Called when everything is in its place. If it fails, the restore is rolled back.
-            why: What the trash says of what is replaced or removed.
+            then: Called when everything is in place. If it fails, the restore is rolled back.
+            why: The reason shown in the trash.
 
         Returns:
             The changes made.
 
         Raises:
-            SnapshotError: It failed, and nothing was changed unless the message says so.
+            SnapshotError: The restore failed. Nothing was changed, unless the message says otherwise.
         """
         self._store.check(snapshot)
 
@@ -237,7 +237,7 @@ class Snapshots:
         try:
             made, entry = self._carry_out(plan, then, why)
             done = frozenset(step.path for step in made.plan.steps if step.do == "mode")
-        finally:  # folders get their modes back
+        finally:  # restores the folders' modes
             if any(walk.loosened for walk in walks):
                 with self._opened("restore the files of") as top:
                     for walk in walks:
@@ -247,16 +247,16 @@ class Snapshots:
     def undo(
         self, intervals: Sequence[Interval], then: Callable[[], object], why: Reason, *, partial: bool = False
     ) -> Reverted:
-        """Give back what cells have changed, as far as nobody has changed it since: completely, or not at all.
+        """Undo file changes of cells atomically, except paths that others changed later.
 
         Args:
-            intervals: What the cells have done, oldest first.
+            intervals: The cells' changes, oldest first.
             then: As for `restore`.
             why: As for `restore`.
-            partial: Whether to leave as it is what cannot be brought back.
+            partial: Whether to leave unrestorable paths unchanged.
 
         Raises:
-            SnapshotError: It failed, and nothing was changed unless the message says so.
+            SnapshotError: The undo failed. Nothing was changed, unless the message says otherwise.
         """
 
         def plan(top: int) -> UndoPlan:
@@ -268,10 +268,10 @@ class Snapshots:
         return Reverted.of(*self._carry_out(plan, then, why))
 
     def redo(self, undone: Reverted, then: Callable[[], object], why: Reason) -> Reverted:
-        """Take back an undo, as far as nobody has changed since what it has done.
+        """Revert an undo, except paths that others changed later.
 
         Raises:
-            SnapshotError: It failed, and nothing was changed unless the message says so.
+            SnapshotError: The redo failed. Nothing was changed, unless the message says otherwise.
         """
 
         def plan(top: int) -> UndoPlan:
@@ -283,7 +283,7 @@ class Snapshots:
         return Reverted.of(*self._carry_out(plan, then, why, undone.entry))
 
     def put_back(self, entry: Entry, path: str, why: Reason) -> Changes:
-        """Copy something from the trash to where it was. What is there now is moved to the trash.
+        """Restore something from the trash to its original path. What it replaces is moved to the trash.
 
         Args:
             entry: The entry.
@@ -291,7 +291,7 @@ class Snapshots:
             why: As for `restore`.
 
         Raises:
-            SnapshotError: It failed, and nothing was changed unless the message says so.
+            SnapshotError: The restore failed. Nothing was changed, unless the message says otherwise.
         """
         paths = [one for one, info in entry.files() if not path or one == path or one.startswith(f"{path}/")]
         ignored = Ignored(self.limits.ignore)
@@ -303,16 +303,16 @@ class Snapshots:
         return _done(made.plan, taken)
 
     def why_not_undoable(self, intervals: Sequence[Interval]) -> str:
-        """Return why something that cells have changed cannot be brought back; empty if all can.
+        """Return why some change of the cells cannot be undone; empty if all can.
 
         Raises:
-            SnapshotError: The workspace cannot be read, or somebody else has put something in the way.
+            SnapshotError: The workspace cannot be read, or an external change blocks the undo.
         """
         with self._opened("look at the files of") as top:
             return plan_undo(top, intervals).impossible
 
     def now(self, wanted: Snapshot) -> Folder:
-        """Return the present content, as far as is needed to compare it with a snapshot; nothing is kept."""
+        """Return the current content, as far as a comparison with a snapshot needs it. Nothing is stored."""
         with self._lock, self._opened("look at the files of") as top:
             walk, now = self._search(top, wanted.root)
             walk.tighten(top)
@@ -321,7 +321,7 @@ class Snapshots:
     def _carry_out(
         self, make: Callable[[int], UndoPlan], then: Callable[[], object], why: Reason, source: Entry | None = None
     ) -> tuple[UndoPlan, Entry]:
-        """Make a plan and carry it out; again, if the workspace is changed meanwhile."""
+        """Make a plan and carry it out. Retry if the workspace changes meanwhile."""
         entry = self.trash.new(why)
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
@@ -355,10 +355,10 @@ class Snapshots:
 
         Args:
             before: The earlier one.
-            after: The later one; None for the workspace as it is now.
+            after: The later one; None for the current workspace.
 
         Raises:
-            SnapshotError: One of them was dropped, or the workspace cannot be read.
+            SnapshotError: A snapshot was dropped, or the workspace cannot be read.
         """
         self._store.check(before)
         if after is not None:
@@ -370,7 +370,7 @@ class Snapshots:
         return _changes(before.root, now)
 
     def first_changed(self, spans: Spans) -> str | None:
-        """Return a path in the workspace that was last changed within some spans of time, or None.
+        """Return a workspace path last changed within some time intervals, or None.
 
         Raises:
             SnapshotError: The workspace cannot be read.
@@ -380,7 +380,7 @@ class Snapshots:
             return first_changed(top, spans, Ignored(paths), self.limits.max_files * _MORE)
 
     def first_unkept_changed(self, before: Snapshot, spans: Spans) -> str | None:
-        """Return a file that cannot be restored, because its content was not kept and it has changed since; or None.
+        """Return a changed file that cannot be restored because its content was not stored, or None.
 
         Raises:
             SnapshotError: The workspace cannot be read.
@@ -389,7 +389,7 @@ class Snapshots:
             return first_unkept_changed(top, before.root, spans)
 
     def first_left_out_changed(self, before: Snapshot, spans: Spans) -> tuple[str, str] | None:
-        """Return what has changed of that which a snapshot leaves out; see `times.first_left_out_changed`.
+        """Return the first changed path that snapshots exclude but the session can write, and where it lies.
 
         Raises:
             SnapshotError: The workspace cannot be read.
@@ -398,28 +398,28 @@ class Snapshots:
             return first_left_out_changed(top, before.root, spans)
 
     def drop(self, snapshot: Snapshot) -> None:
-        """Drop a snapshot. Content that no other one needs is removed. It can be repeated."""
+        """Drop a snapshot, and remove content that no other one needs. Idempotent."""
         self._store.drop(snapshot)
 
     def recover(self) -> bool:
-        """Finish a restore whose process was killed; call this before a session starts.
+        """Finish a killed process's restore, before a session starts.
 
         Returns:
             Whether there was one.
 
         Raises:
-            SnapshotError: It cannot be finished now.
+            SnapshotError: The restore cannot be finished now.
         """
         with self._lock, self._opened("finish restoring the files of") as top, self._journal.locked():
             return restoring.recover(top, self._journal)
 
     @staticmethod
     def is_pending(workspace: Path, journals: Path) -> bool:
-        """Whether there may be a restore to finish: a quick check, before anything is created."""
+        """Return, by a quick check, whether there may be a restore to finish."""
         return Journal(journals, workspace).exists
 
     def close(self) -> None:
-        """Drop the last known state, and stop watching. Snapshots stay. It can be repeated."""
+        """Drop the last known state, and stop watching. Snapshots are kept. Idempotent."""
         with self._lock:
             self._unwatch(_FOR_GOOD)
             self._know(None)
@@ -435,7 +435,7 @@ class Snapshots:
         return walk, now
 
     def _know(self, root: Folder | None) -> None:
-        """Remember the last known state, and retain its files, so that unchanged content stays available."""
+        """Remember the last known state and retain its files, so that unchanged content stays available."""
         if root is self._known:
             return
         if root is not None:
@@ -445,7 +445,7 @@ class Snapshots:
         self._known = root
 
     def _check_top(self, verb: str, top: os.stat_result) -> None:
-        """Check that the workspace is the same directory as before: code that can write to its parent can replace it."""
+        """Check that the workspace is the same directory: code that can write to its parent can replace it."""
         if self._top is not None and not os.path.samestat(self._top, top):
             raise SnapshotError(f"cannot {verb} {self._workspace}: it is no longer the same directory")
 
@@ -475,14 +475,14 @@ def _meaning(error: OSError) -> str:
 
 
 class Reverted(NamedTuple):
-    """What an undo or a redo has done to files.
+    """The result of an undo or a redo of files.
 
     Attributes:
-        actions: What was done, by path.
-        later: Paths that somebody else has changed since, and that stay.
-        left: Why something could not be brought back; empty if everything was.
-        back: The parts of the workspace before and after it.
-        entry: What it has moved to the trash.
+        actions: The actions, by path.
+        later: Paths left unchanged because others changed them later.
+        left: Why something could not be restored; empty if everything was.
+        back: The affected parts of the workspace, before and after.
+        entry: The trash entry of replaced and removed files.
     """
 
     actions: list[FileAction]
@@ -493,7 +493,7 @@ class Reverted(NamedTuple):
 
     @classmethod
     def of(cls, made: UndoPlan, entry: Entry) -> Reverted:
-        """Return what a plan has done that was carried out."""
+        """Return the result of a plan that was carried out."""
         return cls(_actions(made.plan, entry), made.later, made.impossible, made.back, entry)
 
 

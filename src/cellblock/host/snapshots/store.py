@@ -1,4 +1,4 @@
-"""The store of file contents: each is kept once, under its digest."""
+"""The store of file contents. Each content is stored once, under its digest."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _FEW_PARTS = 64
 
 
 class Store:
-    """The store that all snapshots of one process share. Its methods can be called from any thread.
+    """The content store of all snapshots of one process. Any thread can call its methods.
 
     It is a directory that no session can write to. It starts empty and is removed with the process, whose memory holds the
-    snapshots. If it should outlive the process, the directory also gets what is needed to read them back.
+    snapshots. A lasting store's directory also describes the snapshots for the next process.
 
     Attributes:
-        directory: Its path.
+        directory: Path.
         bytes: Total size of its files.
-        generation: How often its content was lost, because somebody had removed the directory.
-        on_renewed: Called in any thread when the directory was made again. May be replaced.
+        generation: How often its content was lost because the directory was removed.
+        on_renewed: Called in any thread when the directory was created again. Replaceable.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Store:
         """Create the directory.
 
         Args:
-            directory: Its path. It must not exist, unless `held` is given.
+            directory: Path. It must not exist, unless `held` is given.
             max_bytes: Maximum total size of its files.
             lasting: Whether another process may take it over (`take_over`).
-            held: Its descriptor, if another process has created it.
+            held: Its descriptor, if another process created it.
 
         Raises:
-            SnapshotError: It cannot be created.
+            SnapshotError: The directory cannot be created.
         """
         try:
             self._fd = make_place(str(directory)) if held is None else held
@@ -72,14 +72,14 @@ class Store:
 
     @classmethod
     def make(cls, directory: Path, *, lasting: bool = False) -> Self:
-        """Create a store in a directory, and remove the stores of killed processes there, unless a custodian holds them.
+        """Create a store in a directory, and remove stores of killed processes that no custodian holds.
 
         Args:
             directory: The directory.
             lasting: Whether another process may take the store over.
 
         Raises:
-            SnapshotError: It cannot be created.
+            SnapshotError: The store cannot be created.
         """
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,10 +91,10 @@ class Store:
 
     @classmethod
     def take_over(cls, directory: Path, held: int, described: Sequence[Description]) -> tuple[Self, list[Snapshot | None]]:
-        """Continue with the store of a killed process. Content that no snapshot needs is removed.
+        """Continue with a killed process's store. Content that no snapshot needs is removed.
 
         Args:
-            directory: Its path.
+            directory: Path.
             held: Its descriptor; the store takes ownership.
             described: Its snapshots.
 
@@ -130,11 +130,11 @@ class Store:
 
     @property
     def held(self) -> int:
-        """The descriptor that keeps the directory from being taken for abandoned."""
+        """The descriptor that marks the directory as in use."""
         return self._fd
 
     def describe(self, snapshot: Snapshot) -> Description | None:
-        """Return what another process needs to read a snapshot back; None if the store cannot be taken over."""
+        """Describe a snapshot for another process; None if the store cannot be taken over."""
         if self._written is None or snapshot not in self._snapshots:
             return None
         return self._written.describe(snapshot.root)
@@ -146,7 +146,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Remove everything. It can be repeated."""
+        """Remove everything. Idempotent."""
         with self._lock:
             if self._fd >= 0:
                 remove_place(str(self.directory))
@@ -154,10 +154,10 @@ class Store:
                 self._fd, self._written = -1, None
 
     def renew(self) -> None:
-        """If somebody has removed the directory, make it again, without content: no earlier snapshot is kept then.
+        """Create a removed directory again, without content: all earlier snapshots are lost.
 
         Raises:
-            SnapshotError: It cannot be made.
+            SnapshotError: The directory cannot be created.
         """
         with self._lock:
             if self._fd < 0 or os.fstat(self._fd).st_nlink:
@@ -175,21 +175,21 @@ class Store:
         self.on_renewed()
 
     def add(self, source: int, limit: int, workspace: str) -> tuple[bytes, int]:
-        """Keep the content of an open file, until `release_file` has been called as often as this.
+        """Store the content of an open file, until `release_file` was called as often as this.
 
         Args:
             source: The file's descriptor.
-            limit: Maximum bytes.
-            workspace: The workspace of the file. New content counts for it; it can fill half of what the others leave, so
-                that there is always room for another one.
+            limit: Maximum size in bytes.
+            workspace: The file's workspace, to which new content is charged. A workspace can fill half of the space that the
+                others leave, so that there is always room for another one.
 
         Returns:
-            Its digest and its size.
+            The digest and the size.
 
         Raises:
-            content.TooLargeError: It has more bytes than the limit.
-            SnapshotError: The store is full, or the workspace has its share.
-            OSError: It cannot be read or written.
+            content.TooLargeError: The file exceeds the limit.
+            SnapshotError: The store is full, or the workspace has used its share.
+            OSError: The file cannot be read or written.
         """
         data = content.read_small(source, limit)
         if data is not None:
@@ -208,13 +208,13 @@ class Store:
             finally:
                 os.close(target)
             self._place(name, digest, size, workspace)
-        except BaseException:  # also an interrupt: leave no partial content
+        except BaseException:  # includes interrupts: leave no partial content
             os.unlink(name, dir_fd=self._fd)
             raise
         return digest, size
 
     def _held(self, digest: bytes) -> bool:
-        """Count one more use of existing content; False if it does not exist."""
+        """Count another use of existing content. Return False if it does not exist."""
         with self._lock:
             if digest not in self._counts or not self._is_there(digest):
                 return False
@@ -222,12 +222,12 @@ class Store:
             return True
 
     def _is_there(self, digest: bytes) -> bool:
-        """Whether nobody has removed content that is kept."""
+        """Return whether stored content is still there."""
         return os.access(digest.hex(), os.F_OK, dir_fd=self._fd)
 
     def _place(self, name: str, digest: bytes, size: int, workspace: str) -> None:
         with self._lock:
-            # Another thread was faster, or it was too large to know before.
+            # Another thread was faster, or the file was too large to know before.
             if digest in self._counts and self._is_there(digest):
                 os.unlink(name, dir_fd=self._fd)
             else:
@@ -250,7 +250,7 @@ class Store:
             )
 
     def release_file(self, digest: bytes) -> None:
-        """Undo one call of `add`."""
+        """Revert one call of `add`."""
         with self._lock:
             self._release(digest)
 
@@ -258,7 +258,7 @@ class Store:
         """Open the content with a digest.
 
         Raises:
-            SnapshotError: Somebody has removed it.
+            SnapshotError: The content was removed.
         """
         try:
             return open_file(digest.hex(), self._fd)
@@ -273,7 +273,7 @@ class Store:
         self._snapshots.add(snapshot)
 
     def drop(self, snapshot: Snapshot) -> None:
-        """Drop a snapshot. It can be repeated."""
+        """Drop a snapshot. Idempotent."""
         with self._lock:
             known = snapshot in self._snapshots
             self._snapshots.discard(snapshot)
@@ -284,7 +284,7 @@ class Store:
         """Drop a snapshot if another one has the same files, so that none is removed. This never waits.
 
         Returns:
-            Whether it was dropped; otherwise it needs `drop`.
+            Whether it was dropped. Otherwise call `drop`.
         """
         parts = snapshot.root.entries.parts
         if len(parts) > _FEW_PARTS or not self._lock.acquire(blocking=False):
@@ -300,14 +300,14 @@ class Store:
             self._lock.release()
 
     def has(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is kept here."""
+        """Return whether a snapshot is in the store."""
         return snapshot in self._snapshots
 
     def check(self, snapshot: Snapshot) -> None:
-        """Check that a snapshot is kept here.
+        """Check that a snapshot is in the store.
 
         Raises:
-            SnapshotError: It was dropped, or belongs to another store.
+            SnapshotError: The snapshot was dropped, or belongs to another store.
         """
         if not self.has(snapshot):
             raise SnapshotError(
@@ -316,12 +316,13 @@ class Store:
             )
 
     def retain(self, root: Folder) -> None:
-        """Keep the files of a tree, all of which are in the store, until `release` has been called as often as this.
+        """Keep the files of a tree, all of which are in the store, until `release` was called as often as this.
 
-        Each part of a folder is counted, and its files only with the first count: what trees share costs nothing.
+        References are counted per part of a folder, and per file only for the first reference to its part, so that shared
+        parts cost nothing.
 
         Raises:
-            OSError: A lasting store could not record it. It is not kept then.
+            OSError: A lasting store could not record the tree, and does not keep it.
         """
         with self._lock:
             if self._written is not None:
@@ -338,7 +339,7 @@ class Store:
                             pending += entry.entries.parts
 
     def _new_parts(self, root: Folder) -> list[dict[str, Entry]]:
-        """Return the parts of a tree that are not kept yet, each after those of its subfolders."""
+        """Return the parts of a tree that are not stored yet, each after its subfolders' parts."""
         found: list[dict[str, Entry]] = []
         pending = [part for part in root.entries.parts if id(part) not in self._parts]
         while pending:
@@ -350,7 +351,7 @@ class Store:
         return found[::-1]
 
     def release(self, root: Folder) -> None:
-        """Undo one call of `retain`. Content that is no longer needed is removed."""
+        """Revert one call of `retain`. Content that is no longer needed is removed."""
         with self._lock:
             pending = [*root.entries.parts]
             while pending:
@@ -377,10 +378,10 @@ class Store:
             del self._counts[digest]
             size = self._sizes.pop(digest)
             self.bytes -= size
-            if (payer := self._payers.pop(digest, None)) is not None:  # unknown after a take-over
+            if (payer := self._payers.pop(digest, None)) is not None:  # unknown after a takeover
                 self._shares[payer] -= size
                 if not self._shares[payer]:
                     del self._shares[payer]
             if self._fd >= 0:
-                with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                with contextlib.suppress(FileNotFoundError):  # an external program removed it
                     os.unlink(digest.hex(), dir_fd=self._fd)

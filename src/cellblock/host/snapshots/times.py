@@ -1,4 +1,4 @@
-"""When things in a workspace were changed, by change times (ctime), which no program can set."""
+"""Finds changes in a workspace by change times (ctime), which no program can set."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def _status(top: int, path: str) -> os.stat_result | None:
 
 
 def is_within(last: int, spans: Spans) -> bool:
-    """Whether something was last changed in one of some spans of time."""
-    # Some file systems only store seconds, or even multiples of two seconds.
+    """Return whether a change time is within some time intervals."""
+    # Some file systems store only seconds, or even multiples of two seconds.
     coarse = 0 if last % _SECOND else 2 * _SECOND
     return any(began <= last + coarse and last <= ended for began, ended in spans)
 
 
 def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | None:
-    """Return a path in a workspace that was last changed within one of these spans of time; None if there is none.
+    """Return a workspace path last changed within these time intervals; None if there is none.
 
     A removal shows in the time of its folder.
 
     Args:
-        top: The workspace, opened.
-        spans: The spans.
-        ignored: Names that do not count.
+        top: The open workspace.
+        spans: The intervals.
+        ignored: Ignored names.
         most: Maximum number of files and folders to examine.
 
     Returns:
-        Its path; ``.`` for the workspace itself, or if there are too many entries.
+        The path; ``.`` for the workspace itself, or if there are too many entries.
 
     Raises:
         OSError: The workspace cannot be read.
@@ -85,10 +85,10 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
 
 
 def first_unkept_changed(top: int, before: Folder, spans: Spans) -> str | None:
-    """Return a file of a snapshot whose content was not kept and which has changed since; None if there is none.
+    """Return a changed file of a snapshot whose content was not stored; None if there is none.
 
     Args:
-        top: The workspace, opened.
+        top: The open workspace.
         before: The content of the snapshot.
         spans: When cells have changed files since.
     """
@@ -102,22 +102,23 @@ def first_unkept_changed(top: int, before: Folder, spans: Spans) -> str | None:
 
 
 def _hides_changes(file: File, info: os.stat_result) -> bool:
-    """Whether a snapshot's file may have changed although its status says nothing; if that differs, others have changed it."""
+    """Return whether a file may have changed without a new status. If the status differs, others changed it."""
     return not was_seen(file, seen(info)) and status_of(file) in (None, seen(info))
 
 
 def changed_left_out(top: int, path: str, entry: LeftOut, spans: Spans, few: Iterator[int] | None = None) -> str | None:
-    """Return what has changed of something that snapshots leave out although the session can change it; None: nothing has.
+    """Return the first changed path in an entry that snapshots exclude but the session can write; None if there is none.
 
     Args:
-        top: The workspace, opened.
-        path: Its path.
-        entry: What a snapshot says of it.
+        top: The open workspace.
+        path: The entry's path.
+        entry: The entry in a snapshot.
         spans: When cells ran.
-        few: How many entries to look at, near the top, where git and package managers leave traces; None: at all of them.
+        few: Maximum number of entries to examine, nearest to the top first, where git and package managers leave traces; None
+            for all.
 
     Returns:
-        The path of the change, which lies in it or is the same.
+        The changed path, which is the entry or inside it.
     """
     info = _status(top, path)
     if info is None:
@@ -129,7 +130,7 @@ def changed_left_out(top: int, path: str, entry: LeftOut, spans: Spans, few: Ite
 
 
 def first_left_out_changed(top: int, before: Folder, spans: Spans) -> tuple[str, str] | None:
-    """Return what a cell seems to have changed of that which snapshots leave out, and where: a quick look."""
+    """Return, by a quick check, the first changed path that snapshots exclude but the session can write, and where it lies."""
     few = iter(range(_FEW))
     for path, entry in lasting(before):
         if (found := changed_left_out(top, path, entry, spans, few)) is not None:
@@ -138,12 +139,12 @@ def first_left_out_changed(top: int, before: Folder, spans: Spans) -> tuple[str,
 
 
 def is_all_within(top: int, path: str, spans: Spans) -> bool:
-    """Return whether something, and all that is in it, was last changed in some spans of time."""
+    """Return whether a path and everything in it was last changed within some time intervals."""
     return all(time is not None and is_within(time, spans) for _, time in _everything(top, path))
 
 
 def _lowest_above(top: int, path: str) -> int:
-    """Return when the lowest folder above a path was changed that is still there, as a removal changes it."""
+    """Return the change time of a path's lowest existing parent folder, which a removal updates."""
     while path := path.rpartition("/")[0]:
         if (info := _status(top, path)) is not None:
             return info.st_ctime_ns
@@ -155,12 +156,12 @@ def _is_special(info: os.stat_result) -> bool:
 
 
 def _everything(top: int, path: str, few: Iterator[int] | None = None) -> Iterator[tuple[str, int | None]]:
-    """Yield a path and all that is in it, with the times of the last change; None for what cannot be examined.
+    """Yield a path and everything in it, with change times; None for what cannot be examined.
 
     Args:
-        top: The workspace, opened.
+        top: The open workspace.
         path: The path.
-        few: To look at a few entries only, those near the top first: ends when that is enough.
+        few: Examine only this many entries, nearest to the top first.
     """
     info = _status(top, path)
     yield path, None if info is None else info.st_ctime_ns

@@ -1,7 +1,7 @@
-"""The trash: what operations on the files of a session have replaced or removed, until it expires.
+"""The trash: files that operations replaced or removed, until they expire.
 
-It is in the state directory, where no session can write. Files are moved there one by one, never a folder: a process of the
-session may still have the folder open, and could go from there to the folders above it.
+It is in the state directory, where no session can write. Files are moved one by one, never a folder: a process of the session
+may still have the folder open, and could go from there to its parent folders.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reason(NamedTuple):
 
     Attributes:
         operation: The operation: ``undo``, ``redo``, ``restore``, ``adopt``, ``load`` or ``trash``.
-        cell: The number of the last cell that was undone; 0 if none was.
+        cell: The number of the last undone cell; 0 if there is none.
     """
 
     operation: str
@@ -53,21 +53,21 @@ class Reason(NamedTuple):
 
 
 class Entry:
-    """What one operation has moved to the trash.
+    """The files that one operation moved to the trash.
 
     Attributes:
         id: Its id, which sorts by time.
-        about: What is written about it.
+        about: Its description.
         taken: The paths that were moved there.
     """
 
     def __init__(self, directory: Path, number: str, about: dict[str, Any]) -> None:
-        """Name an entry; nothing is created yet.
+        """Name an entry without creating anything.
 
         Args:
             directory: The directory of the session's trash.
             number: Its id.
-            about: What is written about it.
+            about: Its description.
         """
         self.id = number
         self.about = about
@@ -76,7 +76,7 @@ class Entry:
 
     @property
     def described(self) -> tuple[str, str, dict[str, Any]]:
-        """What `of` needs, in another process, too."""
+        """The arguments of `of`, valid in other processes."""
         return str(self._directory), self.id, self.about
 
     @classmethod
@@ -86,12 +86,12 @@ class Entry:
         return cls(Path(directory), number, about)
 
     def take(self, folder: int, name: str, path: str) -> bool:
-        """Move something here; return whether all of it was moved. What could not be moved stays.
+        """Move something here. Return whether all of it was moved; the rest is unchanged.
 
         Args:
-            folder: The folder that it is in, opened.
-            name: Its name there.
-            path: Where it was in the workspace.
+            folder: Its open folder.
+            name: Its name in that folder.
+            path: Its path in the workspace.
         """
         try:
             with self._opened(make=True) as top:
@@ -103,7 +103,7 @@ class Entry:
         return whole
 
     def keep(self, folder: int, name: str, path: str) -> None:
-        """Copy a file here that is about to be replaced; see `take`.
+        """Copy a file here that is about to be replaced. Arguments are as for `take`.
 
         Raises:
             OSError: From the system.
@@ -121,7 +121,7 @@ class Entry:
         if make and not files.is_dir():
             files.parent.mkdir(0o700, parents=True, exist_ok=True)
             (self._directory / self.id / _ABOUT).write_text(json.dumps(self.about))
-            files.mkdir(0o700, exist_ok=True)  # last: if it exists, all of the above does
+            files.mkdir(0o700, exist_ok=True)  # last: if it exists, everything above does
         top = os.open(files, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             yield top
@@ -136,11 +136,11 @@ class Entry:
         with _made(top, above) as parent:
             if stat.S_ISREG(info.st_mode):
                 if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
-                    _copy(folder, name, parent, last)  # the code of a session may have it open, or know it by another name
+                    _copy(folder, name, parent, last)  # the session's code may have it open, or know another name of it
                 os.unlink(name, dir_fd=folder)
             elif stat.S_ISLNK(info.st_mode):
                 _move_link(folder, name, parent, last)
-        return True  # anything else, such as a FIFO, holds nothing
+        return True  # anything else, such as a FIFO, has no content
 
     def _take_folder(self, folder: int, name: str, top: int, path: list[str], depth: int) -> bool:
         if depth > _DEEPEST:
@@ -162,7 +162,7 @@ class Entry:
         return whole
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield what it holds: files, links, and folders before their content, with their paths."""
+        """Yield the entry's files, links and folders with their paths, each folder before its content."""
         try:
             with self._opened() as top:
                 yield from _walk(top, "")
@@ -171,10 +171,10 @@ class Entry:
 
     @contextmanager
     def open(self, path: str) -> Iterator[tuple[int, str]]:
-        """Open the folder of something that it holds, and return that with its name.
+        """Open the parent folder of a path in the entry, and yield it with the last path component.
 
         Raises:
-            OSError: It is not there.
+            OSError: The path does not exist.
         """
         *above, name = path.split("/")
         if not _is_inside(path):
@@ -187,7 +187,7 @@ class Entry:
             yield here, name
 
     def listed(self) -> TrashEntry:
-        """Return it as data."""
+        """Return the entry as data."""
         found, more = list[TrashedFile](), 0
         for path, info in self.files():
             if stat.S_ISDIR(info.st_mode):
@@ -201,19 +201,19 @@ class Entry:
         return TrashEntry(self.id, about["at"], *kind, tuple(found), more, about.get("expires", 0.0))
 
     def remove(self) -> None:
-        """Remove it for good."""
+        """Delete the entry permanently."""
         leftovers.remove_place(str(self._directory / self.id))
 
 
 class Trash:
-    """The trash of one session: of all sessions with its label in its workspace, also those of killed processes."""
+    """The trash of one session: of all sessions with its label in its workspace, including those of killed processes."""
 
     def __init__(self, workspace: str, label: str) -> None:
-        """Set the paths; nothing is created yet.
+        """Set the paths without creating anything.
 
         Args:
             workspace: The session's directory.
-            label: The session's name; empty if it has none.
+            label: The session's name; may be empty.
         """
         key = hashlib.sha256(os.fsencode(f"{workspace}\0{label}")).hexdigest()[:32]
         self.directory = _root() / key
@@ -232,10 +232,10 @@ class Trash:
         return sorted(_entries(self.directory), key=lambda entry: entry.id, reverse=True)
 
     def find(self, entry: str, path: str) -> Entry:
-        """Return an entry by its id, or the newest one that holds a path.
+        """Return an entry by its id, or the newest one that contains a path.
 
         Raises:
-            FilesError: There is none.
+            FilesError: No entry matches.
         """
         for one in self.entries():
             if (one.id == entry if entry else True) and (not path or _holds(one, path)):
@@ -246,7 +246,7 @@ class Trash:
         )
 
     def take_over(self, other: Trash) -> None:
-        """Take the entries of another session's trash, which ends."""
+        """Take over the entries of another session's trash, because that session ends."""
         with contextlib.suppress(OSError):
             self.directory.mkdir(0o700, parents=True, exist_ok=True)
             for entry in _entries(other.directory):
@@ -254,7 +254,7 @@ class Trash:
 
 
 def copy_back(folder: int, name: str, parent: int, to: str) -> None:
-    """Copy something from an entry to a folder, and onto the disk.
+    """Copy something from an entry to a folder, and sync it to the disk.
 
     Raises:
         OSError: From the system.
@@ -274,7 +274,7 @@ def copy_back(folder: int, name: str, parent: int, to: str) -> None:
             os.close(target)
     else:
         _copy_file(folder, name, parent, to, info)
-    with contextlib.suppress(OSError):  # only root gives files away
+    with contextlib.suppress(OSError):  # only root can change owners
         os.chown(to, info.st_uid, info.st_gid, dir_fd=parent, follow_symlinks=False)
 
 
@@ -294,7 +294,7 @@ def _copy_file(folder: int, name: str, parent: int, to: str, info: os.stat_resul
 
 
 def purge() -> None:
-    """Remove what has expired, and the oldest entries of the session that uses most, if all use too much."""
+    """Delete expired entries, and the oldest entries of the largest session if all use too much space."""
     _, most = config.trash_limits()
     now = time.time()
     sizes: dict[Path, list[tuple[str, int, Entry]]] = {}
@@ -341,7 +341,7 @@ def _entries(directory: Path) -> Iterator[Entry]:
 
 
 def _unknown(place: Path) -> dict[str, Any]:
-    """Return what stands for a description that cannot be read: its process was killed, or the disk was full."""
+    """Return a default for an unreadable description: its process was killed, or the disk was full."""
     try:
         at = place.stat().st_mtime
     except OSError:
@@ -351,7 +351,7 @@ def _unknown(place: Path) -> dict[str, Any]:
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a path, which anybody may have given, is one of a tree, and leads to nothing above it."""
+    """Return whether an untrusted path is relative and has no ``..``."""
     return not {"", ".", ".."} & {*path.split("/")}
 
 
@@ -378,7 +378,7 @@ def _walk(folder: int, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 @contextmanager
 def _made(top: int, path: list[str]) -> Iterator[int]:
-    """Open a folder of an entry, and make it if it does not exist."""
+    """Open a folder of an entry, and create it if it is missing."""
     here = os.dup(top)
     try:
         for part in path:
@@ -393,16 +393,16 @@ def _made(top: int, path: list[str]) -> Iterator[int]:
 
 
 def _link(folder: int, name: str, parent: int, to: str) -> bool:
-    """Give a large file, which takes too long to copy, a name in an entry; return whether that is possible.
+    """Hard-link a file that is too large to copy into an entry. Return whether that is possible.
 
-    It is not renamed: open descriptors would show its new place, and not that it was removed.
+    It is not renamed: open descriptors would show its new path, not its removal.
     """
     try:
         os.link(name, to, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
     except FileExistsError:  # by a process that was killed before it could remove this
         pass
     except OSError:
-        return False  # another file system, for example
+        return False  # for example, on another file system
     return True
 
 
@@ -413,7 +413,7 @@ def _move_link(folder: int, name: str, parent: int, to: str) -> None:
 
 
 def _copy(folder: int, name: str, parent: int, to: str) -> None:
-    """Copy a file to an entry. If something still writes to it, it is copied again."""
+    """Copy a file to an entry. If another process still writes to it, copy it again."""
     source = open_file(name, folder)
     try:
         for _ in range(_TRIES):
@@ -426,7 +426,7 @@ def _copy(folder: int, name: str, parent: int, to: str) -> None:
                 content.copy(source, target, _MOST_COPIED)
                 os.fchmod(target, before.st_mode & PERMISSIONS)
                 os.utime(target, ns=(before.st_mtime_ns, before.st_mtime_ns))
-            except BaseException:  # also an interrupt: leave no partial copy
+            except BaseException:  # includes interrupts: leave no partial copy
                 os.unlink(to, dir_fd=parent)
                 raise
             finally:

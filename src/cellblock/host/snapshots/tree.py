@@ -1,4 +1,4 @@
-"""The content of a workspace as frozen data. Unchanged folders are shared between snapshots."""
+"""The content of a workspace as immutable data. Snapshots share unchanged folders."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MOST_SHOWN = 100
 
 
 class LeftOut(NamedTuple):
-    """Something that a snapshot leaves out.
+    """An entry that a snapshot excludes.
 
     Attributes:
-        reason: Why it is left out.
+        reason: Why.
         folder: Whether it is a folder.
-        ours: Whether restoring a snapshot without it may remove it.
+        ours: Whether the restore of a snapshot without it may remove it.
         too_much: Whether the reason is a limit of size or number.
         told: Whether it is reported.
-        closed: Whether it is left out because it cannot be read now: a change keeps a cell from being undone.
-        lasting: Whether the session can change it, although it cannot be brought back: an undo of that is refused.
-        changed: When it was last changed, if it is no folder; 0 if that was not noted.
+        closed: Whether it is unreadable now. A change of it prevents an undo of the cell.
+        lasting: Whether the session can change it. An undo of such a change is refused, because it cannot be restored.
+        changed: Its change time, if it is not a folder; 0 if unknown.
     """
 
     reason: str
@@ -41,15 +41,15 @@ class LeftOut(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Totals of a folder, including everything below it.
+    """Totals of a folder, including all subfolders.
 
     Attributes:
-        entries: Files, folders and links.
-        files: Files that are not left out.
-        bytes: Bytes of the files whose content was kept.
-        unkept: Files whose content was not kept, and what cannot be read.
-        left_out: Entries that are left out.
-        cut: How many of these because of a limit of size or number.
+        entries: Number of files, folders and links.
+        files: Number of files that are not excluded.
+        bytes: Total size of the files with stored content.
+        unkept: Number of files without stored content, and of unreadable entries.
+        left_out: Number of excluded entries.
+        cut: Number of entries excluded because of a limit of size or number.
     """
 
     entries: int = 0
@@ -72,12 +72,12 @@ class Folder(NamedTuple):
     """A folder.
 
     Attributes:
-        mode: Its permissions.
-        owner: Its owner.
-        entries: Its entries by name.
-        complete: Whether `entries` contains all of them.
-        totals: Its totals.
-        status: Its status (`file.seen`); `UNSEEN` for the workspace itself.
+        mode: Permissions.
+        owner: Owner.
+        entries: Entries by name.
+        complete: Whether `entries` contains all entries.
+        totals: Totals.
+        status: Status (`file.seen`); `UNSEEN` for the workspace itself.
     """
 
     mode: int
@@ -89,10 +89,10 @@ class Folder(NamedTuple):
 
 
 class Trashed(NamedTuple):
-    """A file or link whose content is in the trash, for a plan.
+    """A file or link in the trash, for a plan.
 
     Attributes:
-        path: Its path in the entry.
+        path: Its path in the trash entry.
     """
 
     path: str
@@ -103,23 +103,22 @@ Entry: TypeAlias = File | Link | LeftOut | Folder | Trashed
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
-    """The limits of a snapshot. It reports everything that it leaves out, with the reason.
+    """The limits of a snapshot, which reports all excluded paths with reasons.
 
     Attributes:
-        max_files: Files, folders and links.
-        max_total_bytes: Bytes of all files together.
-        max_file_bytes: Bytes of one file.
-        max_depth: Folders within folders.
-        ignore: Names to leave out: patterns such as ``*.ckpt`` for files and folders anywhere in the workspace, or paths from
-            its top, which begin with a slash.
+        max_files: Maximum number of files, folders and links.
+        max_total_bytes: Maximum total size of all files.
+        max_file_bytes: Maximum size of one file.
+        max_depth: Maximum nesting of folders.
+        ignore: Names to exclude: patterns such as ``*.ckpt`` for files and folders anywhere in the workspace, or paths from
+            its top with a leading slash.
     """
 
     max_files: int = 100_000
     max_total_bytes: int = 2048 * MIB
     max_file_bytes: int = 512 * MIB
     max_depth: int = 100
-    # Not __pycache__: Python compares only seconds and sizes, so after an undo it would run code that the undone cell had
-    # written.
+    # Not __pycache__: Python compares only seconds and sizes, so after an undo it would run the undone cell's code.
     ignore: tuple[str, ...] = (".git", ".venv", "node_modules")
 
     def __post_init__(self) -> None:
@@ -141,27 +140,27 @@ class Snapshot:
 
     @property
     def files(self) -> int:
-        """How many files it holds."""
+        """Number of files."""
         return self.root.totals.files
 
     @property
     def bytes(self) -> int:
-        """Their total size in bytes."""
+        """Total size in bytes."""
         return self.root.totals.bytes
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Paths that it leaves out, with the reasons: at most a hundred."""
+        """Excluded paths with reasons, at most a hundred."""
         return tuple(itertools.islice(_left_out(self.root), _MOST_SHOWN))
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left out because of a limit of size or number."""
+        """Whether no limit of size or number excluded anything."""
         return self.root.totals.cut == 0
 
     @property
     def unkept(self) -> int:
-        """How many files it contains without their content: they were too large or closed, or there was no time."""
+        """Number of files without stored content: too large, unreadable, or skipped for lack of time."""
         return self.root.totals.unkept
 
 
@@ -210,18 +209,18 @@ def _left_out(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def status_of(entry: File | Link | Folder) -> bytes | None:
-    """Return the status (`file.seen`) that something had when a snapshot was taken; None if that was not noted."""
+    """Return an entry's status (`file.seen`) at the time of the snapshot; None if unknown."""
     status = seen_as(entry) if isinstance(entry, File) else entry.status
     return None if status == UNSEEN else status
 
 
 def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
-    """Whether two entries, of which at most one is a folder, are the same.
+    """Return whether two entries, at most one of them a folder, are the same.
 
     Args:
         one: One entry.
-        other: The other.
-        times: Whether modification times matter.
+        other: The other entry.
+        times: Whether to compare modification times.
     """
     if one is other:
         return True
@@ -235,7 +234,7 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
 
 
 def differences(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
-    """Yield the differences between two entries, except what one of them has left out.
+    """Yield the differences between two entries, except paths that one of them excludes.
 
     Args:
         before: The earlier state.
@@ -243,7 +242,7 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
         path: Their path.
 
     Yields:
-        Path (with a trailing slash for folders), the entry before, and the entry after.
+        The path (with a trailing slash for folders), the entry before, and the entry after.
     """
     if before is after or isinstance(before, LeftOut) or isinstance(after, LeftOut):
         return
@@ -261,33 +260,33 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
             yield (f"{path}/" if isinstance(after, Folder) else path), None, after
     for name in sorted(_entries(before).keys() | _entries(after).keys()):
         old, new = _entries(before).get(name), _entries(after).get(name)
-        # In a folder that was not listed completely, a missing entry may exist.
+        # In a partly listed folder, a missing entry may exist.
         if (old is None and _is_cut_off(before)) or (new is None and _is_cut_off(after)):
             continue
         yield from differences(old, new, f"{path}/{name}" if path else name)
 
 
 def unkept(folder: Folder) -> Iterator[tuple[str, File | LeftOut]]:
-    """Yield the files in a folder whose content was not kept, and what could not be read, with their paths."""
+    """Yield a folder's files without stored content, and its unreadable entries, with their paths."""
     for path, entry in _special(folder, "", operator.attrgetter("unkept")):
         if (isinstance(entry, File) and not is_kept(entry)) or (isinstance(entry, LeftOut) and entry.closed):
             yield path, entry
 
 
 def lasting(folder: Folder) -> Iterator[tuple[str, LeftOut]]:
-    """Yield what a folder contains that the session can change although it cannot be brought back, with the paths."""
+    """Yield the entries in a folder that the session can change but no undo can restore, with their paths."""
     for path, entry in _special(folder, "", operator.attrgetter("left_out")):
         if isinstance(entry, LeftOut) and entry.lasting:
             yield path, entry
 
 
 def _special(folder: Folder, path: str, count: Callable[[Totals], int]) -> Iterator[tuple[str, Entry]]:
-    """Yield what is special in a folder and below it (`Entries.special`), except folders, with the paths.
+    """Yield special entries in a folder and its subfolders (`Entries.special`), except folders, with their paths.
 
     Args:
         folder: The folder.
         path: Its path.
-        count: Returns how many there are of the wanted kind: a folder without any is not entered.
+        count: Returns the number of wanted entries. A folder without any is not entered.
     """
     if count(folder.totals) == 0:
         return

@@ -1,6 +1,6 @@
-"""Plans an undo from the contents of a workspace before and after the undone cells, whatever the other files are.
+"""Plans an undo from the contents of a workspace before and after the undone cells.
 
-A path that is as the cells have left it gets the content from before them. A path that somebody has changed since stays.
+A path that is unchanged since the cells gets its content from before them. A path that others changed later is left unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Totals, Trashe
 
 
 class Interval(NamedTuple):
-    """What cells have done to a workspace.
+    """The changes that cells made to a workspace.
 
     Attributes:
         before: The content before the cells.
@@ -54,9 +54,9 @@ class UndoPlan(NamedTuple):
 
     Attributes:
         plan: The steps.
-        later: Paths that somebody else has changed since, and that stay.
-        impossible: Why something cannot be brought back; empty if everything can.
-        back: The parts of the workspace before the undo and after it, for a redo.
+        later: Paths left unchanged because others changed them later.
+        impossible: Why something cannot be restored; empty if everything can.
+        back: The affected parts of the workspace before and after the undo, for a redo.
     """
 
     plan: Plan
@@ -66,7 +66,7 @@ class UndoPlan(NamedTuple):
 
 
 class _Present:
-    """The workspace as it is, read path by path, and as it will be."""
+    """A view of the current workspace, read path by path, with planned changes."""
 
     def __init__(self, top: int) -> None:
         self.now: dict[str, Entry | None] = {}
@@ -77,7 +77,7 @@ class _Present:
         """What will be in folders, as far as it was looked at."""
 
     def get(self, path: str) -> Entry | None:
-        """Return what will be at a path."""
+        """Return the planned entry at a path."""
         if path not in self.wanted:
             self.now[path] = entry = self._read(path)
             self._note(path, entry)
@@ -89,12 +89,12 @@ class _Present:
         inner.discard(path) if entry is None else inner.add(path)
 
     def put(self, path: str, entry: Entry | None) -> None:
-        """Note what shall be at a path."""
+        """Plan an entry at a path."""
         self.get(path)
         self._note(path, entry)
 
     def has_content(self, path: str) -> bool:
-        """Whether a folder will hold anything."""
+        """Return whether a folder will have any content."""
         if path not in self._listed:
             self._listed[path] = self._names(path) if isinstance(self.now.get(path), Folder) else []
         unknown = any(f"{path}/{name}" not in self.wanted for name in self._listed[path])
@@ -109,7 +109,7 @@ class _Present:
             finally:
                 os.close(folder)
         except OSError:
-            return [""]  # it cannot be listed: it may hold anything
+            return [""]  # it cannot be listed, so it may have content
 
     def _read(self, path: str) -> Entry | None:
         try:
@@ -127,9 +127,9 @@ class _Present:
         return LeftOut("it is a FIFO, a socket or a device", folder=False, ours=True, changed=info.st_ctime_ns)
 
     def is_as(self, path: str, known: Entry | None) -> bool:
-        """Return whether what will be at a path is the same as in a snapshot.
+        """Return whether the planned entry at a path equals an entry of a snapshot.
 
-        What nobody could look at, then or now, counts as the same: it is moved to the trash.
+        Entries that were unreadable then or now count as equal, and are moved to the trash.
         """
         entry = self.get(path)
         if entry is known or (isinstance(known, LeftOut) and known.closed):
@@ -163,7 +163,7 @@ class _Present:
             return None
 
     def trees(self) -> tuple[Folder, Folder]:
-        """Return the parts of the workspace that change, as they are and as they will be."""
+        """Return the changed parts of the workspace, now and as planned."""
         changes = {path for path, entry in self.wanted.items() if entry is not self.now[path]}
         for path in [*changes]:
             above = path
@@ -187,7 +187,7 @@ class _Descriptor(int):
 
 
 def tree(entries: dict[str, Entry]) -> Folder:
-    """Return a folder with these entries, given by their paths. What is in them is given, too."""
+    """Build a folder from entries by path, which include the entries of subfolders."""
     inner: dict[str, dict[str, Entry]] = {"": {}}
     for path in sorted(entries, key=lambda path: -path.count("/")):
         entry = entries[path]
@@ -206,11 +206,11 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
     """Plan an undo.
 
     Args:
-        top: The workspace, opened.
-        intervals: What the cells have done, oldest first.
+        top: The open workspace.
+        intervals: The cells' changes, oldest first.
 
     Raises:
-        SnapshotError: Something has to come back where somebody else has put something.
+        SnapshotError: An external change is in the way of a path to restore.
     """
     present, later, impossible = _Present(top), list[str](), _left_out_changed(top, intervals)
     spans = [span for interval in intervals for span in interval.spans]
@@ -229,7 +229,7 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
             elif isinstance(after, LeftOut) and not after.lasting and not after.closed:
                 continue
             elif interval.spans and _is_by_others(before, after, interval.spans):
-                # Somebody has saved it after a cell had ended, and before the next look.
+                # Others changed it after a cell and before the next look.
                 if before is not None:
                     later.append(path)
             elif present.is_as(path, after) or (present.get(path) is None and before is not None):
@@ -246,18 +246,18 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
 
 
 def _is_by_others(before: Entry | None, after: Entry | None, spans: Spans) -> bool:
-    """Whether something was last changed between the cells, or after them.
+    """Return whether something was last changed between or after the cells.
 
-    What was last changed before them may have been moved by them, with its folder.
+    A change before them says nothing: the cells may have moved it with its folder.
     """
     at = _changed_at(before, after)
     return at >= min(began for began, _ in spans) and not any(began <= at <= ended for began, ended in spans)
 
 
 def _changed_at(before: Entry | None, after: Entry | None) -> int:
-    """Return when a path was last changed, by the clock of its file system; 0 if that is not known.
+    """Return a path's change time by the clock of its file system; 0 if unknown.
 
-    A folder that was there before says nothing: its time is that of the last change in it.
+    An existing folder says nothing, because its time is the time of the last change in it.
     """
     if isinstance(after, File):
         return changed_by(after)
@@ -293,9 +293,9 @@ def _apply(present: _Present, want: dict[str, Entry | None], later: list[str]) -
 
 
 def changed(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
-    """Yield the paths that differ between two contents, with what was there before and after; folders before their content.
+    """Yield the paths that differ between two contents, with both entries, each folder before its content.
 
-    If a folder could not be read afterwards, nothing in it is known: that is yielded for all of it.
+    Nothing is known of a folder that was unreadable afterwards, so everything in it is yielded.
     """
     inner = [one.entries for one in (before, after) if isinstance(one, Folder)]
     names = inner[0].unlike(inner[1]) if len(inner) == 2 else inner[0]
@@ -321,7 +321,7 @@ def _is_same(before: Entry | None, after: Entry | None) -> bool:
 
 
 def _why_impossible(path: str, entry: Entry | None) -> str:
-    """Return why something cannot be made again; empty if it can."""
+    """Return why an entry cannot be restored; empty if it can."""
     if isinstance(entry, File):
         return "" if is_kept(entry) else why_unkept(path)
     if isinstance(entry, LeftOut):
@@ -330,7 +330,7 @@ def _why_impossible(path: str, entry: Entry | None) -> str:
 
 
 def why_unkept(path: str) -> str:
-    """Return why a change of a file whose content was not kept keeps a cell from being undone."""
+    """Return why the change of a file without stored content prevents an undo of a cell."""
     return (
         f"{path[:200]!r} has changed, and was not kept before: files of more than 64 MiB are "
         "not, nor what cannot be read, or there was no time to read before the next cell"
@@ -338,7 +338,7 @@ def why_unkept(path: str) -> str:
 
 
 def _left_out_changed(top: int, intervals: Sequence[Interval]) -> str:
-    """Return why a folder that snapshots leave out, and that was there before, cannot be brought back; empty if it can."""
+    """Return why an excluded folder that existed before cannot be restored; empty if it can."""
     known = set[str]()
     for number, interval in enumerate(intervals):
         spans = [span for later in intervals[number:] for span in later.spans]
@@ -346,27 +346,27 @@ def _left_out_changed(top: int, intervals: Sequence[Interval]) -> str:
             if path not in known and (found := changed_left_out(top, path, entry, spans)) is not None:
                 return why_left_out(path, found)
             known.add(path)
-        known.update(path for path, _ in lasting(interval.after))  # made by the cells: removed, unless others have used it
+        known.update(path for path, _ in lasting(interval.after))  # created by the cells: removed, unless others have used it
     return ""
 
 
 def why_left_out(left_out: str, path: str) -> str:
-    """Return why a change of something that snapshots leave out keeps a cell from being undone."""
+    """Return why the change of an excluded path prevents an undo of a cell."""
     if path == left_out:
         return f"{path[:200]!r} has changed or was removed, and snapshots leave it out"
     return f"{path[:200]!r} has changed, and snapshots leave out {left_out[:200]!r}"
 
 
 def plan_redo(top: int, back: Interval, trashed: Sequence[str]) -> UndoPlan:
-    """Plan the opposite of an undo: what is as the undo has left it becomes as it was before.
+    """Plan a redo: what is unchanged since the undo gets its content from before.
 
     Args:
-        top: The workspace, opened.
-        back: The parts of the workspace before the undo and after it.
-        trashed: What the undo has moved to the trash.
+        top: The open workspace.
+        back: The affected parts of the workspace before and after the undo.
+        trashed: The files that the undo moved to the trash.
 
     Raises:
-        SnapshotError: Something has to come back where somebody else has put something.
+        SnapshotError: An external change is in the way of a path to restore.
     """
     present, later, want, impossible = _Present(top), list[str](), dict[str, Entry | None](), ""
     held = {*trashed}
@@ -387,15 +387,15 @@ def plan_redo(top: int, back: Interval, trashed: Sequence[str]) -> UndoPlan:
 
 
 def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
-    """Plan to copy files and folders back from the trash. What is in their places is moved there.
+    """Plan a restore of files and folders from the trash. What they replace is moved there.
 
     Args:
-        top: The workspace, opened.
-        entry: The entry of the trash.
-        paths: The paths, folders before their content.
+        top: The open workspace.
+        entry: The trash entry.
+        paths: The paths, each folder before its content.
 
     Raises:
-        SnapshotError: A folder is in the place of a file, or something else in that of a folder.
+        SnapshotError: A folder is in the way of a file, or another entry in the way of a folder.
     """
     present, later, want = _Present(top), list[str](), dict[str, Entry | None]()
     for path in paths:

@@ -16,12 +16,12 @@ A_FOLDER = FileVersion(why="it is a folder")
 
 
 def version_in(store: Store, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
-    """Return what a snapshot has at a path; None if there was nothing.
+    """Return a path's version in a snapshot; None if it did not exist.
 
     Args:
-        store: Keeps the snapshot.
+        store: The snapshot's store.
         snapshot: The snapshot.
-        parts: The names of the path.
+        parts: The components of the path.
 
     Raises:
         SnapshotError: The snapshot was dropped.
@@ -42,7 +42,7 @@ def version_in(store: Store, snapshot: Snapshot, parts: Sequence[str]) -> FileVe
         return A_FOLDER
     if isinstance(entry, Link):
         return FileVersion(why=f"it is a link to {entry.target[:200]!r}")
-    assert not isinstance(entry, Trashed)  # plans have these, snapshots do not
+    assert not isinstance(entry, Trashed)  # only plans have these
     return _version(store, entry)
 
 
@@ -60,7 +60,7 @@ def _version(store: Store, file: File) -> FileVersion:
 
 
 def version_of(size: int, data: bytes) -> FileVersion:
-    """Return a file as a version: with its text, if it is one.
+    """Return a file as a version, with its text if it is a text file.
 
     Args:
         size: Its size in bytes.

@@ -1,4 +1,4 @@
-"""Reads a workspace. Files that are unchanged since the last time are not read again."""
+"""Reads a workspace. Files unchanged since the last time are not read again."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ _FULL = LeftOut("all files together are too large", folder=False, ours=True, too
 
 
 class StoppedError(Exception):
-    """A walk was given up."""
+    """A walk was stopped."""
 
 
 class Walk:
-    """One walk through a workspace, or through the parts that may have changed.
+    """A walk through a workspace, or through the parts that may have changed.
 
     Attributes:
-        count: How many files, folders and links were found.
-        max_files: The limit for that number.
+        count: Number of files, folders and links found.
+        max_files: Limit of that number.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class Walk:
         """Prepare a walk.
 
         Args:
-            limits: The limits of what to include.
+            limits: The limits of a snapshot.
             read: Reads a file.
-            searching: Whether to read only what is needed to compare with another tree. Then sizes have no limits, and folders
-                that are in that tree but cannot be listed get permissions.
-            stopped: Called now and then: whether to give up.
+            searching: Whether to read only what a comparison with another tree needs. Then sizes have no limits, and
+                unlistable folders in that tree get permissions.
+            stopped: Called periodically: whether to give up.
             hurry: Called before each file: whether to read no more contents. Files that are unread for that reason, or because
-                they are too large, are not left out: their status is recorded (`file.is_kept`).
+                of their size, are not excluded: their status is recorded (`file.is_kept`).
             watch: Watches everything that is found.
         """
         self._hurry = hurry
@@ -101,7 +101,7 @@ class Walk:
         self._stopped = stopped
         self._searching = searching
         self._max_depth = limits.max_depth
-        # In order to remove excess files that code has made, a search must find them.
+        # To remove excess files that code created, a search must find them.
         self.max_files = limits.max_files * (10 if searching else 1)
         self._max_bytes, self._max_file = limits.max_total_bytes, limits.max_file_bytes
         if searching:
@@ -114,18 +114,18 @@ class Walk:
         """Read a workspace.
 
         Args:
-            top: The workspace, opened.
+            top: The open workspace.
             known: The last known state.
             wanted: The state to compare with, in a search.
-            dirt: The parts that may have changed since `known`; None: all.
+            dirt: The parts that may have changed since `known`; None for all.
 
         Returns:
-            The content; `known` itself if nothing has changed.
+            The content; `known` itself if nothing changed.
 
         Raises:
-            StoppedError: `stopped` asked to give up.
+            StoppedError: `stopped` said so.
             LostError: Something cannot be watched.
-            SnapshotError: A file was read, but cannot be kept.
+            SnapshotError: A file was read, but cannot be stored.
         """
         self._began = time.time_ns()
         self._device = os.fstat(top).st_dev
@@ -136,12 +136,12 @@ class Walk:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether there may be more than it has examined."""
+        """Whether there may be unexamined entries."""
         return self.count >= self.max_files
 
     @property
     def loosened(self) -> bool:
-        """Whether it has changed the permissions of folders."""
+        """Whether the walk changed permissions of folders."""
         return bool(self._loosened)
 
     def tighten(self, top: int, done: Container[str] = ()) -> None:
@@ -206,7 +206,7 @@ class Walk:
         return Folder(mode, owner, Entries(found), complete, total(found.values(), complete=complete), status)
 
     def _changed_folder(self, fd: int, path: str, depth: int, known: Folder, dirt: Dirt) -> Folder:
-        """Read what may have changed in a folder."""
+        """Read the parts of a folder that may have changed."""
         changes: dict[str, Entry | None] = {}
         gone: list[Entry] = []
         if self._stopped():
@@ -227,7 +227,7 @@ class Walk:
         return Folder(mode, owner, known.entries.changed(changes), known.complete, totals, status)
 
     def _changed(self, fd: int, path: str, name: str, depth: int, old: Entry | None, dirt: Dirt | None) -> Entry | None:
-        """Return the present entry of a name; None if there is none."""
+        """Return the current entry of a name, if it exists."""
         closed = False
         try:
             info = status(name, fd)
@@ -297,7 +297,7 @@ class Walk:
             os.close(inner)
 
     def _loosen(self, fd: int, path: str, name: str) -> int | None:
-        """Make a folder readable if its mode denies that to us; return the original mode."""
+        """Make a folder readable if its mode denies that to this user. Return the original mode."""
         mode = os.lstat(name, dir_fd=fd).st_mode & PERMISSIONS
         if mode & _READABLE == _READABLE:
             return None
@@ -316,10 +316,10 @@ class Walk:
             new = self._link(fd, path, name, info)
         else:
             new = _SPECIAL._replace(changed=info.st_ctime_ns)
-        return old if old is not None and old == new else new  # then its folder can be reused
+        return old if old is not None and old == new else new  # so that the folder can be reused
 
     def _is_known(self, old: File, info: os.stat_result) -> bool:
-        """Whether a file's status is the same as when it was read."""
+        """Return whether a file's status is the same as when it was read."""
         return was_seen(old, seen(info)) and is_kept(old) and self._bytes + info.st_size <= self._max_bytes
 
     def _file(self, fd: int, path: str, name: str, info: os.stat_result, old: Entry | None, wanted: Folder | None) -> Entry:
@@ -376,9 +376,9 @@ class Walk:
         digest, size = self._read(source, room)
         if may_change and isinstance(old, File) and digest != kept_as(old) and _looks_like(old, info):
             with contextlib.suppress(OSError):
-                os.fchown(source, -1, -1)  # it was changed through memory: make its times show that
+                os.fchown(source, -1, -1)  # it was changed through a mapping: make its times show that
             info = os.fstat(source)
-        # A file that changes while it is read, or may change within the same clock tick, is read again the next time.
+        # A file that changes during the read, or may change within the same clock tick, is read again next time.
         settled = seen(info) == seen(os.fstat(source)) and _is_settled(info, self._began)
         if not settled:
             self._doubt(path, name)
@@ -406,7 +406,7 @@ class Walk:
             self._watch.gone(_join(path, name), entry)
 
     def _doubt(self, path: str, name: str) -> None:
-        """Mark a path to be examined the next time, whether or not a change is reported."""
+        """Mark a path to be examined next time, whether or not a change is reported."""
         if self._watch is not None:
             self._watch.doubt(_join(path, name))
 
@@ -420,24 +420,24 @@ def _join(path: str, name: str) -> str:
 
 
 def _is_reused(found: dict[str, Entry], known: Folder) -> bool:
-    """Whether everything in a folder was reused, by identity, so that the folder can be reused too."""
+    """Return whether everything in a folder was reused, by identity, so that the folder can be reused too."""
     before = known.entries.getter
     return len(known.entries) == len(found) and all(before(name) is entry for name, entry in found.items())
 
 
 def _looks_like(old: File, info: os.stat_result) -> bool:
-    """Whether a file's status is the same as when it was read, whether or not it can be relied on."""
+    """Return whether a file's status is the same as when it was read, reliable or not."""
     return is_kept(old) and (was_seen(old, seen(info)) or was_seen(old, doubted(info)))
 
 
 def _is_settled(info: os.stat_result, began: int) -> bool:
-    """Whether a later change would show. Code can set a file's mtime, but not its ctime."""
+    """Return whether a later change would show. Code can set a file's mtime, but not its ctime."""
     tick = _TICK if info.st_ctime_ns % 1_000_000 else _COARSE_TICK
     return info.st_ctime_ns < began - tick
 
 
 def _own(fd: int, depth: int) -> tuple[int, Owner, bytes]:
-    """Return the mode, the owner and the status of an open folder; of the workspace itself, the status is not noted."""
+    """Return the mode, owner and status of an open folder. The workspace itself has no status."""
     info = os.fstat(fd)
     return info.st_mode & PERMISSIONS, _owner(info), seen(info) if depth else UNSEEN
 

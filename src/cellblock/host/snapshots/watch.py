@@ -1,4 +1,4 @@
-"""`Watch`: tracks what may have changed in a workspace since it was last examined."""
+"""Tracks what may have changed in a workspace since it was last examined."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ _FOLDER = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_T
 
 
 class Watch:
-    """Watches each file and folder that an examination of a workspace finds.
+    """A watch of each file and folder that an examination of a workspace finds.
 
-    Each file is watched itself, and not only its folder: it can also be written under another name, in an unwatched folder.
-    Some changes cause no event; what can change in this way is in doubt, and is examined each time:
+    Files are watched themselves, not only their folders: a file can also be written under another name, in an unwatched
+    folder. Some changes cause no event. Files that can change this way are in doubt, and are examined each time:
 
     - a file that is open for writing: writes through a mapping cause no event. A later open does.
-    - a file with several names, and a file that cannot be read.
+    - a file with several names, and an unreadable file.
     - a file that changed so recently that its next change may have the same time.
 
-    An examination goes like this: `begin`; `folder`, `file` and `doubt` for what is found, and `gone` for what is missing or
-    has been replaced; `end`. If it is given up, everything due stays due. Nothing is missed in between, since everything is
-    watched before it is examined.
+    An examination has these steps: `begin`; `folder`, `file` and `doubt` for what is found, and `gone` for what is missing or
+    was replaced; `end`. If it is given up, everything due stays due. No change is missed, because everything is watched before
+    it is examined.
     """
 
     def __init__(self, top: int, expected: int) -> None:
         """Start without watches.
 
         Args:
-            top: The workspace, opened.
+            top: The open workspace.
             expected: The known number of files and folders.
 
         Raises:
-            LostError: It cannot be watched.
+            LostError: The workspace cannot be watched.
         """
         check_place(top)
         self._inotify = Inotify()
@@ -79,7 +79,7 @@ class Watch:
         self._poll.register(self._mounts, select.POLLPRI)
 
     def begin(self) -> Dirt | None:
-        """Begin an examination; return what may have changed since the last one, or None: anything.
+        """Begin an examination. Return what may have changed since the last one; None for anything.
 
         Raises:
             LostError: Events were lost.
@@ -92,7 +92,7 @@ class Watch:
         self._doubts.clear()
         if not self._complete:
             return None
-        for path in self._new:  # the last examination was given up: all this is due, and may be gone by now
+        for path in self._new:  # the last examination was given up: all this is due, and may no longer exist
             self._drop(path)
         self._new.clear()
         dirt: Dirt = {}
@@ -112,11 +112,7 @@ class Watch:
         return bool(self._due) or not self._complete
 
     def end(self, root: Folder) -> None:
-        """End an examination: everything that `begin` has named was examined.
-
-        Args:
-            root: The result.
-        """
+        """End an examination of everything that `begin` returned."""
         if not self._complete:
             found = {*_paths(root, "")}
             for path in [path for path in self._numbers if path not in found]:
@@ -126,18 +122,18 @@ class Watch:
         self._complete = True
 
     def forget(self) -> None:
-        """Invalidate the watches: another examination has run without them."""
+        """Invalidate the watches, because another examination ran without them."""
         self._complete = False
 
     def holds(self, path: str) -> bool:
-        """Whether a file is unchanged since it was last examined."""
+        """Return whether a file is unchanged since it was last examined."""
         return path in self._numbers and path not in self._due
 
     def folder(self, opened: int, path: str) -> None:
         """Watch a folder, before it is listed.
 
         Raises:
-            LostError: It cannot be watched.
+            LostError: The folder cannot be watched.
         """
         check_folder(opened)
         try:
@@ -146,43 +142,43 @@ class Watch:
             raise LostError(f"a folder cannot be watched: {error}") from error
 
     def file(self, opened: int, path: str) -> bool:
-        """Watch a file, before it is examined. If it can change without an event, it is in doubt.
+        """Watch a file, before it is examined. A file that can change without an event is in doubt.
 
         Args:
             opened: The file, open for reading only.
             path: Its path.
 
         Returns:
-            Whether it may be changing without its times showing that.
+            Whether it may be changing without a change of its times.
 
         Raises:
             LostError: There are too many watches.
         """
         try:
-            # Opening it has ended its previous watch.
+            # Opening it ended its previous watch.
             self._add(opened, path, _FILE)
         except OSError:
             self.doubt(path)
             return False
-        # Now, and not earlier: any later open causes an event.
+        # Now, not earlier: any later open causes an event.
         writer = has_writer(opened)
         if writer is not False or os.fstat(opened).st_nlink > 1:
             self.doubt(path)
         return writer is True and not write_out(opened)
 
     def doubt(self, path: str) -> None:
-        """Mark a path to be examined the next time in any case."""
+        """Mark a path to be examined next time in any case."""
         self._doubts.add(path)
 
     def gone(self, path: str, entry: Entry) -> None:
-        """Stop watching something that was found at a path, and everything below it."""
+        """Stop watching a path and everything in it."""
         self._drop(path)
         if isinstance(entry, Folder):
             for inner in _paths(entry, path):
                 self._drop(inner)
 
     def close(self) -> None:
-        """Stop watching. It can be repeated."""
+        """Stop watching. Idempotent."""
         self._inotify.close()
         if self._mounts >= 0:
             os.close(self._mounts)
@@ -212,13 +208,13 @@ class Watch:
 
     def _drop(self, path: str) -> None:
         number = self._numbers.pop(path, None)
-        if number is not None and self._paths.get(number) == path:  # otherwise it was moved, and is watched at its new place
+        if number is not None and self._paths.get(number) == path:  # otherwise it was moved, and is watched at its new path
             del self._paths[number]
             self._inotify.remove(number)
 
 
 def _paths(folder: Folder, path: str) -> Iterator[str]:
-    """Yield the path of a folder, and those of everything in it."""
+    """Yield the path of a folder, and the paths of everything in it."""
     yield path
     for name, entry in folder.entries.items():
         where = f"{path}/{name}" if path else name
@@ -230,7 +226,7 @@ def _paths(folder: Folder, path: str) -> Iterator[str]:
 
 def _mark(dirt: Dirt, path: str, *, whole: bool) -> None:
     if not path:
-        return  # the workspace itself: it is examined whenever anything is due
+        return  # the workspace itself is examined whenever anything is due
     *folders, name = path.split("/")
     for folder in folders:
         inner = dirt.setdefault(folder, {})

@@ -1,7 +1,7 @@
-"""Parts of folders that a store writes beside file contents, so that the next process can read snapshots back.
+"""Parts of folders that a store writes next to file contents, so that the next process can read snapshots.
 
-Each part is written once, and trees mostly share all but a few. The root of a tree is so small that the snapshot's keeper
-stores it (`Description`).
+Each part is written once, and trees share most parts. A tree's root is small, and the snapshot's owner stores it
+(`Description`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r"part-([0-9]+)")
 
 
 class Description(NamedTuple):
-    """A folder, for the next process: the numbers of its parts, and the other fields of `Folder`."""
+    """A folder for the next process: the numbers of its parts, and the other fields of `Folder`."""
 
     mode: int
     owner: Owner
@@ -37,13 +37,13 @@ class Description(NamedTuple):
 
 
 class Written:
-    """The parts that are written in a store's directory. The store holds its lock for each call."""
+    """The parts written in a store's directory. The store holds its lock for each call."""
 
     def __init__(self, directory: int) -> None:
         """Start without parts.
 
         Args:
-            directory: The store's directory, opened. Only processes of this user write there.
+            directory: The open directory of the store. Only processes of this user write there.
         """
         self._directory = directory
         self._numbers = itertools.count(1)
@@ -56,7 +56,7 @@ class Written:
         return Description(folder.mode, folder.owner, folder.complete, folder.totals, folder.status, numbers)
 
     def write(self, parts: Iterable[Part]) -> None:
-        """Write parts, each after those of its subfolders. If one cannot be written, none is.
+        """Write parts, each after its subfolders' parts. If one cannot be written, none is.
 
         Raises:
             OSError: From the system.
@@ -76,7 +76,7 @@ class Written:
                     content.write(file, pickle.dumps((folders, others), 5))
                 finally:
                     os.close(file)
-        except BaseException:  # also an interrupt: an incomplete part is useless
+        except BaseException:  # includes interrupts: an incomplete part is useless
             for part in made:
                 self.forget(part)
             raise
@@ -87,10 +87,10 @@ class Written:
             os.unlink(f"part-{self._known.pop(id(part))}", dir_fd=self._directory)
 
     def read(self, described: Sequence[Description]) -> list[Folder | None]:
-        """Read folders that another process has written; call this before anything else.
+        """Read folders that another process wrote, before any other call.
 
         Returns:
-            Each folder with everything in it; None for one with a missing part or file content.
+            Each folder with everything in it; None if a part or file content is missing.
         """
         there = {*os.listdir(self._directory)}
         self._numbers = itertools.count(
@@ -131,7 +131,7 @@ class Written:
         return part  # type: ignore[no-any-return]  # it is what was written
 
     def keep_only(self, parts: Iterable[Part]) -> None:
-        """Forget all parts but some: the others are gone, and their ids may be reused."""
+        """Forget all parts but some. The others are gone, and their ids may be reused."""
         needed = {id(part) for part in parts}
         self._known = {key: number for key, number in self._known.items() if key in needed}
 

@@ -1,5 +1,5 @@
-"""Kernels and sessions that outlive a host with a custodian, and how the next host takes them over.
+"""Kernels and sessions that outlive a host with a custodian, and their takeover by the next host.
 
-A host has one `Keeper`. That of a host without a custodian keeps nothing; `keeping` is the other one. `tape` and `recording`
-are about kernels, `state_log` and `states` about the states of sessions; `recovery` and `takeover` read these again.
+A host has one `Keeper`. `keeper` has a null object for hosts without a custodian, `keeping` the implementation. `tape` and
+`recording` concern kernels, `state_log` and `states` the states of sessions. `recovery` and `takeover` read both.
 """

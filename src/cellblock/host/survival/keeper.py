@@ -1,4 +1,4 @@
-"""The keeper of a host without a custodian, which keeps nothing for the next host. `Keeping` is the other one."""
+"""Null keepers, for hosts without a custodian. `Keeping` is the implementation for hosts with one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class KeptKernel(NamedTuple):
-    """How a kernel is kept.
+    """The record of a preserved kernel.
 
     Attributes:
-        recording: Records it.
-        takers: Take the listeners that its init makes.
+        recording: The recorder.
+        takers: Take the listeners that init opens.
     """
 
     recording: Recording
@@ -41,19 +41,19 @@ class KeptKernel(NamedTuple):
 
 @dataclass(frozen=True)
 class SessionParts:
-    """The parts of a session with which a later host continues it.
+    """The parts of a session that its preservation uses.
 
     Attributes:
-        number: Its number, given by the host.
-        place: Prefix of the paths of its directories.
+        number: Its number, from the host.
+        place: Path prefix of its directories.
         env: The environment of its kernels.
-        branch: The directory of its files, if it is not the workspace of its sandbox.
+        branch: The directory of its files, if it is not the sandbox's workspace.
         wanted: The specification of its kernels.
         cells: Its cells.
         kernels: Its kernels.
         checkpoints: Its checkpoints.
         note: Shows a line to the reader of its output.
-        recover: Continues a kernel of a killed host; see `Kernels.recover`.
+        recover: Continues a killed host's kernel (`Kernels.recover`).
     """
 
     number: int
@@ -69,10 +69,10 @@ class SessionParts:
 
 
 class SessionKeeper:
-    """Keeps one session for a later host, and continues one of an earlier host. This one does neither.
+    """A null keeper of one session: it neither preserves it for a later host nor continues an earlier host's.
 
     Attributes:
-        adopted: Whether the session continues a kernel of an earlier host.
+        adopted: Whether the session continues an earlier host's kernel.
         adopted_at: The `position` of that kernel; empty if there was none.
     """
 
@@ -80,36 +80,36 @@ class SessionKeeper:
     adopted_at = ""
 
     def begin(self) -> None:
-        """Start keeping the session, if it is a new one."""
+        """Start to preserve a new session."""
 
     async def go_on(self, on_input: OnInput | None) -> None:
-        """Continue with what an earlier host has left of the session, if it has left anything.
+        """Continue what an earlier host left of the session, if anything.
 
         Args:
-            on_input: Answers `input()` of a cell that had an answerer.
+            on_input: Answers `input()` of a cell that had a handler.
         """
 
     async def recover_left(self) -> Kernel | None:
-        """Make the first kernel from the last state that an earlier host has left; None if there is none."""
+        """Create the first kernel from the last state of an earlier host; None if there is none."""
         return None
 
     def settled(self) -> None:
-        """Handle that the session has a kernel: nothing of an earlier host is left to finish."""
+        """End the takeover, because the session has a kernel."""
 
     def relabel(self, label: str) -> None:
         """Change the session's label."""
 
     def end(self) -> None:
-        """Stop keeping the session: it is closed. It can be repeated."""
+        """Stop preserving a closed session. Idempotent."""
 
 
 class Keeper(Places):
-    """Keeps what the next host needs to continue the sessions of this one. This one keeps nothing.
+    """A null keeper of a host: it preserves nothing for the next host.
 
     Attributes:
         lasting: Whether there can be a next host.
-        places: Prefix of the paths of each session's own packages.
-        first_number: The first number that no earlier host has assigned to a session or a kernel.
+        places: Path prefix of each session's own packages.
+        first_number: The first number that no earlier host assigned to a session or a kernel.
     """
 
     lasting = False
@@ -129,7 +129,7 @@ class Keeper(Places):
         return SessionKeeper()
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
-        """Make a fork server.
+        """Create a fork server.
 
         Args:
             boot: How it starts its processes.
@@ -138,7 +138,7 @@ class Keeper(Places):
         return ForkServer(boot)
 
     def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> KeptKernel:
-        """Keep a new kernel, if its session is kept.
+        """Preserve a new kernel, if its session is preserved.
 
         Args:
             number: Its number.
@@ -151,23 +151,23 @@ class Keeper(Places):
         return KeptKernel(NO_RECORDING, wanted.takers)
 
     def kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> Mapping[str, OnListener]:
-        """Return callbacks that have the listeners of a kernel's init kept, then pass them on."""
+        """Return callbacks that preserve the listeners of a kernel's init, then pass them on."""
         return takers
 
     def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
-        """Stop keeping a kernel."""
+        """Stop preserving a kernel."""
 
     def family_made(self, family: Family) -> None:
-        """Keep the connection over which an init handles copies of kernels."""
+        """Preserve the connection over which an init handles copies of kernels."""
 
     def family_gone(self, family: Family) -> None:
-        """Stop keeping the connection of a family."""
+        """Stop preserving the connection of a family."""
 
     def store_made(self, store: Store) -> None:
-        """Keep the directory of checkpoint files."""
+        """Preserve the directory of checkpoint files."""
 
     def store_gone(self) -> None:
-        """Stop keeping the directory of checkpoint files."""
+        """Stop preserving the directory of checkpoint files."""
 
     def close(self) -> None:
         """Close what was not taken over from the previous host."""

@@ -1,4 +1,4 @@
-"""Entrusts a host's kernels to its custodian, so that the next host can continue them."""
+"""Hands a host's kernels to its custodian, so that the next host can continue them."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ FORMAT = 13
 
 
 def can_continue(custodian: Custodian) -> bool:
-    """Return whether the custodian holds nothing, or what a host of this version can continue."""
+    """Return whether the custodian is empty, or a host of this version can continue its content."""
     host = custodian.entries.get("host")
     return host is None or json.loads(host.data)["format"] == FORMAT
 
 
 class Keeping(Keeper):
-    """Entrusts the resources of a host to its custodian, and takes those that the previous host has left there.
+    """The keeper of a host with a custodian: it hands over the host's resources, and takes the previous host's.
 
     Attributes:
         custodian: The custodian.
-        prefix: The prefix of the paths of all places, of all hosts that the custodian has had.
+        prefix: The path prefix of all places, of all hosts of the custodian.
         sessions: The sessions of the previous host.
-        surplus: Kernels that no longer belong to a session, or not yet.
-        families: The families of kernels that have copies.
-        zygotes: Its zygotes.
+        surplus: Kernels that belong to no session any more, or not yet.
+        families: Families of kernels with copies.
+        zygotes: Zygotes of the previous host.
     """
 
     lasting = True
 
     def __init__(self, custodian: Custodian, prefix: str) -> None:
-        """Read what the previous host has left.
+        """Read what the previous host left.
 
         Args:
             custodian: The custodian.
-            prefix: The prefix of the paths of places, if this is the first host.
+            prefix: The path prefix of places, for the first host.
 
         Raises:
             CustodianError: The held data comes from another version of cellblock.
@@ -100,7 +100,7 @@ class Keeping(Keeper):
         return [*self.surplus, *(session.kernel for session in self.sessions if session.kernel is not None)]
 
     def begin(self) -> None:
-        """Begin to hold what all kernels share."""
+        """Start to hold what all kernels share."""
         Holding("host", self.custodian).hold(self._said, self._aux.fds)
 
     def _take(self, entries: Mapping[str, Entry]) -> None:
@@ -119,7 +119,7 @@ class Keeping(Keeper):
                         holding = Holding(key, self.custodian)
                         zygote = FormerZygote(socket.socket(fileno=control), stderr, process, holding.release)
                         self.zygotes[number] = zygote
-                        self._launchers[zygote] = number  # for kernels that are made from its copies
+                        self._launchers[zygote] = number  # for kernels created from its copies
                     case "place":
                         self._held_places[said["path"]] = entry.fds[0]
                     case "store":
@@ -141,7 +141,7 @@ class Keeping(Keeper):
                         owners.setdefault(said["session"], []).append(kernel)
                     case "listener" if said["kernel"] in kernels:
                         kernels[said["kernel"]].listeners[said["name"]] = socket.socket(fileno=entry.fds[0])
-        # Before anything else goes through the pipe.
+        # Before anything else passes through the pipe.
         if (left := kernels.get(self._aux.left() or 0)) is not None:
             left.recording.tape.take_left()
         self._aux.drain()
@@ -155,16 +155,14 @@ class Keeping(Keeper):
         tape = Tape(said["number"], (log, streams[0], streams[1], streams[2]), self._aux)
         return KernelRemains(said["number"], said["first"], ends, TapeRecording(tape), self.zygotes[said["launcher"]], {})
 
-    # -- of this host --------------------------------------------------------------------------------------------------
+    # -- this host's resources -----------------------------------------------------------------------------------------
 
     def session(self, parts: SessionParts, label: str, remains: SessionRemains | None) -> SessionKeeper:
-        """See `Keeper`."""
         from cellblock.host.survival.session import KeptSession  # loads what a session needs
 
         return KeptSession(Holding(f"session/{parts.number}", self.custodian), parts, label, remains)
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
-        """See `Keeper`."""
         number = next(numbers)
         keep = KeptLauncher(number, self.custodian)
         launcher = ForkServer(replace(boot, starter=ByCustodian(self.custodian), places=self.prefix, keep=keep))
@@ -172,7 +170,6 @@ class Keeping(Keeper):
         return launcher
 
     def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> KeptKernel:
-        """See `Keeper`."""
         launcher = self._launchers.get(family.launcher)
         if wanted.kept is None or launcher is None:
             return super().kernel_made(number, wanted, family, ends)
@@ -190,8 +187,6 @@ class Keeping(Keeper):
         return KeptKernel(recording, self.kept_takers(number, wanted.takers))
 
     def kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
-        """See `Keeper`."""
-
         def kept(name: str, taker: OnListener) -> OnListener:
             holding = Holding(f"listener/{number}/{name}", self.custodian)
 
@@ -204,7 +199,6 @@ class Keeping(Keeper):
         return {name: kept(name, taker) for name, taker in takers.items()}
 
     def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
-        """See `Keeper`."""
         for name in listeners:
             self.custodian.remove(f"listener/{number}/{name}")
         self.custodian.remove(f"kernel/{number}")
@@ -219,22 +213,19 @@ class Keeping(Keeper):
         return self._branches[number]
 
     def family_made(self, family: Family) -> None:
-        """See `Keeper`."""
         launcher = self._launchers.get(family.launcher)
         if launcher is not None and family.connection is not None:
             said = {"first": family.number, "launcher": launcher, "group": _path(family.group), "ports": family.ports}
             Holding(f"family/{family.number}", self.custodian).hold(said, [family.connection.fileno()])
 
     def family_gone(self, family: Family) -> None:
-        """See `Keeper`."""
         self.custodian.remove(f"family/{family.number}")
 
     def store_made(self, store: Store) -> None:
-        """See `Keeper`."""
         Holding("store", self.custodian).hold({"path": str(store.directory)}, [store.held])
 
     async def take_store(self) -> Store | None:
-        """Take over the checkpoint files of the previous host, and give them to the states of its sessions."""
+        """Take over the previous host's checkpoint files, and attach them to the states of its sessions."""
         if self._store is None:
             return None
         from cellblock.host.snapshots import Store
@@ -255,7 +246,6 @@ class Keeping(Keeper):
         return store
 
     def store_gone(self) -> None:
-        """See `Keeper`."""
         self.custodian.remove("store")
 
     def session_gone(self, number: int) -> None:
@@ -265,27 +255,24 @@ class Keeping(Keeper):
     # -- places --------------------------------------------------------------------------------------------------------
 
     def place_made(self, path: str, held: int) -> None:
-        """See `Places`."""
         Holding(f"place/{Path(path).name}", self.custodian).hold({"path": path}, [held])
 
     def place_gone(self, path: str) -> None:
-        """See `Places`."""
         self.custodian.remove(f"place/{Path(path).name}")
 
     def take_place(self, path: str) -> int | None:
-        """See `Places`."""
         return self._held_places.pop(path, None)
 
     async def remove_left_places(self) -> None:
-        """Remove directories that the previous host had not given to a session yet, or was removing, when it was killed."""
+        """Remove directories that the previous host had not assigned to a session, or was removing, when it was killed."""
         known = {path for session in self.sessions for path in session.places}
         known |= {branch.path for branch in self._branches.values()}
         for path in {*self._held_places} - known:
             await (branch_recorded_at(path, self) or SessionPlace(path, self)).remove(patience=0)
-        run_aside(remove_branches_of_the_dead, "cellblock-removal")  # which nobody holds any longer
+        run_aside(remove_branches_of_the_dead, "cellblock-removal")  # no process holds them any longer
 
     def close(self) -> None:
-        """See `Keeper`. The custodian keeps holding it."""
+        """Close what was not taken over. The custodian keeps holding the rest."""
         for session in self.sessions:
             session.close()
         for kernel in self.surplus:

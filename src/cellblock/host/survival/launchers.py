@@ -1,4 +1,4 @@
-"""Launchers that outlive their host: started by the custodian, held by it, and left by a killed host."""
+"""Launchers that outlive their host: started and held by the custodian, and left by a killed host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRACE = 5.0
 
 
 class FormerZygote:
-    """A zygote that makes no more kernels. Its last request, and the control group that came with it, are unknown."""
+    """A zygote that creates no more kernels. The state of its last request, with its control group, is unknown."""
 
     interpreter: tuple[str, ...] | None = None
     alive = False
@@ -42,40 +42,33 @@ class FormerZygote:
         self._closed = False
 
     def begin(self) -> None:
-        """See `Launcher`."""
         self._said.follow(self._stderr)
 
     async def start(self, timeout: float) -> None:
-        """See `Launcher`."""
+        """Do nothing: the zygote runs."""
 
     async def room(self, timeout: float) -> None:
-        """See `Launcher`."""
+        """Do nothing: no kernel is launched."""
 
     def sees(self, directory: str) -> bool:
-        """See `Launcher`."""
         return True
 
     def launch(self, number: int, setup: Setup) -> Ends:
-        """See `Launcher`."""
         raise LaunchError("this fork server makes no more kernels")
 
     def kill(self, number: int) -> None:
-        """See `Launcher`."""
         try:
             self._control.send(encode_control(Kill(number)))
         except OSError:
             return  # it has ended, and every init with it
 
     def packages(self, number: int) -> str | None:
-        """See `Launcher`."""
         return None
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
-        """See `Launcher`."""
         return died(cause, status, said or self._said.text())
 
     async def close(self) -> None:
-        """See `Launcher`."""
         if self._closed:
             return
         self._closed = True
@@ -98,25 +91,21 @@ class ByCustodian:
         self._custodian = custodian
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
-        """See `Starter`."""
         return self._custodian.start(arguments, control.fileno(), stderr)
 
     def terminate(self, process: Started) -> None:
-        """See `Starter`."""
         process.send_signal(signal.SIGTERM)
 
     async def end(self, process: Started) -> None:
-        """See `Starter`."""
         assert isinstance(process, Process)
         await process.end(_GRACE)
 
     def packages(self, process: Started) -> str | None:
-        """See `Starter`."""
         return None
 
 
 class KeptLauncher:
-    """Makes the custodian hold a launcher's process. See `cellblock.host.launch.launcher.Keep`."""
+    """Makes the custodian hold a launcher's process (`cellblock.host.launch.launcher.Keep`)."""
 
     def __init__(self, number: int, custodian: Custodian) -> None:
         self.number = number
@@ -124,10 +113,8 @@ class KeptLauncher:
         self._holding = Holding(f"launcher/{number}", custodian)
 
     def hold(self, process: Started, control: int, stderr: int) -> None:
-        """See `Keep`."""
         assert isinstance(process, Process)
         self._holding.hold({"number": self.number, "pid": process.pid}, [control, stderr, *process.descriptors])
 
     def release(self) -> None:
-        """See `Keep`."""
         self._holding.release()

@@ -1,4 +1,4 @@
-"""The states of one session as recorded by a killed host, read back by the next one."""
+"""The states of one session in a killed host's record."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Way: TypeAlias = Literal["undo", "restore", "crash", "fresh"]
 
 
 class Going(NamedTuple):
-    """A move to another state that was about to begin.
+    """A pending change to another state.
 
     Attributes:
-        checkpoint: The id of the target checkpoint; empty: a fresh kernel.
-        way: The reason: ``undo`` and ``restore`` also restore files.
-        began: When it was about to.
+        checkpoint: The id of the target checkpoint; empty for a fresh kernel.
+        way: The reason. ``undo`` and ``restore`` also restore files.
+        began: When it was about to begin.
     """
 
     checkpoint: str
@@ -39,9 +39,9 @@ class LastCell(NamedTuple):
     Attributes:
         position: Its position (`Kernel.position`).
         not_undoable: Why it cannot be undone; empty if it can.
-        added: Whether it has ended, and is in the past.
-        lost: How many earlier ones were lost when its kernel died.
-        earlier: The one before, which is the last one if this one was not sent.
+        added: Whether it has ended and is in the history.
+        lost: Number of earlier cells lost when its kernel died.
+        earlier: The previous one, which is the last one if this one was not sent.
     """
 
     position: str = ""
@@ -51,7 +51,7 @@ class LastCell(NamedTuple):
     earlier: LastCell | None = None
 
     def after(self, word: str, *rest: Any) -> LastCell:
-        """Return what it is after a recorded event."""
+        """Return the last cell after a recorded event."""
         match word, rest:
             case "cell", (position, why):
                 return LastCell(position, why, earlier=self._replace(earlier=None))
@@ -67,13 +67,13 @@ class LastCell(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A checkpoint in its recorded form. See `Checkpoint` and `Moment`.
+    """The recorded form of a checkpoint (`Checkpoint`, `Moment`).
 
     Attributes:
-        family: The number that the launcher gave the first kernel of the copy's init.
-        copy: The copy's number, given by that init.
-        passing: See `Checkpoint`.
-        pending: See `Copy`.
+        family: The number of the first kernel of the copy's init, from the launcher.
+        copy: The copy's number, from that init.
+        passing: As for `Checkpoint`.
+        pending: As for `Copy`.
     """
 
     id: str
@@ -96,10 +96,10 @@ class KeptState:
     Attributes:
         kept: Its recorded form.
         past: The cells that led to its state.
-        files: The description of its files, if it holds some.
-        without_files: See `Checkpoint`.
-        copy: The copy of the kernel, once it is found; None: it has ended.
-        snapshot: The files, once they are found.
+        files: The description of its files, if any.
+        without_files: As for `Checkpoint`.
+        copy: The copy of the kernel, once found; None if it has ended.
+        snapshot: The files, once found.
     """
 
     kept: Kept
@@ -112,17 +112,17 @@ class KeptState:
 
 @dataclass
 class Recalled:
-    """The states of one session.
+    """The recorded states of one session.
 
     Attributes:
         past: Its history.
-        states: Its checkpoints, by their ids, oldest first.
-        fresh: The state that its last fresh kernel began with; 0 if it has had none.
-        begun_with: The numbers of the cells from before the beginning of the session.
+        states: Its checkpoints by id, oldest first.
+        fresh: The initial state of its last fresh kernel; 0 if there was none.
+        begun_with: The numbers of the cells before the session's start.
         kernel: The number of its kernel.
         cell: Its last cell.
-        going: The move that it had begun and not finished.
-        outside: Outside calls that were allowed, with their times (`time.monotonic`).
+        going: The unfinished change to another state, if any.
+        outside: Approved external calls, with their times (`time.monotonic`).
     """
 
     past: Past = field(default_factory=Past)
@@ -146,12 +146,12 @@ class Recalled:
 
     @property
     def described(self) -> list[Description]:
-        """The descriptions of all kept files."""
+        """The descriptions of all file snapshots."""
         found = [state.files for state in self.states.values() if state.files is not None]
         return [*found, *dict.fromkeys(self.past.pairs.held)]
 
     def take_files(self, found: Iterator[Snapshot | None]) -> None:
-        """Take the snapshots that were found for `described`, in the same order."""
+        """Attach the snapshots found for `described`, in the same order."""
         for state in self.states.values():
             if state.files is not None:
                 state.snapshot = next(found)
@@ -159,7 +159,7 @@ class Recalled:
         self.past.pairs = self.past.pairs.copied(known.get)
 
     def drop(self, store: Store | None) -> None:
-        """End all copies and drop all files: the session is not continued."""
+        """End all copies and drop all files, because the session is not continued."""
         for state in self.states.values():
             if state.copy is not None:
                 state.copy.family.drop(state.copy)
@@ -175,7 +175,7 @@ class Recalled:
             case "base":
                 self._begin_with(*rest)
             case "cell":
-                self.going = None  # no cell begins on the way
+                self.going = None  # a cell cannot begin during the change
             case "made":
                 self._make(Kept(*rest[0]), self.past.line, None, "")
             case "files":

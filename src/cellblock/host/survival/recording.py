@@ -1,6 +1,6 @@
-"""Records one kernel's state on its tape, and reads it back after taking the kernel over from a killed host.
+"""Records one kernel's state in its journal, and reads it back after the takeover from a killed host.
 
-The content of tapes is trusted: only hosts of this user can write to them.
+Journals are trusted, because only hosts of this user can write to them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Saved: TypeAlias = tuple[Any, ...]
 
 @dataclass
 class Standing:
-    """The state of a kernel, apart from its conversation.
+    """The state of a kernel, apart from its protocol state.
 
     Attributes:
-        cell: The running cell (`Cell.saved`), or the one that is about to begin.
-        after_death: The recovery that its next result reports for the previous kernel, if that death was not reported yet.
-        question: The cell's request that was not answered yet.
-        begun: Whether handling the request has begun, so that it must not begin again.
+        cell: The running cell (`Cell.saved`), or the one about to begin.
+        after_death: The recovery that its next result reports for the previous kernel, if its death is unreported.
+        question: The cell's unanswered request.
+        begun: Whether the request's handler began, so that it must not begin again.
         decided: Whether the cell was told that its command may run.
         count: The number of its last execution.
-        collector: Its output since the last cell ended, or of the running one.
-        cells: How many cells it has begun.
+        collector: The output of the running cell, or since the last cell.
+        cells: Number of cells begun.
     """
 
     cell: Saved | None = None
@@ -54,13 +54,13 @@ class Standing:
 
 
 class TapeRecording(Recording):
-    """Records on the tape of one kernel.
+    """A recorder in one kernel's journal.
 
     Attributes:
-        standing: The kernel's state. Cell and collector are those of the last base that was read.
-        replaying: Whether the tape is being read.
+        standing: The kernel's state. The cell and collector are those of the last base that was read.
+        replaying: Whether the journal is being read.
         taped: The kernel's channel.
-        holding: Done when the custodian holds the kernel; None if an earlier host had it held.
+        holding: Done when the custodian holds the kernel; None if an earlier host handed it over.
     """
 
     lasting = True
@@ -83,8 +83,6 @@ class TapeRecording(Recording):
         behind: Callable[[], bool],
         write_base: Callable[[], None],
     ) -> TapedChannel:
-        """See `Recording`."""
-
         def shorten() -> None:
             # Not if a new base would be as long.
             if self.tape.length > 2 * self._longest and not self.replaying:
@@ -94,7 +92,6 @@ class TapeRecording(Recording):
         return self.taped
 
     async def held(self, timeout: float) -> None:
-        """See `Recording`."""
         if self.holding is None:
             return
         await asyncio.wait([self.holding], timeout=timeout)
@@ -107,7 +104,6 @@ class TapeRecording(Recording):
     def base(
         self, collector: Collector, cell: Cell | None, *, after_death: Recovery | None, count: int, cells: int, more: bool
     ) -> None:
-        """See `Recording`."""
         standing, channel = self.standing, self.taped
         standing.count, standing.cells = count, cells
         saved = None if cell is None else cell.saved()
@@ -117,25 +113,25 @@ class TapeRecording(Recording):
         self.tape.base(channel.offsets, content, more=more)
 
     def close(self) -> None:
-        """Close the tape. Its content is lost."""
+        """Close the journal and lose its content."""
         self.tape.close()
 
     def write_extra(self, what: Extra) -> None:
-        """See `Recording`."""
         if not self.replaying:
             self.tape.append(Kind.EXTRA, pickle.dumps(what))
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:
-        """See `Recording`."""
         self.tape.append(Kind.STOP, pickle.dumps((reason, means)))
 
     def asked(self, question: Question) -> bool:
-        """See `Recording`. It came from the kernel, so it is on the tape already."""
+        """Remember the request, which the journal already contains because it came from the kernel.
+
+        Return whether this is a replay.
+        """
         self.standing.question, self.standing.begun, self.standing.decided = question, False, False
         return self.replaying
 
     def begun(self) -> None:
-        """See `Recording`."""
         self.standing.begun = True
         self.tape.append(Kind.BEGUN, b"")
 
@@ -143,15 +139,13 @@ class TapeRecording(Recording):
         self.tape.append(Kind.EXITED, b"%d" % status)
 
     def replaced(self) -> bool:
-        """See `Recording`."""
         try:
             self.tape.append(Kind.REPLACED, b"")
-        except OSError:  # no room: then a later host is not told
+        except OSError:  # no room: a later host does not learn of it
             return False
         return True
 
     def told(self, message: ToWorker) -> None:
-        """See `Recording`."""
         match message:
             case Decided(refusal=None) if self.standing.begun:
                 self.standing.decided = True
@@ -161,7 +155,7 @@ class TapeRecording(Recording):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def progress(self) -> tuple[int, bool]:
-        """Return how many cells an earlier host has begun in its kernel, and whether it was about to be replaced."""
+        """Return how many cells an earlier host began in its kernel, and whether the kernel was about to be replaced."""
         try:
             base, records = self.tape.recover()
         except ValueError:
@@ -170,7 +164,7 @@ class TapeRecording(Recording):
         return Standing(*standing).cells, any(record.kind is Kind.REPLACED for record in records)
 
     def recover(self, spill_to: SpillDirectory | None) -> list[Record]:
-        """Put the channel and the standing back to the last base; return the records after it."""
+        """Restore the channel and the state from the last base. Return the records after it."""
         base, records = self.tape.recover()
         state, *standing = pickle.loads(base.content)  # noqa: S301  # only hosts of this user can write to a tape
         self.standing = Standing(*standing)
@@ -182,11 +176,10 @@ class TapeRecording(Recording):
 
 
 def sent_message(record: Record) -> ToWorker:
-    """Return the message in a `SENT` record."""
     (frame,) = FrameParser().feed(record.content)
     return decode(frame)  # type: ignore[return-value]  # written by us
 
 
 def read_trusted(record: Record) -> Any:
-    """Return the object in a record. Only hosts of this user can write to a tape."""
+    """Return the object in a record. Only hosts of this user can write to a journal."""
     return pickle.loads(record.content)  # noqa: S301  # see above

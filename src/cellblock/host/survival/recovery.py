@@ -1,4 +1,4 @@
-"""Continues a kernel of a killed host, from its tape."""
+"""Continues a killed host's kernel from its journal."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.survival.taped_channel import TapedChannel
 
-_TURN = 0.005  # seconds of one turn of the loop for replayed messages
+_TURN = 0.005  # seconds of one event loop turn for replayed messages
 
 
 async def recover(kernel: Kernel, recording: TapeRecording, on_input: OnInput | None) -> Cell | None:
-    """Continue a kernel as if it had been this host's all the time.
+    """Continue a kernel as if it had always been this host's.
 
     Args:
         kernel: The kernel, which is not listened to yet.
-        recording: Its recording.
-        on_input: Answers `input()` of a cell that had an answerer.
+        recording: Its recorder.
+        on_input: Answers `input()` of a cell that had a handler.
 
     Returns:
-        The last cell, whether or not it has ended; None if there was none.
+        The last cell, running or ended; None if there was none.
 
     Raises:
-        ValueError, ProtocolError: The tape is not valid.
+        ValueError, ProtocolError: The journal is invalid.
     """
     records = recording.recover(kernel.wanted.spill_to)
     channel = recording.taped
@@ -68,7 +68,7 @@ async def recover(kernel: Kernel, recording: TapeRecording, on_input: OnInput | 
 
 
 def _stand_as_written(kernel: Kernel, saved: Standing, on_input: OnInput | None) -> Cell | None:
-    """Put a kernel into the state of the last base of its tape; return the cell that ran then, or was about to begin."""
+    """Restore a kernel's state from the last base of its journal. Return the cell that ran or was about to begin, if any."""
     output = kernel.output
     output.collector = saved.collector or output.collector
     output.after_death, kernel.count, kernel.cells = saved.after_death, saved.count, saved.cells

@@ -1,4 +1,4 @@
-"""The remains of an earlier host: kernels, sessions, and connections for copies."""
+"""What a killed host left: kernels, sessions, and connections for copies."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class KernelRemains:
     """A kernel of a killed host.
 
     Attributes:
-        number: Its number, given by the host.
-        first: The number that the launcher gave the first kernel of its init, possibly itself.
+        number: Its number, from the host.
+        first: The number of the first kernel of its init (possibly itself), from the launcher.
         ends: Its connections.
-        recording: Its tape.
+        recording: Its recorder.
         launcher: The process that started it.
         listeners: The listeners of its init, by name.
     """
@@ -36,7 +36,7 @@ class KernelRemains:
     listeners: dict[str, socket.socket]
 
     def close(self) -> None:
-        """Close everything. Init ends when the other end of its socket is closed."""
+        """Close all connections. Init ends when the other end of its socket is closed."""
         self.ends.close()
         self.recording.close()
         for listener in self.listeners.values():
@@ -50,8 +50,8 @@ class FamilyRemains:
     Attributes:
         first: As for `KernelRemains`.
         launcher: The process that started the first kernel.
-        group: The control group of all its processes, if they have one.
-        ports: How many ports were assigned (`Family.ports`).
+        group: The control group of all its processes, if any.
+        ports: Number of assigned ports (`Family.ports`).
         connection: The connection.
     """
 
@@ -64,17 +64,17 @@ class FamilyRemains:
 
 @dataclass
 class SessionRemains:
-    """A session of a killed host, for `Host.session` to continue, or `Host.discard` to end.
+    """A session of a killed host, for `Host.session` to continue or `Host.discard` to end.
 
     Attributes:
-        label: Its label, set by the host's program.
-        number: Its number, given by the host.
+        label: Its label, from the host's program.
+        number: Its number, from the host.
         place: The directory of its own packages.
         env: The environment of its kernels.
         branch: The directory of its files, if it is a branch with its own files.
         kernel: Its kernel, if it had one.
-        replaced: Whether that kernel had replaced another one, and the replacement was not completely recorded.
-        log: The log of its states, if there is one.
+        replaced: Whether that kernel replaced another one, and the replacement was not completely recorded.
+        log: The log of its states, if any.
         recalled: The states from the log; None if it is incomplete.
     """
 
@@ -95,7 +95,7 @@ class SessionRemains:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to continue: its host was killed before it had a kernel."""
+        """Whether there is nothing to continue, because its host was killed before it had a kernel."""
         return self.kernel is None and (self.recalled is None or not self.recalled.states)
 
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
@@ -111,7 +111,7 @@ class SessionRemains:
         return [kernel for kernel in kernels if kernel is not self.kernel]
 
     def close(self) -> None:
-        """Close whatever was not taken over."""
+        """Close everything that was not taken over."""
         if self.kernel is not None:
             self.kernel.close()
         if self.log is not None:
@@ -119,9 +119,9 @@ class SessionRemains:
 
 
 def _unreported(kernels: Sequence[KernelRemains]) -> KernelRemains | None:
-    """Return the last kernel that died with its replacement on the way, if no replacement has run a cell yet.
+    """Return the last kernel that died during its replacement, unless a replacement has run a cell.
 
-    The next host then replays its end: its host may have been killed before the result of its last cell was delivered.
+    The next host then replays its end: the result of its last cell may not have been delivered.
     """
     dead: KernelRemains | None = None
     for kernel in kernels:

@@ -1,4 +1,4 @@
-"""Keeps one session for the next host, and continues one that an earlier host has left."""
+"""Preserves one session for the next host, and continues an earlier host's session."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PATIENCE = 5.0  # seconds for a kernel to answer an earlier host's question
 
 
 class KeptSession(SessionKeeper):
-    """Makes the custodian hold a session, with a log of its states."""
+    """The keeper of a session in a host with a custodian, with a log of the session's states."""
 
     def __init__(self, holding: Holding, parts: SessionParts, label: str, remains: SessionRemains | None) -> None:
-        """Prepare; see `Keeper.session`.
+        """Store the arguments.
 
         Args:
-            holding: Has the session held.
+            holding: Hands the session to the custodian.
             parts: As for `Keeper.session`.
             label: As for `Keeper.session`.
             remains: As for `Keeper.session`.
@@ -40,13 +40,12 @@ class KeptSession(SessionKeeper):
         self._takeover: Takeover | None = None
 
     def begin(self) -> None:
-        """See `SessionKeeper`."""
         if self._remains is None:
             self._write_states()
             self.relabel(self._label)
 
     def _write_states(self) -> None:
-        """Record all further events for a later host."""
+        """Record all later events for a later host."""
         if self._parts.wanted.kept is not None:
             self._log = StateLog.make()
             self._record_to(self._log)
@@ -57,7 +56,6 @@ class KeptSession(SessionKeeper):
         checkpoints.keep(StateKeeping(log, checkpoints, kernel=0 if kernel is None else kernel.number))
 
     async def go_on(self, on_input: OnInput | None) -> None:
-        """See `SessionKeeper`."""
         if self._remains is None:
             return
         log, recalled = self._remains.log, self._remains.recalled
@@ -79,12 +77,13 @@ class KeptSession(SessionKeeper):
                 "Files may be those of that state"
             )
         if adopted is not None:
-            # Last, after any move: if that kernel has died, the end of its cell starts the next one, from the state after it.
+            # Last, after any restore: if that kernel has died, the end of its cell starts the next one, from the state after
+            # it.
             await self._parts.cells.adopt(*adopted)
 
     @staticmethod
     async def _finish_going(takeover: Takeover, adopted: tuple[Kernel, Cell] | None) -> str:
-        """See `Takeover.finish_going`. A move that has begun has come after the last cell, whose end is on the tape."""
+        """Finish a pending change of state (`Takeover.finish_going`), which came after the last cell in the journal."""
         if adopted is not None and takeover.move is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
@@ -92,7 +91,7 @@ class KeptSession(SessionKeeper):
         return await takeover.finish_going()
 
     async def _adopt(self, remains: SessionRemains, on_input: OnInput | None) -> tuple[Kernel, Cell] | None:
-        """Continue the kernel of an earlier host, if there is one; return it and the cell that runs in it, or was its last."""
+        """Continue an earlier host's kernel, if any. Return it and its running or last cell."""
         if remains.kernel is None:
             return None
         left, remains.kernel = remains.kernel, None
@@ -105,23 +104,20 @@ class KeptSession(SessionKeeper):
         if self._takeover is not None:
             self._takeover.take_kernel(kernel, cell, replaced=remains.replaced)
         self.adopted, self.adopted_at = True, kernel.position
-        kernel.thaw()  # that host may have been killed on the way to another state
-        await kernel.answered(_PATIENCE)  # before the cell's end is handled: that makes a checkpoint, which asks the kernel
+        kernel.thaw()  # that host may have been killed during a restore
+        await kernel.answered(_PATIENCE)  # before the cell's end is handled, which creates a checkpoint and asks the kernel
         kernel.go_on(anyway=True)
         return None if cell is None else (kernel, cell)
 
     async def recover_left(self) -> Kernel | None:
-        """See `SessionKeeper`."""
         return None if self._takeover is None else await self._takeover.recover_left()
 
     def settled(self) -> None:
-        """See `SessionKeeper`."""
         if self._takeover is not None:
             self._takeover.settled()
             self._takeover = None
 
     def relabel(self, label: str) -> None:
-        """See `SessionKeeper`."""
         self._label = label
         parts = self._parts
         if parts.cells.state != "closed":
@@ -136,7 +132,6 @@ class KeptSession(SessionKeeper):
             self._holding.hold(said, [] if self._log is None else [self._log.fd])
 
     def end(self) -> None:
-        """See `SessionKeeper`."""
         self._holding.release()
         if self._log is not None:
             self._log.close()

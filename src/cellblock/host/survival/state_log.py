@@ -1,7 +1,7 @@
-"""Records one session's states in memory, so that the next host can go back to them.
+"""Records one session's states in memory, so that the next host can restore them.
 
-A custodian holds the file. Records are written in few appends; no cell waits for them. The content is trusted: only hosts of
-this user can write to it.
+A custodian holds the file. Records are written in few appends, and no cell waits for them. The content is trusted, because
+only hosts of this user can write to it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Record: TypeAlias = tuple[Any, ...]
 
 _SIZE = struct.Struct("<I")
 _START = struct.Struct("<Q")
-_FIRST = 4096  # where the first record begins: a page
+_FIRST = 4096  # offset of the first record: a page
 _LIMIT = 256 * 1024  # bytes of records after which the log is rewritten, if that makes it shorter
 
 
 class StateLog:
-    """The log of one session. If a write fails, it is emptied: a part of it would be wrong.
+    """The log of one session. If a write fails, the log is emptied, because a partial log would be wrong.
 
     Attributes:
         fd: The file.
-        make_base: Returns a record that replaces all before it.
+        make_base: Returns a record that replaces all earlier ones.
     """
 
     def __init__(self, fd: int) -> None:
@@ -45,10 +45,10 @@ class StateLog:
 
     @classmethod
     def make(cls) -> StateLog:
-        """Create an empty one.
+        """Create an empty log.
 
         Raises:
-            OSError: It cannot be created.
+            OSError: The log cannot be created.
         """
         fd = os.memfd_create("cellblock-states")
         try:
@@ -59,7 +59,7 @@ class StateLog:
         return cls(fd)
 
     def append(self, *record: Any) -> None:
-        """Append a record, written at the latest in the next turn of the loop, in one piece with others from this turn."""
+        """Append a record. It is written within the next turn of the loop, together with others of this turn."""
         if self._broken or self._closed:
             return
         if not self._unwritten:
@@ -73,13 +73,13 @@ class StateLog:
             self._write(b"".join(unwritten))
 
     def _tidy(self) -> None:
-        """Write the appended records, and rewrite a long log. A cell does not wait for this; it calls `flush`."""
+        """Write the appended records, and rewrite a long log. Cells call `flush` instead, which is faster."""
         self.flush()
         if self._end - self._start > max(_LIMIT, 2 * self._longest):
             self.rebase()
 
     def rebase(self) -> None:
-        """Write one record that replaces all before it, and free their memory."""
+        """Replace all records with one base record, and free their memory."""
         if self._broken or self._closed:
             return
         self._unwritten.clear()
@@ -95,7 +95,7 @@ class StateLog:
         self._start = place
 
     def _write(self, data: bytes) -> bool:
-        """Write at the end; return whether there was memory for it."""
+        """Write at the end. Return whether there was memory for it."""
         try:
             written = os.pwrite(self.fd, data, self._end)
         except OSError:
@@ -110,7 +110,7 @@ class StateLog:
         os.ftruncate(self.fd, 0)
 
     def read(self) -> list[Record]:
-        """Return what another host has written, and continue after it; empty if that host could not write everything."""
+        """Return another host's records, and continue after them; empty if that host could not write everything."""
         size = os.fstat(self.fd).st_size
         head = os.pread(self.fd, _START.size, 0)
         if len(head) < _START.size:
@@ -121,7 +121,7 @@ class StateLog:
         records: list[Record] = []
         data = os.pread(self.fd, max(size - self._start, 0), self._start)
         start = 0
-        # The last record may have been cut off by the end of its writer: the file then ends within it.
+        # The last record may be cut off by the death of its writer. The file then ends within it.
         while len(data) - start >= _SIZE.size:
             (length,) = _SIZE.unpack_from(data, start)
             if len(data) - start - _SIZE.size < length:
@@ -133,7 +133,7 @@ class StateLog:
         return records
 
     def close(self) -> None:
-        """Close it. It can be repeated."""
+        """Close the log. Idempotent."""
         if not self._closed:
             self._closed = True
             os.close(self.fd)

@@ -1,4 +1,4 @@
-"""Records one session's states for the next host, so that it can go back to them if this one is killed."""
+"""Records one session's states for the next host, so that it can restore them if this one is killed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _MAX_OUTSIDE = 1000
 
 
 class StateKeeping(CheckpointRecorder):
-    """Records changes of a session's states in its log.
+    """A recorder of a session's state changes in its log.
 
     Attributes:
-        recalled: Whether an earlier host has recorded the session's past.
+        recalled: Whether an earlier host recorded the session's history.
     """
 
     def __init__(self, log: StateLog, states: Checkpoints, recalled: Recalled | None = None, kernel: int = 0) -> None:
         """Start, or continue from an earlier host.
 
         Args:
-            log: Where to record changes.
-            states: The checkpoints of the session.
-            recalled: The content of the log, if an earlier host has written it.
-            kernel: Otherwise: the number of its kernel, if it has one.
+            log: The log.
+            states: The session's checkpoints.
+            recalled: The content of the log, if an earlier host wrote it.
+            kernel: Otherwise, the number of the kernel, if any.
         """
         self._log = log
         self.recalled = recalled is not None
@@ -48,7 +48,6 @@ class StateKeeping(CheckpointRecorder):
             log.rebase()
 
     def write(self, word: str, *rest: Any) -> None:
-        """See `StateRecord`."""
         self._cell = self._cell.after(word, *rest)
         match word:
             case "kernel":
@@ -73,19 +72,15 @@ class StateKeeping(CheckpointRecorder):
         return self._states.files.describe(files)
 
     def settle(self) -> None:
-        """See `StateRecord`."""
         self._log.flush()
 
     def rewrite(self) -> None:
-        """See `StateRecord`."""
         self._log.rebase()
 
     def made(self, checkpoint: Checkpoint) -> None:
-        """See `CheckpointRecorder`."""
         self.write("made", tuple(_kept(checkpoint)))
 
     def files(self, checkpoint: Checkpoint) -> None:
-        """See `CheckpointRecorder`."""
         described = self._states.files.describe(checkpoint.snapshot)
         self.write("files", checkpoint.id, described, checkpoint.without_files)
 

@@ -1,4 +1,4 @@
-"""How a session continues one of an earlier host: for services whose sessions outlive their process."""
+"""Continuation of sessions across hosts, for services whose sessions outlive their process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Succession:
-    """The state that a session takes over from an earlier host, and that it leaves to a later one."""
+    """The state that a session takes over from an earlier host and leaves to a later one."""
 
     def __init__(self, keeper: SessionKeeper, cells: Cells, kernels: KernelSlot, checkpoints: Checkpoints) -> None:
-        """Take parts of a session.
+        """Store the session's parts.
 
         Args:
-            keeper: Keeps the session for a later host.
+            keeper: Preserves the session for a later host.
             cells: Its cells.
             kernels: Its kernels.
             checkpoints: Its checkpoints.
@@ -32,11 +32,11 @@ class Succession:
         self._kernels = kernels
         self._checkpoints = checkpoints
 
-    # -- of an earlier host --------------------------------------------------------------------------------------------
+    # -- from an earlier host ------------------------------------------------------------------------------------------
 
     @property
     def adopted(self) -> bool:
-        """Whether the session continues a kernel of an earlier host."""
+        """Whether the session continues an earlier host's kernel."""
         return self._keeper.adopted
 
     @property
@@ -46,24 +46,24 @@ class Succession:
 
     @property
     def afresh(self) -> bool:
-        """Whether the session's kernel started without variables, and was not made from a checkpoint."""
+        """Whether the session's kernel started without variables, not from a checkpoint."""
         kernel = self._kernels.current
         return kernel is None or not kernel.of_copy
 
     @property
     def all_lost(self) -> bool:
-        """Whether the session's kernel is a fresh one, because the last one has died with all that it could be made from."""
+        """Whether a fresh kernel replaced a dead one, because the last state was lost too."""
         kernel = self._kernels.current
         return kernel is not None and kernel.all_lost
 
     @property
     def states_lost(self) -> bool:
-        """Whether the session continues with a kernel of an earlier host whose checkpoints are lost."""
+        """Whether the session continues an earlier host's kernel whose checkpoints are lost."""
         return bool(self._checkpoints.ended)
 
     @property
     def recalled(self) -> bool:
-        """Whether the session's history has the cells of earlier hosts."""
+        """Whether the session's history includes cells of earlier hosts."""
         return self._checkpoints.record.recalled
 
     @property
@@ -72,14 +72,14 @@ class Succession:
         return self._cells.resumed
 
     async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield the output and the result of an earlier host's execution, as its `stream` would have. Once only.
+        """Yield the output and the result of an earlier host's execution, as its `stream` would. Works once.
 
-        By asking for the next event, a reader acknowledges the one before. If it stored every event before asking for the next
-        one, then `skip`, the number of stored events, makes this continue exactly where it was. An execution without a stream
-        yields only its result.
+        Each request for the next event acknowledges the previous one. A reader that stored every event before that continues
+        exactly where it stopped, if `skip` is the number of stored events. An execution without a stream yields only its
+        result.
 
         Args:
-            skip: How many output events to skip, from the beginning. Notices are not counted (`Notice`).
+            skip: Number of output events to skip from the beginning, without notices (`Notice`).
 
         Yields:
             As `Session.stream`.
@@ -92,18 +92,15 @@ class Succession:
                 yield event
 
     def forgo_resuming(self) -> None:
-        """Let an earlier host's execution run to its end without a reader: otherwise its kernel would wait for one forever."""
+        """Let an earlier host's execution finish without a reader. Otherwise its kernel would wait for one forever."""
         self._cells.forgo_resuming()
 
     # -- for a later host ----------------------------------------------------------------------------------------------
 
     def relabel(self, label: str) -> None:
-        """Change the session's label for a later host that continues it; see `Host.session`.
-
-        No later host continues a closed session.
-        """
+        """Change the session's label for a later host (`Host.session`). No later host continues a closed session."""
         self._keeper.relabel(label)
 
     def note_outside(self, call: str) -> None:
-        """Record an outside call that was allowed just now, so that a later host can tell what no undo undoes."""
+        """Record an external call that was just approved, so that a later host can list it as not undoable."""
         self._checkpoints.note_outside(call)

@@ -1,4 +1,4 @@
-"""Continues one session of a killed host: its kernel, and a move to another state that had begun."""
+"""Continues one session of a killed host: its kernel, and a pending change of state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
 
 
 class Takeover:
-    """Takes over one session, until it takes cells."""
+    """The takeover of one session, until it accepts cells."""
 
     def __init__(self, checkpoints: Checkpoints, log: StateLog, recalled: Recalled) -> None:
-        """Continue with the recorded states. Those whose copies have ended are left out.
+        """Continue with the recorded states, except those whose copies have ended.
 
         Args:
-            checkpoints: The session's.
+            checkpoints: The session's checkpoints.
             log: The log of its states.
             recalled: Its states, from that log.
         """
@@ -64,7 +64,7 @@ class Takeover:
             checkpoint.without_files = _FILES_LOST
 
     def take_kernel(self, kernel: Kernel, cell: Cell | None, *, replaced: bool) -> None:
-        """Take over the kernel of an earlier host.
+        """Take over an earlier host's kernel.
 
         Args:
             kernel: The kernel.
@@ -89,7 +89,7 @@ class Takeover:
             self._checkpoints.automatic.go_on()
 
     def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:
-        """Take over a kernel that has just replaced another one: the steps after that are still to be done."""
+        """Take over a kernel that has just replaced another one, and do the remaining steps."""
         going, recalled.going = recalled.going, None
         if going is None or not going.checkpoint:
             if going is not None and going.way == "undo":
@@ -105,15 +105,15 @@ class Takeover:
 
     @property
     def move(self) -> Going | None:
-        """The move to another state, with its files, that the earlier host had begun."""
+        """The earlier host's pending change of state with files, if any."""
         going = None if self._recalled is None else self._recalled.going
         return going if going is not None and going.way in ("undo", "restore") else None
 
     async def finish_going(self) -> str:
-        """Finish a move to another state that an earlier host had begun: some files may be restored already.
+        """Finish an earlier host's pending change of state. Some files may already be restored.
 
         Returns:
-            Why that is not possible; empty if it is, or if it is not needed.
+            Why that is not possible; empty if it is, or is not needed.
         """
         if (going := self.move) is None:
             return ""
@@ -132,7 +132,7 @@ class Takeover:
         return ""
 
     async def recover_left(self) -> Kernel | None:
-        """Make a kernel from the last state of a session whose kernel has ended with its host; None if there is none."""
+        """Create a kernel from the last state of a session whose kernel ended with its host; None if there is none."""
         recalled, self._recalled = self._recalled, None
         going = None if recalled is None else recalled.going
         if recalled is None or not self._checkpoints.automatic.wanted or (going is not None and not going.checkpoint):
@@ -149,9 +149,9 @@ class Takeover:
         return await self._checkpoints.crashes.replace_kernel(checkpoint, restored, notice)
 
     def settled(self) -> None:
-        """End the takeover: nothing of an earlier host is left to finish."""
+        """End the takeover: nothing of an earlier host remains."""
         if self._recalled is not None and self._checkpoints.fresh and self._checkpoints.past.pairs.latest is None:
-            self._checkpoints.automatic.turn_ended()  # that host was killed before it had kept the files
+            self._checkpoints.automatic.turn_ended()  # that host was killed before it had saved the files
         self._recalled = None
         for one in self._checkpoints.all():
             if one.passing:

@@ -1,7 +1,7 @@
-"""Keeps what a kernel writes, and what it is sent, in memory files that outlive this process.
+"""A journal of everything sent from and to a kernel, in memory files that outlive this process.
 
-Bytes go from the kernel's socket and pipes to a file inside the operating system (`splice`), and from a file to the socket
-(`sendfile`). So each byte is at any moment in exactly one place that the custodian holds as well, and SIGKILL loses none.
+Linux moves the bytes from the kernel's socket and pipes to a file (`splice`), and from a file to the socket (`sendfile`). At
+any time, each byte is in exactly one place that the custodian also holds, so SIGKILL loses none.
 docs/decisions/0032-kernels-outlive-their-host.md has the reasons.
 """
 
@@ -24,13 +24,13 @@ _AUX_SIZE = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE = 4096
-_RECORD = struct.Struct("<QIB")  # messages taken before it, size, kind
+_RECORD = struct.Struct("<QIB")  # number of messages before it, size, kind
 _START = struct.Struct("<Q")
 _OFFSETS = struct.Struct("<3Q")
 _PIECE = struct.Struct("<BI")
 CHANNEL, STDOUT, STDERR = 0, 1, 2
 _STREAMS = 3
-_LOG_LIMIT, _TAPE_LIMIT = 256 * 1024, 1024 * 1024  # limits for what is kept of earlier cells
+_LOG_LIMIT, _TAPE_LIMIT = 256 * 1024, 1024 * 1024  # limits for records of earlier cells
 LONG = 4 * 1024 * 1024
 """Bytes of one cell after which its output so far is recorded as a base, and the raw bytes are dropped."""
 
@@ -57,7 +57,7 @@ class Kind(IntEnum):
 
 
 class Record(NamedTuple):
-    """One record: its kind, how many of the worker's messages were handled between the last base and it, and its content."""
+    """A record: its kind, the number of the worker's messages handled since the last base, and its content."""
 
     kind: Kind
     messages: int
@@ -66,9 +66,9 @@ class Record(NamedTuple):
 
 
 class Aux:
-    """The pipe through which bytes go from sockets to files, for all tapes of a host: there is no direct way.
+    """The pipe that moves bytes from sockets to files, for all journals of a host: there is no direct way.
 
-    The tape that owns the bytes in it is recorded in a memory page, so that the next host knows.
+    A memory page records the journal that owns the pipe's bytes, for the next host.
     """
 
     def __init__(self, reader: int, writer: int, owner: int) -> None:
@@ -88,7 +88,7 @@ class Aux:
         return cls(reader, writer, owner)
 
     def left(self) -> int | None:
-        """The number of the tape whose bytes are still in it; None if it is empty."""
+        """Return the number of the journal whose bytes are still in the pipe; None if it is empty."""
         return self._owner[0] if pending(self._reader) else None
 
     def move(self, source: int, number: int, tape: int, size: int, most: int) -> int:
@@ -96,35 +96,35 @@ class Aux:
 
         Args:
             source: The socket.
-            number: The tape that owns the file.
+            number: The journal that owns the file.
             tape: The file.
             size: Its size.
-            most: How many bytes at most.
+            most: Maximum number of bytes.
 
         Returns:
-            How many bytes; 0 at the end of the socket.
+            The number of bytes; 0 at the end of the socket.
 
         Raises:
-            BlockingIOError: There is nothing now.
+            BlockingIOError: There is no data now.
         """
         self._owner[0] = number
         moved = os.splice(source, self._writer, min(most, _AUX_SIZE), flags=os.SPLICE_F_NONBLOCK)
         try:
             self.flush(tape, size, moved)
-        except OSError:  # no memory is left: no byte of this kernel may become another's
+        except OSError:  # out of memory: no byte of this kernel may become another's
             self.drain()
             raise
         return moved
 
     def flush(self, tape: int, size: int, count: int) -> None:
-        """Move its content to the end of a file."""
+        """Move the pipe's content to the end of a file."""
         while count > 0:
             done = os.splice(self._reader, tape, count, offset_dst=size)
             size += done
             count -= done
 
     def drain(self) -> None:
-        """Drop its content."""
+        """Drop the pipe's content."""
         while count := pending(self._reader):
             os.read(self._reader, count)
 
@@ -138,10 +138,10 @@ class Aux:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A kernel's state at one moment.
+    """A kernel's complete state at one time.
 
     Attributes:
-        offsets: Bytes of the channel, of standard output and of standard error that had been used up.
+        offsets: Handled bytes of the channel, standard output and standard error.
         content: The rest, for `cellblock.host.survival.recovery`.
     """
 
@@ -150,12 +150,12 @@ class Base:
 
 
 class Tape:
-    """The files of one kernel: one for each stream from it, and a log of everything else.
+    """The journal of one kernel: a file for each stream from it, and a log of everything else.
 
     Attributes:
-        number: The kernel's.
-        fds: The files: the log, and those of the channel, standard output and standard error.
-        taken: How many of the worker's messages were handled since the last base.
+        number: The kernel's number.
+        fds: The files of the log, the channel, standard output and standard error.
+        taken: Number of the worker's messages handled since the last base.
     """
 
     def __init__(self, number: int, fds: tuple[int, int, int, int], aux: Aux) -> None:
@@ -177,7 +177,7 @@ class Tape:
 
     @classmethod
     def make(cls, number: int, aux: Aux) -> Tape:
-        """Create an empty one."""
+        """Create an empty journal."""
         fds: list[int] = []
         try:
             fds.extend(os.memfd_create(f"cellblock-{name}-{number}") for name in ("log", "channel", "stdout", "stderr"))
@@ -189,21 +189,20 @@ class Tape:
         return cls(number, (fds[0], fds[1], fds[2], fds[3]), aux)
 
     def close(self) -> None:
-        """Close the files."""
         for fd in self.fds:
             os.close(fd)
 
     # -- from the kernel -----------------------------------------------------------------------------------------------
 
     def unused(self, stream: int) -> int:
-        """Return how many bytes of a stream on the tape are still unread."""
+        """Return the number of recorded bytes of a stream that are still unread."""
         return self._sizes[stream] - self._used[stream]
 
     def receive(self, source: int, size: int) -> bytes:
         """Read from the channel; b"" at its end.
 
         Raises:
-            BlockingIOError: There is nothing now.
+            BlockingIOError: There is no data now.
             OSError: The socket is broken.
         """
         if not self.unused(CHANNEL):
@@ -214,7 +213,7 @@ class Tape:
         return self._read(CHANNEL, size)
 
     def read_pipe(self, stream: int, source: int, size: int) -> bytes | None:
-        """Read from a pipe; None if there is nothing now, b"" at its end."""
+        """Read from a pipe; None without data, b"" at its end."""
         if (unused := self.unused(stream)) < size:
             tape, end = self._files[stream], self._sizes[stream]
             try:
@@ -237,7 +236,6 @@ class Tape:
     # -- to the kernel -------------------------------------------------------------------------------------------------
 
     def queue(self, frame: bytes) -> None:
-        """Queue a frame to send."""
         place = self.append(Kind.SENT, frame)
         self._drop()
         self._sending.append((place, place + len(frame)))
@@ -246,24 +244,24 @@ class Tape:
 
     @property
     def sending(self) -> bool:
-        """Whether something is still unsent."""
+        """Whether data is still unsent."""
         return bool(self._sending)
 
     def drop_sending(self) -> None:
-        """Drop what is unsent: the socket is closed."""
+        """Drop unsent data, because the socket is closed."""
         self._sending.clear()
 
     def flush(self, target: int) -> None:
         """Send as much as possible now.
 
         Raises:
-            BlockingIOError: The socket has no room for the rest.
+            BlockingIOError: The socket buffer is full.
             OSError: The socket is broken.
         """
         while self._sending:
             place = os.lseek(self._log, 0, os.SEEK_CUR)
             end = self._sending[0][1]
-            # sendfile moves the file's position along with the bytes: one step for other processes.
+            # sendfile advances the file's position with the bytes: one step for other processes.
             sent = os.sendfile(target, self._log, None, end - place)
             if place + sent >= end:
                 del self._sending[0]
@@ -273,14 +271,14 @@ class Tape:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def append(self, kind: Kind, content: bytes) -> int:
-        """Write a record; return the place of its content in the log."""
+        """Write a record. Return the offset of its content in the log."""
         return self._write(self._begun + _RECORD.pack(self.taken, len(content), kind), content)
 
     def _write(self, head: bytes, content: bytes) -> int:
-        """Write at the end; return the place of the content.
+        """Write at the end. Return the offset of the content.
 
         Raises:
-            OSError: There is no room for it. A base that waits is written with the next record instead.
+            OSError: There is no room. A pending base is written with the next record instead.
         """
         size = len(head) + len(content)
         if os.pwritev(self._log, (head, content), self._end) < size:
@@ -291,15 +289,15 @@ class Tape:
         return self._end - len(content)
 
     def base(self, offsets: tuple[int, int, int], content: bytes, *, more: bool = False) -> None:
-        """Write the whole state. Records before it are dropped if there are many.
+        """Write the whole state. Drop earlier records if there are many.
 
         Args:
-            offsets: See `Base`.
-            content: See `Base`.
+            offsets: As for `Base`.
+            content: As for `Base`.
             more: Whether another record follows at once, to be written together.
 
         Raises:
-            OSError: There is no room for it. The last base stays valid.
+            OSError: There is no room. The last base stays valid.
         """
         place = self._end
         head = _RECORD.pack(0, _OFFSETS.size + len(content), Kind.BASE) + _OFFSETS.pack(*offsets)
@@ -316,13 +314,13 @@ class Tape:
 
     @property
     def length(self) -> int:
-        """Bytes that the kernel has sent since the last base."""
+        """Number of bytes from the kernel since the last base."""
         return self._used[CHANNEL] + self._used[STDOUT] + self._used[STDERR] - self._based
 
     def _drop(self) -> None:
-        """Free the memory of what came before a written base."""
+        """Free the memory of everything before a written base."""
         if self._old is None or self._sending:
-            return  # frames in flight may be in it
+            return  # it may contain frames in flight
         (place, offsets), self._old = self._old, None
         os.pwrite(self._log, _START.pack(place), 0)
         punch(self._log, self._punched, place)
@@ -331,16 +329,16 @@ class Tape:
         self._punched = place // _PAGE * _PAGE
         self._dropped = sum(offsets)
 
-    # -- reading it again ----------------------------------------------------------------------------------------------
+    # -- recovery ------------------------------------------------------------------------------------------------------
 
     def take_left(self) -> None:
-        """Take the bytes that another process has left in the pipe on their way here."""
+        """Take the bytes that another process left in the pipe on their way here."""
         count = pending(self._aux.fds[0])
         self._aux.flush(self._files[CHANNEL], self._sizes[CHANNEL], count)
         self._sizes[CHANNEL] += count
 
     def recover(self) -> tuple[Base, list[Record]]:
-        """Read the log of another process; return the last base and the records after it.
+        """Read another process's log. Return the last base and the records after it.
 
         Reading resumes at the base, and unsent frames are queued again.
 
@@ -353,7 +351,7 @@ class Tape:
         if last is None:
             raise ValueError("there is no base on its tape")
         self._end = records[-1].place + len(records[-1].content)
-        os.ftruncate(self._log, self._end)  # a record that was cut off may follow
+        os.ftruncate(self._log, self._end)  # a truncated record may follow
         sent = os.lseek(self._log, 0, os.SEEK_CUR)
         frames = [(record.place, record.place + len(record.content)) for record in records if record.kind is Kind.SENT]
         self._sending = [(place, end) for place, end in frames if end > sent]
@@ -366,10 +364,10 @@ class Tape:
         return Base((offsets[0], offsets[1], offsets[2]), content[size:]), records[last + 1 :]
 
     def _records(self, place: int) -> Iterator[Record]:
-        """Yield the records from some place on.
+        """Yield the records from an offset on.
 
-        The last may be cut off by its writer's end. The file then ends within it: a write grows a file page by page, as the
-        pages are filled.
+        The last one may be truncated by the death of its writer. The file then ends within it: a write grows a file page by
+        page, as the pages are filled.
         """
         log = os.pread(self._log, self._end - place, place)
         start = 0
@@ -382,12 +380,12 @@ class Tape:
             start += _RECORD.size + size
 
     def again(self, stream: int, count: int) -> bytes:
-        """Read bytes of a stream from the tape only."""
+        """Read bytes of a stream from the journal only."""
         return self._read(stream, count)
 
     @property
     def used(self) -> tuple[int, int, int]:
-        """Bytes of each stream that were read."""
+        """The number of bytes read from each stream."""
         channel, stdout, stderr = self._used
         return channel, stdout, stderr
 
@@ -399,8 +397,8 @@ def piece(content: bytes) -> tuple[int, int]:
 
 
 def punch(fd: int, start: int, end: int) -> None:
-    """Free the memory of a part of a file. Its offsets stay as they are."""
-    # Whole pages only: the worker may not have read the bytes sent from the others yet, and would read zeros.
+    """Free the memory of a part of a file. Its offsets are unchanged."""
+    # Whole pages only: the worker may not have read the bytes of the others yet, and would read zeros.
     start, end = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
     if end > start:
         _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))

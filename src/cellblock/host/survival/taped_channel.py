@@ -1,4 +1,4 @@
-"""The channel of a kernel that outlives this process: every byte goes through a tape, and can be handled again."""
+"""The channel of a kernel that outlives this process: every byte is journaled, and can be replayed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cellblock.wire.protocol import State
 
 
 class TapedLine(Line):
-    """A line on which every byte is written to a tape before it is used."""
+    """A transport that journals every byte before use."""
 
     def __init__(self, ends: Ends, tape: Tape) -> None:
         super().__init__(ends)
@@ -22,36 +22,28 @@ class TapedLine(Line):
         self._streams = {ends.channel.fileno(): CHANNEL, ends.stdout: STDOUT, ends.stderr: STDERR}
 
     def queue(self, frame: bytes) -> None:
-        """See `Line`."""
         self._tape.queue(frame)
 
     @property
     def sending(self) -> bool:
-        """See `Line`."""
         return self._tape.sending
 
     def drop_sending(self) -> None:
-        """See `Line`."""
         self._tape.drop_sending()
 
     def flush(self) -> None:
-        """See `Line`."""
         self._tape.flush(self._socket.fileno())
 
     def count(self) -> None:
-        """See `Line`."""
         self._tape.taken += 1
 
     def receive(self, most: int) -> bytes:
-        """See `Line`."""
         return self._tape.receive(self._socket.fileno(), min(most, RECEIVED))
 
     def read_pipe(self, descriptor: int, size: int) -> bytes | None:
-        """See `Line`."""
         return self._tape.read_pipe(self._streams[descriptor], descriptor, size)
 
     def pending(self, descriptor: int) -> int:
-        """See `Line`."""
         return self._tape.unused(self._streams[descriptor]) + pending(descriptor)
 
 
@@ -68,7 +60,7 @@ class TapedChannel(Channel):
         tape: Tape,
         on_long: Callable[[], None],
     ) -> None:
-        """Prepare the channel; see `Channel`.
+        """Prepare the channel. The other arguments are as for `Channel`.
 
         Args:
             ends: As for `Channel`.
@@ -76,8 +68,8 @@ class TapedChannel(Channel):
             take_text: As for `Channel`.
             on_broken: As for `Channel`.
             behind: As for `Channel`.
-            tape: Records everything.
-            on_long: Called between two messages when the tape has become long.
+            tape: The journal.
+            on_long: Called between two messages when the journal has become long.
         """
         super().__init__(ends, take, take_text, on_broken, behind, TapedLine(ends, tape))
         self._tape = tape
@@ -89,33 +81,32 @@ class TapedChannel(Channel):
             self._on_long()
 
     def drain_pipes(self) -> None:
-        """See `Channel`."""
-        if not self._replaying:  # the tape records what was read, and when
+        if not self._replaying:  # the journal records what was read, and when
             super().drain_pipes()
 
     @property
     def offsets(self) -> tuple[int, int, int]:
-        """Bytes of each stream that are used up, up to the last message and the last whole character."""
+        """Handled bytes of each stream, up to the last message and the last complete character."""
         _, stdout, stderr = self._tape.used
         out, err = (len(decoder.getstate()[0]) for decoder in self._decoders.values())
         return self._conversation.position, stdout - out, stderr - err
 
     def resume(self, state: State, position: int) -> None:
-        """Continue in the middle of a conversation; call `replay` next."""
+        """Continue within a protocol state. Call `replay` next."""
         self._replaying = True
         self._conversation.resume(state, position)
 
     def replay(self, until: int) -> bool:
-        """Handle a message again that another process has handled.
+        """Replay a message that another process handled.
 
         Args:
-            until: How many messages had been handled at the point to reach.
+            until: Number of messages handled at the point to reach.
 
         Returns:
-            Whether there was one; if not, the point is reached.
+            Whether there was one. If not, the point is reached.
 
         Raises:
-            ProtocolError: The worker broke the protocol.
+            ProtocolError: The worker violated the protocol.
         """
         while self._tape.taken < until:
             if self._received is None:
@@ -131,16 +122,16 @@ class TapedChannel(Channel):
         return False
 
     def replay_sent(self, message: ToWorker) -> None:
-        """Record a message that another process has sent."""
+        """Replay a message that another process sent."""
         self._conversation.send(message)
 
     def replay_piece(self, stream: int, count: int) -> None:
-        """Read bytes of a pipe again that another process has read."""
+        """Replay bytes of a pipe that another process read."""
         descriptor = list(self._names)[stream - STDOUT]
         self._decode(descriptor, self._tape.again(stream, count))
 
     def go_live(self) -> None:
-        """Handle what no host has handled yet: first from the tape, then live."""
+        """Handle what no host has handled yet: first from the journal, then live."""
         self._replaying = False
         self._flush()
         self.listen(True)

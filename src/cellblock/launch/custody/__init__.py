@@ -1,1 +1,1 @@
-"""Holds the descriptors of kernels, so that kernels survive the process that uses them."""
+"""Holds the descriptors of kernels, so that kernels outlive the process that uses them."""

@@ -25,7 +25,7 @@ from cellblock.launch.custody.custodian import Message, address, close_all, exit
 _PROGRAM = str(Path(__file__).with_name("custodian.py"))
 _START = 10.0  # seconds for a custodian to start, and for an earlier client to disconnect
 _ANSWER = 10.0  # seconds that the loop waits for the start of a process
-_SILENT = 60.0  # seconds that a custodian may stand still, because the machine swaps, say
+_SILENT = 60.0  # seconds that a custodian may be unresponsive, for example because the machine swaps
 _MOST_UNSENT = 4096
 PATIENCE = 300.0
 """Default of the seconds that a custodian waits for its next client."""
@@ -45,11 +45,11 @@ class Entry:
 
 
 class Process:
-    """A process that the custodian has started, with the required methods of `subprocess.Popen`.
+    """A process that the custodian started, with the required methods of `subprocess.Popen`.
 
     Attributes:
         pid: Its id.
-        descriptors: Its pidfd, and the descriptor for its exit status, to be held by the custodian.
+        descriptors: Its pidfd, and the descriptor for its exit status, for the custodian to hold.
     """
 
     def __init__(self, pid: int, pidfd: int, status: int) -> None:
@@ -86,11 +86,10 @@ class Process:
                 signal.pidfd_send_signal(self.descriptors[0], number)
 
     def kill(self) -> None:
-        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
     async def ended(self, timeout: float) -> bool:
-        """Wait until it has ended, and return whether it has."""
+        """Wait for its end. Return whether it has ended."""
         if self.poll() is None:
             loop = asyncio.get_running_loop()
             ended = asyncio.Event()
@@ -103,7 +102,7 @@ class Process:
         return self.poll() is not None
 
     async def end(self, grace: float) -> None:
-        """Wait until it has ended, and kill it if that takes longer than a time; close its descriptors."""
+        """Wait for its end, kill it after a time limit, and close its descriptors."""
         if not await self.ended(grace):
             self.kill()
             await self.ended(grace)
@@ -117,11 +116,11 @@ class Process:
 
 
 class Custodian:
-    """Holds what kernels need to outlive this process. Only one process at a time can be connected to a custodian.
+    """A connection to a custodian, which holds what kernels need to outlive this process. It accepts one client at a time.
 
     Attributes:
         pid: The custodian's process id.
-        entries: The entries from before this process connected, for the host to take over.
+        entries: The entries of earlier clients, for the host to take over.
         gone: Whether it has ended, and all kernels with it.
     """
 
@@ -145,7 +144,7 @@ class Custodian:
 
         Args:
             directory: A directory of this user with the mode 0700.
-            patience: For a new one: seconds that it waits for a client before it ends, and all kernels with it.
+            patience: Seconds that a new custodian waits for a client before it ends, and all kernels with it.
 
         Raises:
             CustodianError: It cannot be started or reached, or serves another process.
@@ -179,7 +178,7 @@ class Custodian:
             sock.close()
             if time.monotonic() >= deadline:
                 raise CustodianError(f"the custodian in {directory} cannot be used: {why}")
-            time.sleep(0.01)  # another program may be starting it at this moment
+            time.sleep(0.01)  # another program may be starting it
 
     @classmethod
     def _greeted(cls, sock: socket.socket) -> tuple[Custodian | None, str]:
@@ -203,7 +202,7 @@ class Custodian:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes, fds: Sequence[int]) -> asyncio.Future[None]:
-        """Hold an entry, replacing an earlier one under this key. It is held even if this process is killed immediately.
+        """Hold an entry, replacing an earlier one with this key. It is held even if this process is killed immediately.
 
         Returns:
             Done when it is held; fails with a `CustodianError`.
@@ -240,7 +239,7 @@ class Custodian:
             answer = self._answer(number)
             if "error" in answer.head:
                 raise OSError(answer.head.get("code", 5), answer.head["error"])
-        except BaseException:  # also a cancellation: nothing else owns this descriptor
+        except BaseException:  # includes cancellation: nothing else owns this descriptor
             os.close(reader)
             raise
         finally:
@@ -249,12 +248,12 @@ class Custodian:
         return Process(answer.head["pid"], answer.fds[0], reader)
 
     def watch(self, on_lost: Callable[[], object]) -> None:
-        """Set a function to call when the custodian has ended."""
+        """Set a callback for the end of the custodian."""
         self._on_lost = on_lost
         self._listen()
 
     def end(self) -> None:
-        """End the custodian, and with it every kernel that it holds."""
+        """End the custodian, and every kernel that it holds."""
         with suppress(CustodianError):
             self._send({"op": "end"})
         self.close()
@@ -273,7 +272,7 @@ class Custodian:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _send(self, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """Send a message, as soon as the custodian has room for it: it may stand still for a while."""
+        """Send a message as soon as the custodian has room for it, as it may be unresponsive for a while."""
         if self.gone:
             raise CustodianError("the custodian has ended, and every kernel with it: restart the daemon")
         if len(self._unsent) >= _MOST_UNSENT:
@@ -338,8 +337,8 @@ class Custodian:
         if number in self._answers:
             self._answers[number] = message
             return
-        close_all(message.fds)  # of a process that nobody waits for any more: it ends, as nothing is connected to it
-        # A request that could not be read has no number: it may be any of those that wait.
+        close_all(message.fds)  # of a process that is no longer awaited: it ends, as nothing is connected to it
+        # A request that could not be read has no number: it may be any pending one.
         concerned = [*self._waiting] if number is None else [number]
         for one in concerned:
             waiting = self._waiting.pop(one, None)
@@ -369,7 +368,7 @@ def _retrieved(future: asyncio.Future[None]) -> None:
 
 
 def _start(directory: str, patience: float) -> str:
-    """Start a custodian, unless another process does; wait until it listens. Return its error output, if it failed."""
+    """Start a custodian, unless another process does, and wait until it listens. Return its error output, if it failed."""
     reader, writer = os.pipe()
     errors_reader, errors_writer = os.pipe()
     try:
@@ -415,12 +414,11 @@ class Holding:
         return self._custodian.put(self.key, json.dumps(data).encode(), fds)
 
     def release(self) -> None:
-        """Stop holding it."""
         self._custodian.remove(self.key)
 
 
 def _wait_for(descriptor: int, seconds: float) -> None:
-    """Wait until something can be read. Not by `select.select`, which fails for descriptors from 1,024 on."""
+    """Wait until a descriptor is readable. `select.select` fails for descriptors from 1,024 on."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     poll.poll(seconds * 1000)

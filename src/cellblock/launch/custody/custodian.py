@@ -48,7 +48,7 @@ _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.S
 
 
 class Message(NamedTuple):
-    """One datagram: a JSON object, raw data, and descriptors."""
+    """A datagram: a JSON object, raw data, and descriptors."""
 
     head: dict[str, Any]
     data: bytes
@@ -56,7 +56,6 @@ class Message(NamedTuple):
 
 
 def send(sock: socket.socket, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
-    """Send one message."""
     parts = [json.dumps({**head, "fds": len(fds)}).encode(), b"\n", data]
     if fds:
         socket.send_fds(sock, parts, fds)
@@ -69,8 +68,7 @@ def receive(sock: socket.socket) -> Message | None:
 
     Raises:
         BlockingIOError: There is no message.
-        OSError, ValueError, KeyError, TypeError: It is not valid, or not all of its descriptors arrived. Those that did are
-            closed.
+        OSError, ValueError, KeyError, TypeError: It is invalid, or lacks some of its descriptors. Received ones are closed.
     """
     # Not `socket.recv_fds`, which drops its flags in Python 3.11.
     space = socket.CMSG_LEN(MAX_FDS * _INTEGER)
@@ -99,7 +97,6 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors."""
     for fd in fds:
         os.close(fd)
 
@@ -164,7 +161,7 @@ class _Custodian:
                 self._accept()
 
     def _listen_again(self) -> None:
-        """Listen at the path of the socket again: a client does not find it, as a cleaner has removed it, say."""
+        """Listen at the path of the socket again, for example after a cleaner removed it."""
         with contextlib.suppress(OSError):
             listener = _listen(self._place)
             self._listener.close()
@@ -204,7 +201,7 @@ class _Custodian:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # it ended with answers unread; its earlier requests are still to be read
+                continue  # it ended with unread answers; its earlier requests are still to be read
             except Exception as error:  # of any kind: every kernel would end with this process
                 self._answer({"n": number, "error": str(error) or repr(error)})
 
@@ -265,7 +262,7 @@ class _Custodian:
         self._answer({"n": head["n"], "pid": pid}, fds=[os.pidfd_open(pid)])
 
     def _answer(self, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """Send an answer, as soon as the client has room for it; `fds` are closed then."""
+        """Send an answer as soon as the client has room for it, then close `fds`."""
         self._answers.append(Message(head, data, [*fds]))
         self._flush()
 
@@ -277,11 +274,11 @@ class _Custodian:
             except BlockingIOError:
                 return
             except OSError:
-                pass  # the client has ended, which is about to be noticed
+                pass  # the client has ended, as the reader is about to see
             close_all(self._answers.popleft().fds)
 
     def _reap(self) -> None:
-        """Reap children that have ended, including orphans that a killed zygote has left."""
+        """Reap children that have ended, including orphans of a killed zygote."""
         orphans = False
         while True:
             try:
@@ -322,7 +319,7 @@ def open_directory(path: str) -> int:
     """Open the directory of the socket.
 
     Raises:
-        OSError: It cannot be opened, or others than this user can enter it.
+        OSError: It cannot be opened, or other users can enter it.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not _is_private(os.fstat(fd)):
@@ -332,17 +329,17 @@ def open_directory(path: str) -> int:
 
 
 def _is_private(found: os.stat_result) -> bool:
-    """Whether only this user can enter a directory."""
+    """Return whether only this user can enter a directory."""
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def address(directory: int) -> str:
-    """Return the address of the socket: a short one, however long the path of the directory is."""
+    """Return a short address of the socket, however long the path of the directory is."""
     return f"/proc/self/fd/{directory}/{SOCKET}"
 
 
 def main(directory: str, patience: float, ready: int) -> NoReturn:
-    """Run a custodian; `ready` is closed when clients can connect."""
+    """Run a custodian. `ready` is closed when clients can connect."""
     os.chdir("/")
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -351,7 +348,7 @@ def main(directory: str, patience: float, ready: int) -> NoReturn:
     lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=place)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # another one serves this directory, and whoever started this one did not find its socket
+    except BlockingIOError:  # another one serves this directory, and its socket was not found
         _ask_to_listen(lock)
         os._exit(0)
     if os.fork():
@@ -362,17 +359,17 @@ def main(directory: str, patience: float, ready: int) -> NoReturn:
 
 
 def _ask_to_listen(lock: int) -> None:
-    """Have the custodian that holds a lock listen anew."""
+    """Make the custodian that holds a lock listen again."""
     with contextlib.suppress(OSError, ValueError):
         pid = int(os.pread(lock, 20, 0))
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            if os.fsencode(os.path.basename(__file__)) in file.read():  # the id may be that of one that ended long ago
+            if os.fsencode(os.path.basename(__file__)) in file.read():  # the id may belong to a custodian that ended long ago
                 os.kill(pid, LISTEN)
 
 
 def _listen(place: int) -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(SOCKET, dir_fd=place)  # of one that was killed
+        os.unlink(SOCKET, dir_fd=place)  # of a killed custodian
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(address(place))

@@ -1,1 +1,1 @@
-"""The first process of a kernel: makes the worker, reaps, runs approved programs, ends everything below it."""
+"""The first process of a kernel: starts the worker, reaps, runs approved programs, and ends all child processes."""

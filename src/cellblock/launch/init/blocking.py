@@ -1,4 +1,4 @@
-"""Blocks protected names for a session, and removes their placeholders while nothing of the session runs."""
+"""Blocks protected names for a session, and removes their placeholders while the session is idle."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from cellblock.wire.sandbox import Mask, Protect, Step
 
 
 class Blocking:
-    """The protected names of one session that do not exist.
+    """The missing protected names of one session.
 
-    While they are not blocked, the directories are read-only for the session, which the system enforces for every process and
-    descriptor of it. Nothing has to be stopped: what runs nevertheless can create nothing.
+    While they are not blocked, the directories are read-only for the session. Linux enforces that for each of its processes
+    and descriptors. Nothing needs to be stopped: code that runs anyway can create nothing.
 
     Attributes:
-        lifted: Whether they are not blocked now.
+        lifted: Whether they are unblocked now.
     """
 
     def __init__(self, holds: Mapping[str, Hold], steps: Iterable[Step]) -> None:
-        """Describe what is blocked.
+        """Store the arguments.
 
         Args:
-            holds: The holds on placeholders, by the directories that they belong to.
+            holds: The holds on placeholders, by their directories.
             steps: The steps of the session's plan.
         """
         self._holds = holds
@@ -46,7 +46,7 @@ class Blocking:
         return any(hold.names for hold in self._holds.values())
 
     def lift(self) -> bool:
-        """Make the directories read-only, and remove the placeholders; return whether that was possible now.
+        """Make the directories read-only, and remove the placeholders. Return whether that was possible now.
 
         If another session needs the placeholders, the last one removes them.
         """
@@ -62,10 +62,10 @@ class Blocking:
         return True
 
     def renew(self) -> None:
-        """Block the names again, cover all that has been made meanwhile, and make the directories writable.
+        """Block the names again, cover new files, and make the directories writable.
 
         Raises:
-            OSError: It cannot be done now. Nothing has changed for the session.
+            OSError: It is not possible now. Nothing has changed for the session.
         """
         if not self.lifted:
             return

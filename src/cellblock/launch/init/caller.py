@@ -1,4 +1,4 @@
-"""A process that waits for init to answer its system call; resolves the numbers and addresses in the arguments."""
+"""A process that waits for init to answer its system call. It resolves the numbers and addresses in the arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class Caller:
         self._number = number
 
     def read(self, address: int, size: int) -> bytes:
-        """Read its memory."""
         memory = os.open(f"/proc/{self.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._check_there()
@@ -50,7 +49,7 @@ class Caller:
     def open(self, directory: int, path: int, flags: int) -> int:
         """Return a descriptor (O_PATH) for the file that it names, without opening the file."""
         name = self._path(path) if path else b""
-        if (held := _DESCRIPTOR.fullmatch(name)) is not None:  # the C library's way to change the mode of a possible link
+        if (held := _DESCRIPTOR.fullmatch(name)) is not None:  # how the C library changes the mode of a possible link
             directory, name, flags = int(held[1]), b"", flags | abi.AT_EMPTY_PATH
         if not name and not flags & abi.AT_EMPTY_PATH:
             raise FileNotFoundError(errno.ENOENT, "no path")
@@ -68,17 +67,16 @@ class Caller:
             os.close(base)
 
     def process(self) -> int:
-        """Return the id of its process."""
         return int(self._fields("status")["Tgid"])
 
     def has_thread(self, number: int) -> bool:
-        """Whether its process has a thread with this id."""
+        """Return whether its process has a thread with this id."""
         found = os.path.exists(f"/proc/{self.thread}/task/{number}")
         self._check_there()
         return found
 
     def is_blocking(self, descriptor: int) -> bool:
-        """Whether calls on one of its descriptors block."""
+        """Return whether calls on one of its descriptors block."""
         return not int(self._fields(f"fdinfo/{descriptor}")["flags"], 8) & os.O_NONBLOCK
 
     def process_behind(self, descriptor: int) -> int:
@@ -117,5 +115,5 @@ class Caller:
         raise OSError(errno.ENAMETOOLONG, "no end of the path")
 
     def _check_there(self) -> None:
-        """Check that the process still waits: its id could belong to another one by now."""
+        """Check that the process still waits, because its id could be reused."""
         fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", self._number))

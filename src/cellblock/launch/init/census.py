@@ -1,4 +1,4 @@
-"""Measures the memory of several kernels in one init: with one walk over all processes, not one for each kernel."""
+"""Measures the memory of several kernels in one init, with one walk over all processes for all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARE = 4
 
 
 class Census:
-    """The memory that the processes of several kernels use, as of a moment ago."""
+    """A recent measurement of the processes of several kernels."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -27,12 +27,12 @@ class Census:
         self._exact: dict[int, int] = {}
 
     def used(self, seat: Seat, seats: Collection[Seat], uncounted: Collection[int], enough: int) -> int:
-        """Return the bytes of memory that a kernel uses.
+        """Return the memory of a kernel in bytes.
 
         Args:
             seat: The kernel.
             seats: All kernels.
-            uncounted: Processes that count for none: copies, and what watches programs, which runs no code of the session.
+            uncounted: Processes that count for none: copies, and watchers of programs, which run no code of the session.
             enough: If the exact number is certainly not above this, a larger estimate is returned.
         """
         began = time.monotonic()

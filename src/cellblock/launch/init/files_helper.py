@@ -1,7 +1,7 @@
-"""Works with files as the session's user sees them: any path, links followed, with this user's permissions.
+"""Works with files as the session's user sees them: any path, with links followed and this user's permissions.
 
-It runs confined like a program of the session, and answers one request after the other until its standard input ends. A
-request is the lengths of its head and body, the head, which is JSON, and the body; so is an answer.
+It runs confined like a program of the session, and answers one request after another until its standard input ends. A request
+has the lengths of its head and body, the head in JSON, and the body. An answer has the same format.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _write(data: bytes, descriptor: int = 1) -> None:
 
 
 def _read_bytes(_body: int, path: str, most: int, offset: int = -1) -> tuple[dict[str, Any], bytes]:
-    """Read a file, or a part of it, which begins at an offset."""
+    """Read a file, or a part of it from an offset on."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not blocking: it may be a FIFO
     try:
         about = _check_regular(descriptor)
@@ -84,7 +84,7 @@ def _read_bytes(_body: int, path: str, most: int, offset: int = -1) -> tuple[dic
 
 
 def _write_bytes(body: int, path: str, parents: bool, mode: int, more: bool = False) -> tuple[None, bytes]:
-    """Write a file, or more of one that has been begun."""
+    """Write a file, or another part of one."""
     try:
         if parents:
             _make_parents(path)
@@ -137,7 +137,7 @@ def _stat(_body: int, path: str, follow: bool) -> tuple[dict[str, Any], bytes]:
 
 
 def _list(_body: int, path: str, depth: int = 1) -> tuple[None, bytes]:
-    """Describe the contents of a folder, `depth` levels deep: one entry on each line, sorted by path."""
+    """Describe the contents of a folder, `depth` levels deep: one entry per line, sorted by path."""
     found: list[dict[str, Any]] = []
     _collect(path, depth, found)
     found.sort(key=lambda one: one["path"])
@@ -150,7 +150,7 @@ def _collect(path: str, depth: int, found: list[dict[str, Any]]) -> None:
         for entry in entries:
             try:
                 about = entry.stat()
-            except OSError:  # a link to nothing, or it was removed meanwhile
+            except OSError:  # a broken link, or it was removed meanwhile
                 try:
                     about = entry.stat(follow_symlinks=False)
                 except OSError:
@@ -164,7 +164,7 @@ def _collect(path: str, depth: int, found: list[dict[str, Any]]) -> None:
         try:
             _collect(folder, depth - 1, found)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # it was removed meanwhile, or is not for this user
+            continue  # it was removed meanwhile, or this user cannot read it
 
 
 def _mkdir(_body: int, path: str, parents: bool, exist_ok: bool) -> tuple[None, bytes]:
@@ -200,7 +200,7 @@ def _realpath(_body: int, path: str, strict: bool) -> tuple[str, bytes]:
 
 
 def _watch(path: str, recursive: bool) -> NoReturn:
-    """Report what changes in a folder until the host's end: first that it is watched, then changes, each time some."""
+    """Report changes in a folder until the host's end: first that the watch is active, then batches of changes."""
     from cellblock.launch.init import watch_helper
 
     def send(changes: list[Change]) -> None:

@@ -40,7 +40,7 @@ _before_fork, _after_fork_in_parent, _after_fork_in_child = (
 _COPIED = encode_control(Copied(0)).replace(b":0}", b":%d}")
 _TAKEN = encode_control(Taken(0)).replace(b":0}", b":%d}")
 
-# By names of this module, which a fork finds without writing to the pages of others.
+# By names of this module, which a fork finds without writing to other modules' pages.
 _close, _dup2, _setsid, _getpid, _getppid, _sched_yield = (
     getattr(os, name) for name in ("close", "dup2", "setsid", "getpid", "getppid", "sched_yield")
 )
@@ -53,21 +53,21 @@ _ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT.size)
 
 
 def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | None:
-    """Make a copy of this process, which `fork_safety.prepare` has prepared.
+    """Copy this process, which `fork_safety.prepare` has prepared.
 
     Args:
-        channel: The descriptor of this worker's channel, which the copy does not have.
+        channel: The descriptor of this worker's channel, which the copy closes.
         nursery: The descriptor of the socket on which the copy registers with init.
         number: The copy's number.
         soon: Whether the next cell is expected soon.
 
     Returns:
-        In this process: None. In each kernel that is later made from the copy: its specification.
+        In this process: None. In each kernel created later from the copy: its specification.
 
     Raises:
-        OSError: No copy could be made.
+        OSError: No copy could be created.
     """
-    # Make what a copy needs before the fork, and with few calls: each page that is written to, here or there, is copied.
+    # Prepare everything before the fork, and with few calls: each page that is written to, here or there, is copied.
     look_up()
     init, message = os.getppid(), _COPIED % number
     ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -84,7 +84,7 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
     try:
         between = _fork_below(init)
     finally:
-        if between:  # not in the copy: only kernels that are made from it need Python's handlers
+        if between:  # not in the copy: only kernels created from it need Python's handlers
             unblock_signals()
             _after_fork_in_parent()
             ours.close()
@@ -116,7 +116,7 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
 
 
 def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
-    """In a copy: wait for requests to make a kernel. Returns in the kernels."""
+    """Wait in a copy for requests to create a kernel. Returns in the kernels."""
     while True:
         try:
             ours.recv(1, _PEEK)  # until then, it has no buffer
@@ -140,10 +140,10 @@ def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
 
 
 def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel: int) -> Start:
-    """In a new fork of a copy: become a kernel."""
+    """Become a kernel, in a new fork of a copy."""
     state = random.getstate() if start.same_random_state else None
     join_again()
-    ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init hears of that
+    ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init learns of that
     fork_safety.note_interrupted(hooks.run(_after_fork_in_child, forking=True))  # a handler of Python's draws a new state
     unblock_signals()
     ours.close()
@@ -155,7 +155,7 @@ def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel:
 
 
 def _settle_in(start: Start, state: Any) -> None:
-    """In a kernel made from a copy: set its environment and its random state."""
+    """Set the environment and the random state of a kernel from a copy."""
     if state is not None:
         random.setstate(state)
         seed_unloaded(start.seed)
@@ -171,7 +171,7 @@ def _fork_below(init: int) -> int:
         In this process: the id of a child, for `_wait_for_end`. In the new one: 0. Python's handlers were not called.
 
     Raises:
-        OSError: No further process can be created.
+        OSError: No more processes can be created.
     """
     if between := fork():
         return between
@@ -188,7 +188,7 @@ def _fork_below(init: int) -> int:
 
 
 def _beyond(descriptor: int) -> int:
-    """Replace a descriptor by one beyond those of standard input, output and error."""
+    """Duplicate a descriptor above standard input, output and error, and close the original."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
     os.close(descriptor)
     return moved
@@ -216,7 +216,7 @@ def _wait_for_end(between: int) -> None:
 
 
 def _wait_for_parent(init: int, between: int) -> None:
-    """In a new process: wait until the process in between has ended. If init has ended too, so does this process."""
+    """Wait, in a new process, for the end of the process in between. If init has ended too, exit."""
     while _getppid() == between:  # not until it is init: without a sandbox, init's orphans go to another process
         _sched_yield()
     die_with_parent()

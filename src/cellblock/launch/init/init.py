@@ -1,6 +1,6 @@
-"""Entry point of process 1 of a session: enters the namespaces and makes the worker. `serving` does the rest.
+"""Entry point of process 1 of a session: enters the namespaces and starts the worker. `serving` does the rest.
 
-When the host or the worker is gone, it kills everything below it and exits. It outlives its zygote.
+When the host or the worker is gone, it kills all child processes and exits. It outlives its zygote.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def run_init(
     places: str | None = None,
     parent: int | None = None,
 ) -> NoReturn:
-    """Become a session's init, and make its worker; never returns.
+    """Become a session's init, and start its worker; never returns.
 
-    Both can be made in advance. They then belong to no session yet, and wait until a session's connections are handed over.
+    Both can be created in advance. They then belong to no session yet, and wait for a session's connections.
 
     Args:
         handover: A socket on which ``fork`` arrives, with the descriptors of the session.
-        host: A pidfd of the host, or None if there are none.
+        host: A pidfd of the host, or None if pidfds are not supported.
         warmed: The result of `warm`, or None to let the worker do that.
         preload: Modules for the worker to import, if `warmed` is None.
         ground: The basis of the native sandbox; then this is process 1 of new namespaces. None: no sandbox.
         places: Prefix of the host's paths for its sessions, if nothing else removes them after the host.
-        parent: A pidfd of the process that makes this one, unless that is the host.
+        parent: A pidfd of the parent process, unless that is the host.
     """
     try:
         wanted = {_HANDOVER: handover, _HOST: host, _PARENT: parent}
@@ -101,7 +101,7 @@ _example, _ready = b"", example()
 
 
 def rehearse(beginning: tuple[Step, ...]) -> None:
-    """As a zygote: build all codecs for messages to inits and workers, so that none of them has to.
+    """Build all message codecs of inits and workers, as a zygote, so that none of them needs to.
 
     Args:
         beginning: The first steps of most plans.
@@ -120,7 +120,7 @@ def rehearse(beginning: tuple[Step, ...]) -> None:
 
 
 def _touch_pages() -> None:
-    """Do what init does when a session comes, before one waits for it: that copies the pages that this writes to."""
+    """Touch, before a session waits, the pages that init writes to when a session arrives, so that they are copied early."""
     if _example:  # not without a zygote
         TO_NEW_INIT.decode(_example)
         encode_control(_ready)

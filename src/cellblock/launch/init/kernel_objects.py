@@ -1,7 +1,7 @@
-"""Counts a session's objects in the Linux kernel's own memory: file locks, watches, maps, descriptors in messages.
+"""Counts a session's objects in Linux kernel memory: file locks, watches, maps, descriptors in messages.
 
-No limit of Linux holds for them, or only one that all processes of the user share, so a session has limits of its own here.
-Counting takes a while, so it needs a sign: more kernel memory on the machine, or many descriptors in flight.
+Linux has no limit on them, or only one that all processes of the user share, so a session has its own limits here. Counting is
+slow, so it needs a sign: more kernel memory on the machine, or many descriptors in flight.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 def limits() -> dict[str, int]:
-    """Return how many objects of each kind a session may have. All sessions of a user share the maximum of some kinds."""
+    """Return the limit for each kind of object. All sessions of a user share the maximum of some kinds."""
     return {
         "file locks": 100_000,
         "watches of epoll": min(200_000, _setting("fs/epoll/max_user_watches") // 8),
@@ -48,18 +48,18 @@ def _setting(name: str) -> int:
 
 
 class KernelObjects:
-    """The objects of one session, as they were when they were last counted.
+    """The objects of one session at the last count.
 
     Attributes:
-        size: An estimate of the bytes of kernel memory that they take.
-        excess: What the session has too many of, in a sentence; empty if there is nothing.
+        size: An estimate of their kernel memory in bytes.
+        excess: What the session has too many of, in a sentence; empty if nothing.
     """
 
     def __init__(self, *, apart: bool) -> None:
-        """Count nothing yet.
+        """Start without a count.
 
         Args:
-            apart: Whether the session has namespaces of its own.
+            apart: Whether the session has its own namespaces.
         """
         self._apart = apart
         self.size = 0
@@ -75,7 +75,7 @@ class KernelObjects:
         """Count the session's objects, if that may be necessary.
 
         Args:
-            pids: The session's processes, without those that run no code of it.
+            pids: The session's processes that run its code.
             copies: Those of them that are waiting copies of a worker, and hide.
         """
         now = _unreclaimable()
@@ -126,9 +126,12 @@ class KernelObjects:
         return counted, hidden
 
     def _many_in_flight(self) -> bool:
-        """Whether this user has many descriptors in unreceived messages: a process with a low limit can send no more."""
+        """Return whether this user has many descriptors in unreceived messages.
+
+        A process with a low limit can then send no more.
+        """
         if not self._apart and os.geteuid() == 0:
-            return True  # it cannot be known: root outside of user namespaces sends as many as it likes
+            return True  # unknown: root outside of user namespaces has no limit
         if self._pair is None:
             self._pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -145,7 +148,7 @@ class KernelObjects:
 
 
 def _unreclaimable() -> int:
-    """Return the bytes of kernel memory of this machine that cannot be freed when memory is short; 0 if that is unknown."""
+    """Return the kernel memory of this machine that cannot be freed, in bytes; 0 if unknown."""
     with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/meminfo", "rb") as file:
         return int(file.read().partition(b"SUnreclaim:")[2].split(None, 1)[0]) * 1024
     return 0

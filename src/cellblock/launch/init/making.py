@@ -1,4 +1,4 @@
-"""Makes the surroundings of a session's worker before it starts: the sandbox, and the listeners."""
+"""Creates the surroundings of a session's worker before it starts: the sandbox, and the listeners."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Surroundings:
     """The surroundings of a session's worker: its sandbox, its listeners and its holds on placeholders.
 
     Attributes:
-        supervisor: Answers system calls of the session, in a sandbox made of Landlock.
+        supervisor: Answers system calls of the session, in a Landlock sandbox.
         home: The home directory of the session.
-        holds: The holds on placeholders, by the mounts that they belong to.
-        blocking: Blocks names by these placeholders.
+        holds: The holds on placeholders, by their mounts.
+        blocking: Blocks names with these placeholders.
     """
 
     def __init__(self, handover: socket.socket, poll: select.poll, ground: Ground | None, prepared: tuple[Step, ...]) -> None:
-        """Prepare; nothing is made yet.
+        """Store the arguments without creating anything.
 
         Args:
-            handover: Socket on which this process's maker is told about holds.
+            handover: Socket on which the parent process is told about holds.
             poll: Polls for system calls, for the supervisor.
-            ground: The basis of the native sandbox, if there is one.
+            ground: The basis of the native sandbox, if any.
             prepared: The steps of the sandbox that were done in advance.
         """
         self._handover = handover
@@ -52,7 +52,7 @@ class Surroundings:
         self.blocking = Blocking({}, ())
 
     def make(self, setup: Setup, seat: Seat) -> WorkerSetup:
-        """Make the surroundings of a session's worker; return the worker's setup."""
+        """Create the surroundings of a session's worker. Return the worker's setup."""
         # Variables set by the sandbox around this zygote, such as the addresses of its proxies.
         packages = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), setup.packages)
         inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
@@ -89,7 +89,7 @@ class Surroundings:
         return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
 
     def _confine_by_landlock(self, setup: Setup) -> Confinement:
-        """Compute what the session's processes apply to themselves, and prepare for the calls that they leave to this one."""
+        """Compute what the session's processes apply to themselves, and prepare for the calls that they leave to init."""
         policy = Policy.from_dict(setup.policy or {})
         confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.landlock, setup.mounts)
         self.supervisor = Supervisor(self._poll)
@@ -99,11 +99,11 @@ class Surroundings:
         return confinement
 
     def listen_for(self, seat: Seat, listeners: Mapping[str, Listener]) -> dict[str, str]:
-        """Make the listeners of a kernel; return the variables with their ports."""
+        """Open the listeners of a kernel. Return the variables with their ports."""
         return {listener.variable: str(self.listen(seat, listener.port, name)) for name, listener in listeners.items()}
 
     def listen(self, seat: Seat, port: int, name: str | None) -> int:
-        """Make a listener in the session, for the host to serve; return its port."""
+        """Open a listener in the session, for the host to serve. Return its port."""
         with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
             if self.supervisor is not None:
@@ -112,7 +112,7 @@ class Surroundings:
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:
-        """Share a hold on placeholders with this process's maker, which releases it if this process is killed."""
+        """Share a hold on placeholders with the parent process, which releases it if this process is killed."""
         self.holds[top] = hold
         socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
 
@@ -123,7 +123,7 @@ def release_holds(handover: socket.socket) -> None:
     The socket is not read while init lives: the descriptors in it, and so their locks, stay there.
 
     Args:
-        handover: Our end of the socket on which init was handed its session; it is closed here.
+        handover: Our end of the socket on which init got its session; it is closed here.
     """
     with handover:
         while True:

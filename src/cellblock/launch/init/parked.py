@@ -1,4 +1,4 @@
-"""Copies of workers that wait below a session's init until kernels are made from them."""
+"""Copies of workers that wait in a session's init until kernels are created from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 
 
 def receive(sock: socket.socket) -> tuple[bytes, int, int | None]:
-    """Return a message, the pid of its sender, and its descriptor, if it has one.
+    """Return a message, the pid of its sender, and its descriptor, if any.
 
     The sender may be hostile: other descriptors are closed.
     """
@@ -51,8 +51,8 @@ class Parked:
     Attributes:
         on_copied: Called with the number of a new copy.
         on_gone: Called with the number of a copy that has ended.
-        on_untaken: Called with the number of a kernel that could not be made from a copy.
-        on_taken: Called with the number of a kernel that was made from a copy, and its pid.
+        on_untaken: Called with the number of a kernel that could not be created from a copy.
+        on_taken: Called with the number of a kernel that was created from a copy, and its pid.
     """
 
     def __init__(self, nursery: socket.socket, poll: select.poll) -> None:
@@ -101,7 +101,7 @@ class Parked:
         except OSError:
             return
         if not data:
-            self._poll.unregister(self._nursery.fileno())  # no worker and no copy is left
+            self._poll.unregister(self._nursery.fileno())  # there is no worker and no copy
             return
         if descriptor is None:
             return
@@ -135,11 +135,11 @@ class Parked:
             self._end(message.number)
 
     def _is_new(self, pid: int) -> bool:
-        """Whether a process can be a new copy: a direct child. Its pid cannot be reused before it is waited for."""
+        """Return whether a process can be a new copy: a direct child. Its pid cannot be reused before it is waited for."""
         return _is_child(pid) and pid not in self.pids
 
     def _hear(self, number: int) -> None:
-        """Handle a message about a kernel that was made from a copy."""
+        """Handle a message about a kernel that was created from a copy."""
         pid, sock = self._copies[number]
         try:
             data, sender, descriptor = receive(sock)
@@ -164,7 +164,7 @@ class Parked:
             self._end(number)
 
     def start(self, number: int, message: Start, descriptors: Sequence[int]) -> bool:
-        """Make a kernel from a copy; return whether the copy exists."""
+        """Create a kernel from a copy. Return whether the copy exists."""
         if number not in self._copies:
             return False
         pid, sock = self._copies[number]
@@ -178,7 +178,7 @@ class Parked:
         return True
 
     def drop(self, number: int) -> None:
-        """End a copy. Its earlier messages are handled first: a kernel that was just made from it lives on."""
+        """End a copy. Its earlier messages are handled first: a kernel that was just created from it lives on."""
         for _ in range(_MOST_SAID):
             if number not in self._copies or not processes.is_readable(self._copies[number][1]):
                 break
@@ -186,7 +186,7 @@ class Parked:
         self._end(number)
 
     def end_silent(self) -> None:
-        """End processes that say they are copies and do not answer as one: the host never hears of them, so it drops none."""
+        """End processes that claim to be copies and do not answer as one. The host does not know them, so it drops none."""
         for number, asked in [*self._hiding.items()]:
             if time.monotonic() - asked > _SECONDS_TO_HIDE:
                 self._end(number)
@@ -206,13 +206,12 @@ class Parked:
         self.on_gone(number)
 
     def keep(self, numbers: Sequence[int]) -> list[int]:
-        """End all copies but some; return the numbers of missing ones."""
+        """End all copies but some. Return the numbers of missing ones."""
         for number in self._copies.keys() - numbers:
             self.drop(number)
         return [number for number in numbers if number not in self._copies]
 
     def drop_all(self) -> None:
-        """End all copies."""
         for number in [*self._copies]:
             self.drop(number)
 
@@ -231,7 +230,7 @@ class Parked:
 
 
 def _is_child(pid: int) -> bool:
-    """Whether a process is a direct child of this one that was not waited for."""
+    """Return whether a process is a direct child of this one that was not waited for."""
     if pid <= 0:  # it was sent before the kernel was asked to name the sender
         return False
     try:

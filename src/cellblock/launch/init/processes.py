@@ -1,4 +1,4 @@
-"""Facts about processes, and ways to control them, beyond the standard library."""
+"""Facts about processes, and control of them, beyond the standard library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cellblock.launch.init import sockets, system_v
 from cellblock.walls.linux import abi
 from cellblock.walls.linux.syscall import prctl
 
-# The C function, and numbers: that of `signal` looks for members of enumerations, which copies 40 pages in a fork.
+# The C function, and numbers: the one in `signal` looks for members of enumerations, which copies 40 pages in a fork.
 _set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").signal
 _SIGCHLD, _SIGTERM, _SIGINT = map(int, (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT))
 _DEFAULT, _IGNORE = int(signal.SIG_DFL), int(signal.SIG_IGN)
@@ -38,8 +38,8 @@ _STUCK = frozenset((b"D", b"Z", b"X"))
 """States in which a thread stays that was killed: it has ended, or waits for a device"""
 
 _PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
-_MOMENT = 0.0002  # between two looks at it
-_HIDDEN = 0.01  # seconds for a fork of this process to execute a program: until then it hides, as this process does
+_MOMENT = 0.0002  # between two checks
+_HIDDEN = 0.01  # seconds for a fork of this process to execute a program: until then it hides like this process
 
 OOM_WORKER, OOM_CHILD = 300, 600
 """Scores for the system's choice when memory is full (proc_pid_oom_score_adj(5)): of workers, and what their code starts"""
@@ -55,7 +55,7 @@ def become_subreaper() -> None:
 
 
 def offer_to_oom_killer(score: int, pid: int | None = None) -> None:
-    """Let the system kill a process earlier than others when the memory of the machine is full: what is least trusted first.
+    """Make the OOM killer prefer a process: what is least trusted first.
 
     An ordinary user can only raise a score. So the host, the custodian, zygotes and inits keep theirs.
 
@@ -68,7 +68,7 @@ def offer_to_oom_killer(score: int, pid: int | None = None) -> None:
         with open(f"/proc/{name}/oom_score_adj", "w") as file:
             file.write(str(score))
     except OSError:
-        return  # no Linux, or the process has ended or made itself unreadable
+        return  # not Linux, or the process has ended or made itself unreadable
 
 
 def die_with_parent(number: int) -> None:
@@ -83,7 +83,7 @@ def die_with_parent(number: int) -> None:
 def resume_after_parent() -> None:
     """Continue if the parent ends while this process is stopped (SIGSTOP), to notice it by a pidfd. A no-op except on Linux.
 
-    SIGCONT has no effect on a running process. So it does not matter that for the kernel the parent is a thread.
+    SIGCONT has no effect on a running process. So it does not matter that Linux takes a thread for the parent.
     """
     die_with_parent(signal.SIGCONT)
 
@@ -98,9 +98,9 @@ def open_many_files() -> None:
 
 
 def is_readable(descriptor: int | socket.socket, seconds: float = 0.0) -> bool:
-    """Return whether something can be read from a descriptor, or its other end is closed, within some seconds.
+    """Return whether a descriptor becomes readable, or its other end is closed, within some seconds.
 
-    Not by `select.select`: it fails for descriptors from 1,024 on, as hundreds of kernels need them.
+    `select.select` fails for descriptors from 1,024 on, as hundreds of kernels need them.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -108,10 +108,10 @@ def is_readable(descriptor: int | socket.socket, seconds: float = 0.0) -> bool:
 
 
 def move_high(descriptor: int) -> int:
-    """Return a copy of a descriptor above all fixed places.
+    """Return a copy of a descriptor above all fixed positions.
 
     Raises:
-        OSError: No further descriptor can be opened.
+        OSError: No more descriptors can be opened.
     """
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)
@@ -122,12 +122,12 @@ def move_high(descriptor: int) -> int:
 
 
 def place_descriptors(wanted: dict[int, int]) -> None:
-    """Move descriptors to their places, and close all others above standard error.
+    """Move descriptors to their positions, and close all others above standard error.
 
     Args:
-        wanted: From the places, which start at 3 without a gap, to the present descriptors.
+        wanted: From the positions, which start at 3 without a gap, to the current descriptors.
     """
-    # First move all above the places, or one could overwrite another that is still to be moved.
+    # First move all above the positions, or one could overwrite another that is still to be moved.
     moved = {place: move_high(source) for place, source in wanted.items()}
     for place, source in moved.items():
         os.dup2(source, place, inheritable=False)
@@ -135,25 +135,24 @@ def place_descriptors(wanted: dict[int, int]) -> None:
 
 
 def keep_only(wanted: dict[int, int]) -> None:
-    """Move descriptors to their places, close all others above standard error, and make standard input empty."""
+    """Move descriptors to their positions, close all others above standard error, and make standard input empty."""
     os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
     place_descriptors(wanted)
 
 
 def reset_child_signals() -> None:
-    """In a fork of an init or a zygote: restore the default actions of SIGCHLD and SIGTERM."""
+    """Restore the default actions of SIGCHLD and SIGTERM, in a fork of an init or a zygote."""
     signal.set_wakeup_fd(-1)
     for number in (_SIGCHLD, _SIGTERM):
         _set_handler(number, _DEFAULT)
 
 
 def close_descriptors(first: int, end: int = HIGH) -> None:
-    """Close the descriptors from one number up to another."""
     os.closerange(first, end)
 
 
 def forget_signals() -> None:
-    """In a fork, before executing a program: reset signals to what programs expect."""
+    """Reset signals to what programs expect, in a fork before exec."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):  # two of them are Python's
         signal.signal(number, signal.SIG_DFL)
@@ -171,7 +170,7 @@ def heed_signals() -> None:
 
 
 def execute(command: list[str]) -> None:
-    """Execute a program in place of this process; if that fails, report the error on standard error and return."""
+    """Execute a program in place of this process. On failure, report the error on standard error and return."""
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -216,7 +215,7 @@ def _descendants(name: int) -> list[int]:
 
 
 def name_in_proc(pid: int) -> int:
-    """Return the id of a process in /proc; 0 if it is unknown.
+    """Return the id of a process in /proc; 0 if unknown.
 
     It differs from the pid here if /proc belongs to an outer pid namespace, as for root in a sandbox of srt. Then only this
     process and its descendants are known.
@@ -265,24 +264,24 @@ _measurable: dict[int, tuple[str, int]] = {}
 
 
 def keep_measurable(pid: int) -> None:
-    """Prepare to measure a process of the session that is about to hide (not dumpable): later nothing of it can be opened."""
+    """Prepare to measure a process of the session that is about to hide (not dumpable). Later it cannot be opened."""
     name = str(name_in_proc(pid))
     with contextlib.suppress(OSError):  # it has ended, or there are too many: then its shared pages count in full
         _measurable[pid] = name, os.open(f"/proc/{name}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def forget_measuring(pid: int) -> None:
-    """Close what `keep_measurable` has opened."""
+    """Close what `keep_measurable` opened."""
     if (held := _measurable.pop(pid, None)) is not None:
         os.close(held[1])
 
 
 def memory_of_namespace(home: str, enough: int, trusted: Collection[int] = ()) -> int:
-    """Return the bytes of memory that this pid namespace uses: its processes, and the files that it keeps in memory.
+    """Return the memory of this pid namespace in bytes: its processes, and its files in memory.
 
     Pages that several processes share count once: a fork of pandas is not another pandas. That requires walking the page
     tables, 2 ms for a kernel that has loaded pandas, and all idle sessions are measured every few seconds. So first the
-    resident pages of the processes are added up, which is cheap; only a sum over the limit is worth the walk.
+    resident pages of the processes are added up, which is cheap. Only a sum above the limit justifies the walk.
 
     Args:
         home: The session's home directory, which is in memory like /tmp.
@@ -303,14 +302,14 @@ def _pids_of_namespace() -> list[str]:
     own = name_in_proc(os.getpid())
     if own == os.getpid():
         return [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    found = [own]  # it is the /proc of an outer namespace, with other processes in it
+    found = [own]  # /proc of an outer namespace includes other processes
     for pid in found:
         found += _children(pid)
     return [*map(str, found)]
 
 
 def memory_of_copies(pids: Iterable[int]) -> int:
-    """Return the bytes of memory that some processes use, including their part of shared pages."""
+    """Return the memory of some processes in bytes, including their part of shared pages."""
     return _shares([str(name_in_proc(pid)) for pid in pids])
 
 
@@ -331,12 +330,12 @@ def group_of(pid: int) -> int | None:
 
 
 def has_own_proc() -> bool:
-    """Whether /proc belongs to this pid namespace."""
+    """Return whether /proc belongs to this pid namespace."""
     return name_in_proc(os.getpid()) == os.getpid()
 
 
 def memory_of(pids: Iterable[int], enough: int, trusted: Collection[int] = ()) -> int:
-    """Return the bytes of memory that some processes use, for processes without their own namespace.
+    """Return the memory of some processes in bytes, for processes without their own namespace.
 
     Args:
         pids: The processes.
@@ -351,12 +350,12 @@ def memory_of(pids: Iterable[int], enough: int, trusted: Collection[int] = ()) -
 
 
 def memory_at_most(pid: str) -> int:
-    """Return no less than the bytes of memory that a process uses, quickly."""
+    """Return an upper bound of the memory of a process in bytes, quickly."""
     return _kept_by_kernel(pid) + resident(pid)
 
 
 def _kept_by_kernel(pid: str) -> int:
-    """Return an estimate of kernel memory for a process: page tables, and the objects behind its descriptors."""
+    """Estimate the kernel memory of a process: page tables, and the objects of its descriptors."""
     try:
         # The size of this directory is the number of descriptors, since Linux 6.2.
         kept = os.stat(f"/proc/{pid}/fd").st_size * _OF_DESCRIPTOR
@@ -368,7 +367,7 @@ def _kept_by_kernel(pid: str) -> int:
 
 
 def _file_system(path: str) -> int | None:
-    """Return the id of a path's file system: the home directory may be in that of /tmp. None: the path is gone."""
+    """Return the id of a path's file system, which may be that of /tmp; None if the path is gone."""
     try:
         return os.stat(path).st_dev
     except OSError:
@@ -379,12 +378,12 @@ def _used(path: str) -> int:
     try:
         usage = os.statvfs(path)
     except OSError:
-        return 0  # code of the session has removed it
+        return 0  # the session's code removed it
     return (usage.f_blocks - usage.f_bfree) * usage.f_frsize + _kept_beside_content(usage)
 
 
 def _kept_beside_content(usage: os.statvfs_result) -> int:
-    """Return an estimate of kernel memory for files besides their content: inodes, names, attributes."""
+    """Estimate the kernel memory of files in addition to their content: inodes, names, attributes."""
     return (usage.f_files - usage.f_ffree) * _OF_FILE
 
 
@@ -402,9 +401,9 @@ def resident(pid: str | int) -> int:
 
 
 def _shares(pids: Iterable[str], trusted: Collection[str] = ()) -> int:
-    """Return the memory of processes, in which pages that several of them share count once.
+    """Return the memory of processes, with shared pages counted once.
 
-    A process of the session that hides (not dumpable) counts in full: it would not be limited otherwise.
+    A process of the session that hides (not dumpable) counts in full. Otherwise it would have no limit.
     """
     total, hidden = 0, []
     for pid in pids:
@@ -431,7 +430,7 @@ def _proportional_share(pid: str) -> int:
     Raises:
         PermissionError: It hides.
     """
-    # The second, if the first is of a program that the process has replaced by another one.
+    # The second, if the first is of a program that the process replaced by another one.
     found: list[int | str] = [held for name, held in _measurable.values() if name == pid]
     for rollup in (*found, f"/proc/{pid}/smaps_rollup"):
         try:
@@ -446,12 +445,12 @@ def _proportional_share(pid: str) -> int:
 
 
 def stopped(pid: int) -> bool:
-    """Return whether nothing of a process can run: each thread is stopped, or has ended."""
+    """Return whether a process cannot run: each thread is stopped, or has ended."""
     return _all_threads_are(pid, _STOPPED)
 
 
 def stuck(pid: int) -> bool:
-    """Return whether nothing of a killed process will run again: each thread waits for a device, or has ended."""
+    """Return whether a killed process will not run again: each thread waits for a device, or has ended."""
     return _all_threads_are(pid, _STUCK)
 
 
@@ -472,10 +471,10 @@ def _all_threads_are(pid: int, states: frozenset[bytes]) -> bool:
 
 
 def stop_child(pid: int) -> bool:
-    """Stop a child of this process; return whether nothing of it can run. This waits for a few milliseconds at most."""
+    """Stop a child of this process. Return whether it cannot run any more. This waits for a few milliseconds at most."""
     kill([pid], signal.SIGSTOP)
     until = time.monotonic() + _PATIENCE
-    moment = 0.0  # at first, another process is only let run
+    moment = 0.0  # at first, only yield the CPU
     while True:
         try:
             if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):  # all its threads: waitid(2)
@@ -489,7 +488,7 @@ def stop_child(pid: int) -> bool:
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
-    """Send a signal to processes; ignore those that are gone, and those of another user."""
+    """Send a signal to processes. Ignore missing processes, and another user's."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -498,7 +497,7 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
 
 
 def wake_on_signals() -> int:
-    """Make SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
+    """Make SIGCHLD and SIGTERM wake a poll. Return the descriptor to poll."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

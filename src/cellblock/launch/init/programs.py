@@ -1,7 +1,7 @@
 """Programs that a session's init runs on the host's request, confined like the worker, but allowed to execute others.
 
-There are two kinds: approved commands of cells, with the streams of the kernel, and programs beside the kernel, which have
-streams and a watcher of their own.
+There are two kinds: approved commands of cells, with the streams of the kernel, and background programs, with their own
+streams and watcher.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _KEPT: dict[Keep, dict[int, str]] = {
 
 
 class Programs:
-    """The programs that init runs beside the worker.
+    """The programs that init runs for a worker.
 
     Attributes:
         env: The session's initial environment. It never leaves init: changes by code of the session are sent separately, and
             were shown when the program was approved.
-        inherited: Variables that the sandbox around this one has set.
+        inherited: Variables that the outer sandbox has set.
         confinement: Applied to each program.
-        outputs: Standard output and error of their kernel; None: those of init.
-        watchers: The pids of the programs' watchers. They outlive the kernel that they were started beside.
+        outputs: Standard output and error of their kernel; None: init's.
+        watchers: The pids of the programs' watchers, which outlive the kernel.
         supervise: Returns a socket for the listener of a program's filter, if that needs one.
-        workspace: The directory of programs that name none.
+        workspace: The default directory of programs.
         packages: The directory of the session's packages.
-        apart: Whether programs beside the kernel stand apart from each other (`confine`).
+        apart: Whether background programs have separate user namespaces (`confine`).
     """
 
     def __init__(self) -> None:
@@ -95,10 +95,10 @@ class Programs:
         return True
 
     def watch(self, descriptors: list[int], *, opened: bool) -> None:
-        """Hand a program that runs beside the kernel to a watcher.
+        """Hand a background program to a watcher.
 
         Args:
-            descriptors: Those that have come with `Exec`.
+            descriptors: The descriptors of the `Exec` message.
             opened: Whether it needs an open watcher (`watcher`).
         """
         self._look_for_idle()
@@ -126,7 +126,7 @@ class Programs:
     def _fork_watcher(self, *, confined: bool) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # Without Python's handlers: no state of it is random or locked, and they would take half of the time.
+            # Without Python's handlers: it has no random or locked state, and they would take half of the time.
             pid = fork()
             if pid == 0:
                 processes.offer_to_oom_killer(processes.OOM_CHILD)
@@ -148,7 +148,7 @@ class Programs:
         return bool(self._running or self._busy)
 
     def _look_for_idle(self) -> None:
-        """Find the watchers whose programs have ended; end those that are too many, and forget those that were killed."""
+        """Find the watchers whose programs have ended. End superfluous ones, and forget those that were killed."""
         for busy in [*self._busy]:
             one, confined = busy
             try:
@@ -172,7 +172,7 @@ class Programs:
         return other
 
     def close(self) -> None:
-        """Close the output descriptors, and end the watchers: those that are busy, when nothing of their programs is left."""
+        """Close the output descriptors, and end the watchers, busy ones once their programs have ended."""
         for watching in (*self._idle[False], *self._idle[True], *(one for one, _ in self._busy)):
             watching.close()
         self._idle, self._busy = {False: [], True: []}, []
@@ -185,7 +185,7 @@ class Programs:
         return {*self._running}.union(*(processes.descendants(pid) for pid in self._running))
 
     def ended(self, pid: int, spared: Callable[[], Collection[int]]) -> int | None:
-        """Forget a program or a watcher that has ended; return the program's number, or None if it is not one of them.
+        """Forget a program or a watcher that has ended. Return a program's number, else None.
 
         Its background processes continue, unless it was interrupted.
         """
@@ -196,12 +196,12 @@ class Programs:
         return self._running.pop(pid, (None, None))[0]
 
     def interrupt(self) -> None:
-        """Interrupt each program, as Ctrl-C does."""
+        """Interrupt each program, like Ctrl-C."""
         self._interrupted |= set(self._running)
         processes.kill([-pid for pid in self._running], signal.SIGINT)
 
     def stop(self, spared: Collection[int]) -> None:
-        """Kill all programs, with everything that was started since, even outside their process groups.
+        """Kill all programs, with all their processes, even outside their process groups.
 
         Args:
             spared: Workers and copies. Their own children belong to cells, which continue.
@@ -211,7 +211,7 @@ class Programs:
             processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in kept)
 
     def _become(self, message: Run, descriptors: list[int], supervisor: socket.socket | None) -> NoReturn:
-        """In a fork of init: execute a program with the session's standard streams, and no other descriptor of init's."""
+        """Execute a program in a fork of init, with the session's standard streams, and no other descriptor of init's."""
         try:
             processes.forget_signals()
             processes.offer_to_oom_killer(processes.OOM_CHILD)
@@ -227,7 +227,7 @@ class Programs:
             processes.close_descriptors(3)
             if self.confinement is not None:
                 confine(self.confinement, supervisor)
-            # From here on with only the rights of the session's code, which has chosen the directory.
+            # From here on with only the permissions of the session's code, which has chosen the directory.
             os.chdir(message.cwd)
             if source is not None:
                 os.dup2(source, 0)
@@ -249,7 +249,7 @@ def _say_failed(output: int, message: Run, error: BaseException) -> None:
 
 
 def refuse(connection: int, error: OSError) -> None:
-    """Tell the host that a program beside the kernel was not started."""
+    """Report to the host that a background program was not started."""
     with suppress(OSError), socket.socket(fileno=os.dup(connection)) as told:
         told.send(encode_control(Unstarted(error.errno or 0, "program")), socket.MSG_DONTWAIT)
 

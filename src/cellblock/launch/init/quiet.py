@@ -1,8 +1,8 @@
-"""Whether a stopped worker can be left to end by itself, as nothing that it holds can be noticed by others until then.
+"""Checks whether a stopped worker can be left to end by itself, because it has no effect on others until then.
 
-The system frees the memory of a process before it closes its descriptors: for a millisecond or more after SIGKILL, its ports
-are taken and its files locked. Two things are not found here: a file that it has locked, mapped and closed, as looking at all
-mappings would take as long as it saves; and a port whose socket the code has put in the place of one of the worker's own.
+Linux frees the memory of a process before it closes its descriptors. So for a millisecond or more after SIGKILL, its ports are
+taken and its files locked. Two things are not found here: a file that it has locked, mapped and closed, because checking all
+mappings would take as long as it saves; and a port whose socket replaced one of the worker's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST = 128 * 2**20
 
 
 def is_quiet(pid: int) -> bool:
-    """Return whether a worker that is stopped holds nothing but its own connections, and little memory.
+    """Return whether a stopped worker holds nothing but its own connections, and little memory.
 
     Semaphores of System V belong to no process, but their values may change when one ends (SEM_UNDO).
     """

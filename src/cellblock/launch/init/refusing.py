@@ -1,4 +1,4 @@
-"""Tells the host why there is no session: which part of a launcher, an init or a sandbox could not be made."""
+"""Tells the host why there is no session: which part of a launcher, an init or a sandbox failed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refusal(error: OSError | ValueError, default: StepName) -> Refused:
 
 
 def refuse_all(role: str, told: Refused) -> None:
-    """As a launcher process that cannot start kernels: tell the host, whose socket is standard input.
+    """Report to the host, whose socket is standard input, as a launcher process that cannot start kernels.
 
     Args:
         role: The role of this process: ``zygote`` or ``spawn``.
@@ -43,10 +43,10 @@ def refuse_all(role: str, told: Refused) -> None:
 
 
 def refuse_session(handover: int, told: Refused) -> NoReturn:
-    """Wait until a session is handed over, tell its host the reason for the refusal, and exit.
+    """Wait for a session, tell its host the reason for the refusal, and exit.
 
-    It may take long until a session is wanted. If this process ended earlier, the host would not be told, and the zygote would
-    fork another one.
+    It may take long until a session is wanted. If this process ended earlier, the host would not learn the reason, and the
+    zygote would fork another one.
 
     Args:
         handover: The socket on which the session's connections arrive.
@@ -55,7 +55,7 @@ def refuse_session(handover: int, told: Refused) -> NoReturn:
     os.closerange(3, handover)  # the process that forked us has the other end of the socket, and we end with it
     os.closerange(handover + 1, os.sysconf("SC_OPEN_MAX"))
     with socket.socket(fileno=handover) as waiting:
-        waiting.shutdown(socket.SHUT_WR)  # a zygote sees that this init is useless, and makes another one
+        waiting.shutdown(socket.SHUT_WR)  # a zygote sees that this init is useless, and forks another one
         data, descriptors, _, _ = socket.recv_fds(waiting, MAX_CONTROL, MAX_DESCRIPTORS)
     if data and len(descriptors) >= FORK_DESCRIPTORS:
         _tell(descriptors, told)
@@ -63,7 +63,7 @@ def refuse_session(handover: int, told: Refused) -> NoReturn:
 
 
 def _tell(descriptors: list[int], told: Refused) -> None:
-    """Tell a host through the descriptors that came with ``fork``."""
+    """Tell a host through the descriptors of the ``fork`` message."""
     with socket.socket(fileno=descriptors[1]) as control:
         control.recv(MAX_CONTROL)  # as above: the host's setup is there
         control.send(encode_control(told), socket.MSG_NOSIGNAL)

@@ -1,4 +1,4 @@
-"""The kernels that one init serves: at first one, later also those made from copies, each with its own connection."""
+"""The kernels of one init: at first one, later also those created from copies, each with its own connection."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Seat:
 
     Attributes:
         control: The connection to the host.
-        worker: The pid of its worker; None while it is being made from a copy.
-        copy: The number of the copy that it is made from; None for the first kernel.
-        programs: The programs that run for it beside the worker.
+        worker: The pid of its worker; None while it is being created from a copy.
+        copy: The number of the copy from which it is created; None for the first kernel.
+        programs: The programs that run for it outside the worker.
         leaving: Whether the host has given it up: it is removed when its worker has ended.
-        frozen: The processes that were stopped, and continue if it is thawed.
+        frozen: The stopped processes, which continue if it is thawed.
     """
 
     def __init__(self, control: socket.socket, worker: int | None, programs: Programs) -> None:
@@ -34,7 +34,7 @@ class Seat:
         self.frozen: set[int] = set()
 
     def tell(self, message: FromInit) -> None:
-        """Send a message to the host. If that fails, the end of the connection is about to be noticed."""
+        """Send a message to the host. On failure, the reader is about to see the end of the connection."""
         try:
             self.control.send(encode_control(message), socket.MSG_NOSIGNAL)
         except OSError:
@@ -56,8 +56,8 @@ class Seat:
 
         Args:
             spared: The other workers and all copies.
-            alone: Whether all other kernels are ending: then all orphans are this one's. Otherwise only those are that have
-                stayed in the worker's session (setsid).
+            alone: Whether all other kernels are ending: then all orphans belong to this one. Otherwise only orphans in the
+                worker's session (setsid) do.
         """
         if alone:
             others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}

@@ -82,7 +82,7 @@ class Init:
             inner: The connection to the worker.
             wake: Readable when a signal has arrived.
             worker: The first worker.
-            ground: The basis of the native sandbox, if there is one.
+            ground: The basis of the native sandbox, if any.
             prepared: The steps of the sandbox that are done already.
             places: Prefix of the paths to remove after the host, if nothing else removes them.
             host: A pidfd of the host, with which this process ends.
@@ -121,7 +121,7 @@ class Init:
                 if self._around.supervisor is not None and descriptor in self._around.supervisor:
                     self._around.supervisor.serve(descriptor, event)
                 elif descriptor == self._wake:
-                    # In a namespace of its own, only code of a session sends one (`pkill python`). It ends that kernel, too.
+                    # In its own namespace, only code of a session sends one (`pkill python`). It ends that kernel, too.
                     if signal.SIGTERM in os.read(self._wake, 4096) and self._ground is None:
                         self._end()
                     self._reap()
@@ -146,7 +146,7 @@ class Init:
         return any(seat.leaving for seat in self._seats.values())
 
     def _look_at_stuck(self) -> None:
-        """Tell the host which kernels are killed, but wait for a device: a disk that does not answer must not cost more."""
+        """Report killed kernels that wait for a device to the host: an unresponsive disk must not cost more."""
         for seat in self._seats.values() if self._has_leaving else ():
             if seat.leaving and seat.worker is not None and all(map(processes.stuck, {seat.worker, *self._below(seat)})):
                 seat.tell(Quiet())
@@ -159,7 +159,7 @@ class Init:
         channel, control, out, err = descriptors
         seat = self._seat(control, self._worker, self._programs)
         self._poll.unregister(self._handover)
-        # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
+        # The host sent this before. The zygote, whose memory later kernels inherit, never sees it.
         setup = TO_NEW_INIT.decode(seat.control.recv(MAX_CONTROL))
         try:
             ready = self._around.make(setup, seat)
@@ -204,7 +204,7 @@ class Init:
                 seat.tell(Blocked("" if error is None else str(error.strerror)))
             case Run() as message:
                 if self._block() is not None or not seat.programs.run(message, descriptors):
-                    seat.tell(Ran(message.number, 126 << 8))  # as a shell says it
+                    seat.tell(Ran(message.number, 126 << 8))  # like a shell
             case Exec(opened):
                 if (error := self._block()) is not None:
                     refuse(descriptors[0], error)
@@ -235,7 +235,7 @@ class Init:
                 seat.programs.stop(self._spared())
                 seat.tell(Done())
             case Connect():
-                if self._family is not None:  # of a killed host: this one was faster than the news of its end
+                if self._family is not None:  # of a killed host: this one was faster than the report of its end
                     self._lose_family(self._family)
                 self._family = socket.socket(fileno=descriptors.pop())
                 self._poll.register(self._family.fileno(), select.POLLIN)
@@ -243,7 +243,7 @@ class Init:
             os.close(descriptor)
 
     def _unblock(self) -> bool:
-        """Remove the session's placeholders, unless something of it runs; return whether they are gone."""
+        """Remove the session's placeholders, if the session is idle. Return whether they are gone."""
         blocking = self._around.blocking
         if blocking.lifted or not blocking.useful:
             return blocking.lifted
@@ -254,7 +254,7 @@ class Init:
         return waiting.issuperset(processes.descendants(os.getpid())) and blocking.lift()
 
     def _block(self) -> OSError | None:
-        """Make the session's placeholders again, if they were removed; return why it may not run, if that is impossible."""
+        """Restore the session's placeholders, if they were removed. Return why it may not run, if that is impossible."""
         try:
             self._around.blocking.renew()
         except OSError as error:
@@ -262,10 +262,10 @@ class Init:
         return None
 
     def _freeze(self, seat: Seat) -> int:
-        """Stop every process of a kernel; return how many may still run.
+        """Stop every process of a kernel. Return how many may still run.
 
-        What is stopped makes no new processes. So all have been found if a walk that begins when all known are stopped finds
-        no other. This does not wait for long: a process may need an answer of this one before it stops.
+        Stopped processes create no new ones. So all have been found once a walk that begins with all known ones stopped finds
+        no other. This does not wait for long: a process may need an answer of init before it stops.
         """
         known: set[int] = set()
         for _ in range(_LOOKS):
@@ -289,11 +289,11 @@ class Init:
         else:
             used = processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *watchers})
         if any(other.worker is None for other in self._seats.values()):
-            used = min(used, enough)  # one is being made from a copy, and hides until then: it would count in full
+            used = min(used, enough)  # one is being created from a copy, and hides until then: it would count in full
         return used + self._objects.size
 
     def _offer_children(self, seat: Seat) -> None:
-        """Let the system kill what the code has started before it kills workers, of this and of other sessions."""
+        """Make the OOM killer prefer child processes of code to workers, of this and of other sessions."""
         below = self._below(seat)
         for pid in below - self._offered:
             processes.offer_to_oom_killer(processes.OOM_CHILD, pid)
@@ -308,7 +308,7 @@ class Init:
     # -- copies --------------------------------------------------------------------------------------------------------
 
     def _obey_family(self, family: socket.socket) -> bool:
-        """Do what the host has said about copies; return whether it has said anything."""
+        """Handle the host's requests about copies. Return whether there were any."""
         assert self._parked is not None
         try:
             data, descriptors = _receive(family, socket.MSG_DONTWAIT)
@@ -330,7 +330,7 @@ class Init:
         return True
 
     def _lose_family(self, family: socket.socket) -> None:
-        """End all copies, because the host has closed its connection for them; without a kernel, end this process."""
+        """End all copies, because the host has closed their connection. Without a kernel, end this process."""
         assert self._parked is not None
         self._poll.unregister(family.fileno())
         self._family = None
@@ -340,7 +340,7 @@ class Init:
         family.close()
 
     def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
-        """Make a kernel from a copy. If that fails, its connection is closed."""
+        """Create a kernel from a copy. If that fails, close its connection."""
         channel, control, out, err = descriptors
         for kept in (control, out, err):
             descriptors.remove(kept)
@@ -369,7 +369,7 @@ class Init:
         seat.worker = pid
 
     def _seat_untaken(self, kernel: int) -> None:
-        """Remove a kernel that could not be made."""
+        """Remove a kernel that could not be created."""
         seat = self._seats.get(kernel)
         if seat is not None and seat.worker is None:
             self._forget(seat)
@@ -392,7 +392,7 @@ class Init:
         try:
             self._family.send(encode_control(message), socket.MSG_NOSIGNAL)
         except OSError:
-            return  # its end is about to be noticed
+            return  # the reader is about to see its end
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -415,16 +415,16 @@ class Init:
         return seat.below(spared, alone=self._alone(seat))
 
     def _alone(self, seat: Seat) -> bool:
-        """Whether all other kernels are ending."""
+        """Return whether all other kernels are ending."""
         return all(other is seat or other.leaving for other in self._seats.values())
 
     def _leave(self, seat: Seat) -> None:
-        """End a kernel that the host has given up, and everything below it; if it is the last, end this process."""
+        """End a kernel that the host has given up, and all its child processes. If it is the last, end this process."""
         if len(self._seats) == 1 and self._family is None:
             self._end()
         self._poll.unregister(seat.control.fileno())
         seat.leaving = True
-        # Another one may be about to go on in its place: the host need not wait until the system has freed its memory.
+        # Another one may be about to replace it: the host need not wait until Linux has freed its memory.
         stopped = seat.worker is not None and not self._alone(seat) and processes.stop_child(seat.worker)
         below = self._below(seat)
         quiet = stopped and not below and seat.worker is not None and is_quiet(seat.worker)
@@ -435,7 +435,7 @@ class Init:
             seat.tell(Quiet())
 
     def _forget(self, seat: Seat) -> None:
-        """Close the connection of a kernel that has ended: that tells the host."""
+        """Close the connection of a kernel that has ended, which tells the host."""
         if len(self._seats) == 1 and self._family is None:
             self._end()
         if not seat.leaving:
@@ -443,7 +443,7 @@ class Init:
         del self._seats[seat.control.fileno()]
         self._left_watchers |= seat.programs.watchers
         seat.programs.close()
-        with suppress(OSError):  # the host has gone
+        with suppress(OSError):  # the host is gone
             seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as happens without a zygote
         seat.control.close()
 
@@ -455,7 +455,7 @@ class Init:
                 return
             if pid == 0:
                 return
-            if self._parked is None:  # no session has come yet, so it was the worker
+            if self._parked is None:  # no session has arrived yet, so it was the worker
                 self._end()
             self._parked.ended(pid)
             self._left_watchers.discard(pid)
@@ -473,14 +473,14 @@ class Init:
         self._forget(seat)
 
     def _end(self) -> NoReturn:
-        """Kill everything below, wait until it is gone, and exit. The host sees the end of the control sockets last."""
+        """Kill all child processes, wait until they are gone, and exit. The host sees the end of the control sockets last."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         while True:
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
-            except ChildProcessError:  # every process below us has an ancestor among our children
+            except ChildProcessError:  # every descendant has an ancestor among our children
                 for top, hold in self._around.holds.items():
                     mounts.detach(top)
                     hold.release()
@@ -515,8 +515,8 @@ def _place_output(out: int, err: int) -> None:
 
 
 def _kill_everything() -> None:
-    """As process 1: kill every other process of the namespace, at once and without searching for them."""
-    if os.getpid() != 1:  # outside of a namespace of its own, it would kill everything of this user
+    """Kill every other process of the namespace, as its process 1, at once and without searching for them."""
+    if os.getpid() != 1:  # outside its own namespace, it would kill everything of this user
         os._exit(EXIT_BROKEN)
     try:
         os.kill(-1, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Sends signals for a session's code, only to processes of the session. From version 6 on, Landlock enforces that itself.
 
-A process belongs to the session if it is below init. A pid alone is not enough: it may belong to another process a moment
-later. So init first opens the process (a pidfd), then checks its session, and signals what it has opened.
+A process belongs to the session if it is a descendant of init. A pid alone is not enough, because it can be reused. So init
+first opens the process (a pidfd), then checks its session, and signals the opened process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cellblock.launch.init.caller import Caller
 from cellblock.walls.linux.syscall import call
 
 _DEEPEST = 4096  # generations
-_LOOKS = 16  # at processes that change meanwhile
+_LOOKS = 16  # checks of processes that change meanwhile
 _SIGINFO = 128  # bytes
 
 Arguments = tuple[int, ...]
@@ -52,7 +52,7 @@ def tkill(caller: Caller, given: Arguments) -> bool:
 
 
 def tgkill(caller: Caller, given: Arguments) -> bool:
-    """Answer ``tgkill`` and ``rt_tgsigqueueinfo``, for the caller's own process. The kernel checks that the thread is its."""
+    """Answer ``tgkill`` and ``rt_tgsigqueueinfo`` for the caller's own process. Linux checks that it owns the thread."""
     if _signed(given[0]) != caller.process():
         raise PermissionError(errno.EPERM, "not its own")
     return True
@@ -96,7 +96,7 @@ def _information(caller: Caller, address: int, number: int) -> bytes:
 def _send_to_group(group: int, number: int) -> None:
     """Send a signal to every process of a group that belongs to the session.
 
-    One pass can miss some: while a parent ends, its children are neither below it nor yet below init. So this repeats until it
+    One pass can miss some: while a parent ends, its children are briefly not yet descendants of init. So this repeats until it
     finds no new ones.
     """
     seen: set[int] = set()
@@ -122,7 +122,7 @@ def _send(pid: int, number: int, information: bytes | None = None) -> None:
 
 
 def _check_below(pid: int) -> None:
-    """Check that a process is below this one.
+    """Check that a process is a descendant of this one.
 
     If a parent ends meanwhile, as when a whole group is killed, the child gets another one, and this checks again.
     """

@@ -40,14 +40,14 @@ def at_most() -> int:
         return 0
     if not sockets:
         return 0
-    # The kernel doubles what a program requests (socket(7)). TCP's buffers also grow by themselves, up to limits of their own.
+    # The kernel doubles what a program requests (socket(7)). TCP's buffers also grow by themselves, up to their own limits.
     received, sent = (2 * _limit(f"core/{name}_max") + _ONE_MORE for name in ("rmem", "wmem"))
     grown = sum(_limit(f"ipv4/tcp_{name}") + _ONE_MORE for name in ("rmem", "wmem"))
     return sockets * (received + sent) + connections * grown
 
 
 def _limit(name: str) -> int:
-    """Return a limit of the system: the last number of its setting."""
+    """Return a system limit: the last number of its setting."""
     try:
         with open(f"/proc/sys/net/{name}") as file:
             return int(file.read().split()[-1])
@@ -56,7 +56,7 @@ def _limit(name: str) -> int:
 
 
 def buffered() -> int:
-    """Return the bytes in the buffers of all sockets of this network namespace; 0 if the kernel does not tell."""
+    """Return the bytes in the buffers of all sockets of this network namespace; 0 if unknown."""
     requests = [
         (struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _ALL_STATES, 0, _UDIAG_SHOW_MEMINFO, 0, 0), 16, _UNIX_DIAG_MEMINFO)
     ]

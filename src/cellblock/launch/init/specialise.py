@@ -1,4 +1,4 @@
-"""Turns a fork of the zygote into a session's kernel: its own environment, directory, random state and home."""
+"""Turns a fork of the zygote into a session's kernel: environment, directory, random state and home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cellblock.wire.control import WorkerSetup
 
 
 def _layout() -> tuple[str, ...]:
-    """Return pip's directories for packages below a prefix. Computed in the zygote: in a kernel it would copy many pages."""
+    """Return pip's relative package directories. Computed in the zygote, because in a kernel it would copy many pages."""
     scheme = sysconfig.get_preferred_scheme("prefix")
     variables = dict.fromkeys(("base", "platbase", "installed_base", "installed_platbase"), "/")
     paths = (sysconfig.get_path(name, scheme, variables) for name in ("purelib", "platlib"))
@@ -27,9 +27,6 @@ _LAYOUT = _layout()
 
 def specialise(setup: WorkerSetup) -> None:
     """Apply a kernel's setup.
-
-    Args:
-        setup: The setup.
 
     Raises:
         OSError: The directory cannot be entered.
@@ -51,7 +48,7 @@ def specialise(setup: WorkerSetup) -> None:
 
 
 def _find_packages(place: str) -> None:
-    """Prefer packages that are installed for this session only, also in programs that it starts."""
+    """Prefer packages that are installed for this session only, also in child processes."""
     sys.path[1:1] = [os.path.join(place, layout) for layout in _LAYOUT]
     os.environ.update(package_variables(os.environ, place))
 

@@ -1,9 +1,8 @@
 """Continues a process in a new one that takes over its memory: as a child of init, without copying its page tables again.
 
-The children of a process that ends are adopted by init. To become init's child, a fork could fork once more and end, but
-forking a kernel takes one to two milliseconds. A new process that shares the memory of this one (``CLONE_VM``) takes a tenth
-of one. The two share one stack, so they cannot run at once: this one waits in the kernel (``CLONE_VFORK``), and the new one
-kills it there.
+Init adopts the children of a process that ends. To become init's child, a fork could fork once more and end, but forking a
+kernel takes one to two milliseconds. A new process that shares this one's memory (``CLONE_VM``) takes a tenth of that. The two
+share one stack, so they cannot run at once: this one waits in the kernel (``CLONE_VFORK``), and the new one kills it there.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from cellblock.worker.forks.threads import place_of_id, thread_pointer
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # not CDLL, which would release the GIL to other threads in the middle
 
-# The original: the code's version first waits until the host has read everything that was printed.
+# The original: the code's version first waits until the host has read all output.
 end_at_once = posix._exit  # noqa: SLF001  # a public name with an underscore, as in `os`
 
 _FLAGS = abi.CLONE_VM | abi.CLONE_VFORK | abi.CLONE_CHILD_SETTID | abi.CLONE_CHILD_CLEARTID | signal.SIGCHLD
 _RSEQ_SIGNATURE = {"x86_64": 0x53053053, "aarch64": 0xD428BC00}
-# By names of this module, which a fork finds without writing to the pages of others.
+# By names of this module, which a fork finds without writing to other modules' pages.
 _fork, _syscall, _kill, _prctl = _libc.fork, _libc.syscall, _libc.kill, _libc.prctl
 _getpid, _SIGKILL = os.getpid, int(signal.SIGKILL)
 _PDEATHSIG = ctypes.c_long(abi.PR_SET_PDEATHSIG), ctypes.c_long(signal.SIGKILL)
@@ -44,13 +43,13 @@ _ignored = ctypes.c_int()
 
 
 class _Calls(NamedTuple):
-    """Arguments of system calls about this thread. A fork has the objects that they refer to at the same addresses.
+    """Arguments of system calls about this thread. In a fork, the objects that they refer to have the same addresses.
 
     Attributes:
-        leave: Moves the note about this thread's end away from the place where the C library keeps the thread's id.
-        clone: Makes a new process with this memory; its id is written where the C library keeps it.
+        leave: Moves the note about this thread's end away from the address where the C library keeps the thread's id.
+        clone: Creates a new process with this memory; its id is written where the C library keeps it.
         robust: The list of locks that the system releases at the thread's end: a new process starts without one.
-        rseq: The rseq area, where the kernel stores the processor's number; None if the C library has none.
+        rseq: The rseq area, where the kernel stores the CPU number; None if the C library has none.
     """
 
     leave: tuple[object, ...]
@@ -64,7 +63,7 @@ _looked_up: _Calls | None = None
 
 
 def look_up() -> None:
-    """Prepare the data for `go_on_in_successor`, before a fork, because in the fork it would copy 80 pages."""
+    """Prepare the data for `go_on_in_successor` before a fork, because in the fork it would copy 80 pages."""
     global _looked_up
     if _looked_up is None:
         with contextlib.suppress(ValueError):
@@ -75,7 +74,7 @@ def fork() -> int:
     """Fork without Python's handlers, for which the caller is responsible.
 
     Raises:
-        OSError: No further process can be created.
+        OSError: No more processes can be created.
     """
     pid: int = _fork()
     if pid < 0:
@@ -84,35 +83,35 @@ def fork() -> int:
 
 
 def block_signals() -> None:
-    """Before a fork: let no signal reach it, whatever its handlers are, but SIGKILL and SIGSTOP."""
+    """Block all signals but SIGKILL and SIGSTOP before a fork."""
     _prctl(_GET_NAME, _name)
     _dumpable.value = _prctl(_GET_DUMPABLE)
     _syscall(*_MASK, _EVERY_SIGNAL, _mask, _OF_MASK)
 
 
 def stand_apart() -> None:
-    """In the fork: have another name, so that `pkill python` does not end it."""
+    """Change the name of the fork, so that `pkill python` does not end it."""
     _prctl(_SET_NAME, _NAME)
 
 
 def unblock_signals() -> None:
-    """In the process that was forked, or in a fork of the fork: take signals again."""
+    """Unblock signals, in the process that was forked, or in a fork of the fork."""
     _syscall(*_MASK, _mask, None, _OF_MASK)
 
 
 def hide() -> None:
-    """In the fork: make it impossible for code, which has the same user, to write to this memory (/proc/PID/mem)."""
+    """Prevent code, which has the same user, from writing to the fork's memory (/proc/PID/mem)."""
     _prctl(_SET_DUMPABLE, _HIDDEN)
 
 
 def join_again() -> None:
-    """In a fork of the fork: have the name of the process that was forked, and hide no more than that process did."""
+    """Restore the name and visibility of the original process, in a fork of the fork."""
     _prctl(_SET_NAME, _name)
     _prctl(_SET_DUMPABLE, _dumpable)
 
 
 def die_with_parent() -> None:
-    """As `processes.die_with_parent(signal.SIGKILL)`, with prepared arguments: here, that copies 25 pages less."""
+    """Do the same as `processes.die_with_parent(signal.SIGKILL)` with prepared arguments, which copies 25 pages less here."""
     _prctl(*_PDEATHSIG)
 
 
@@ -122,7 +121,7 @@ def go_on_in_successor() -> None:
     It must have only one thread, the main one. None of Python's handlers for forks is called.
 
     Raises:
-        OSError: No further process can be created. This one continues.
+        OSError: No more processes can be created. This one continues.
     """
     if _looked_up is None:
         look_up()
@@ -141,7 +140,7 @@ def go_on_in_successor() -> None:
     elif made < 0:
         raise _error()
     else:
-        end_at_once(0)  # an emulator has made a process with its own memory
+        end_at_once(0)  # an emulator has created a process with its own memory
 
 
 def _error() -> OSError:
@@ -153,7 +152,7 @@ def _look_up() -> _Calls:
     place = place_of_id()
     return _Calls(
         _call("set_tid_address", ctypes.byref(_ignored)),
-        # The place of the id is the fourth argument or the fifth, depending on the machine.
+        # The id's address is the fourth argument or the fifth, depending on the machine.
         _call("clone", _FLAGS, 0, 0, place, place),
         _call("set_robust_list", *_robust_list()),
         _rseq(),

@@ -1,7 +1,7 @@
-"""Answers system calls that a session's filter leaves to init: they name paths or addresses, which no filter sees.
+"""Answers system calls that a session's filter leaves to init, because filters cannot see paths or addresses.
 
 The calling process waits meanwhile. Init reads what it needs from that process, once, and then performs the action itself:
-later changes of the caller's memory make no difference. Only a signal to the caller itself is left to the kernel, because that
+later changes of the caller's memory have no effect. Only a signal to the caller itself is left to the kernel, because that
 depends only on numbers.
 """
 
@@ -33,12 +33,12 @@ Arguments = tuple[int, ...]
 
 
 class Supervisor:
-    """Serves the filters of one session: its worker's, and those of programs that init runs.
+    """The handler of one session's filters: its worker's, and those of programs that init runs.
 
     Attributes:
         writable: The directories in which the session may change files.
-        file_size: Maximum bytes of a file of the session.
-        ports: The ports of listeners that init has made for the host to serve.
+        file_size: Maximum size of a file of the session.
+        ports: The ports of listeners that init has opened for the host to serve.
     """
 
     def __init__(self, poll: select.poll) -> None:
@@ -92,7 +92,7 @@ class Supervisor:
             self._take(descriptor)
         elif event & select.POLLIN:
             self._answer(descriptor)
-        else:  # the processes that it filters have ended
+        else:  # the filtered processes have ended
             self._poll.unregister(descriptor)
             self._listeners.discard(descriptor)
             os.close(descriptor)
@@ -141,7 +141,7 @@ class Supervisor:
             os.close(held)
 
     def _chown(self, caller: Caller, directory: int, path: int, owners: Arguments, flags: int) -> None:
-        """Accept if the file has these owners already: tar sets them for every file, if it runs as root."""
+        """Accept if the file already has these owners: tar sets them for every file, if it runs as root."""
         held = caller.open(directory, path, flags)
         try:
             self._check_own(held)
@@ -173,7 +173,7 @@ class Supervisor:
             os.close(held)
 
     def _check_own(self, held: int) -> None:
-        """Check that an open file belongs to this user, and is in a place where the session may change files."""
+        """Check that this user owns an open file, and that the session may change files there."""
         if os.fstat(held).st_uid != os.geteuid():  # init may be root with capabilities, which the session does not have
             raise PermissionError(errno.EPERM, "somebody else's")
         place = os.readlink(f"/proc/self/fd/{held}")
@@ -183,7 +183,7 @@ class Supervisor:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _connect(self, caller: Caller, given: Arguments) -> None:
-        """Replace the caller's socket with a connection of our own, if it is for one of the session's listeners."""
+        """Replace the caller's socket with our own connection, if it is for one of the session's listeners."""
         descriptor, address, size = given[0] & 0xFFFFFFFF, given[1], given[2]
         data = caller.read(address, min(size, 28))
         if len(data) < 8 or data[:2] != struct.pack("=H", socket.AF_INET):

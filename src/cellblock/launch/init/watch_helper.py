@@ -1,6 +1,6 @@
-"""Reports changes of files as the session's user sees them, for the helper that works with files (`files_helper`).
+"""Reports file changes as the session's user sees them, for `files_helper`.
 
-It is imported where it is needed: it uses ctypes, and most sessions watch nothing.
+It is imported on demand: it uses ctypes, and most sessions watch nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Change = tuple[str, str]
 
 
 class Watch:
-    """Watches a folder, and those below it if wanted. Links are not followed, but for the path itself."""
+    """A watch of a folder, optionally with subfolders. Links are not followed, except the path itself."""
 
     def __init__(self, path: str, *, recursive: bool) -> None:
-        """Begin to watch.
+        """Start to watch.
 
         Raises:
-            OSError: It is not there, is not a folder, or cannot be watched.
+            OSError: The path does not exist, is not a folder, or cannot be watched.
         """
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._recursive = recursive
@@ -51,10 +51,10 @@ class Watch:
                 pass
 
     def read(self) -> list[Change]:
-        """Return what has changed.
+        """Return the changes.
 
         Raises:
-            OSError: Some changes were lost, or the folder is gone.
+            OSError: Some changes were lost, or the folder was removed.
         """
         data = os.read(self.descriptor, _BUFFER)
         found: list[Change] = []
@@ -74,22 +74,22 @@ class Watch:
         if mask & (DELETE_SELF | MOVE_SELF | IGNORED):
             if not folder:
                 raise OSError(errno.ENOENT, "the watched folder was removed or renamed")
-            if not mask & MOVE_SELF:  # a renamed one may be below the watched folder still: its new name is watched, too
+            if not mask & MOVE_SELF:  # a renamed one may still be in the watched folder: its new name is watched, too
                 self._names.pop(number, None)
             return
         path = os.path.join(folder, name)
         if not name:
-            return  # its own attributes: those above it report them
+            return  # its own attributes: its parent's watch reports them
         yield next(kind for bits, kind in _KINDS if mask & bits), path
         if self._recursive and mask & ISDIR and mask & (CREATE | MOVED_TO):
             try:
                 self._add(path)
             except OSError:
-                return  # it is gone again
+                return  # it was removed
             yield from self._below(path)
 
     def _below(self, folder: str) -> Iterator[Change]:
-        """Watch the folders below one; yield what is there: it may have been made before this watched."""
+        """Watch the subfolders of a folder. Yield their entries, which may have been created before the watch."""
         try:
             with os.scandir(os.path.join(self._top, folder)) as entries:
                 names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -120,7 +120,7 @@ class Watch:
 
 
 def serve(watch: Watch, send: Callable[[list[Change]], None]) -> NoReturn:
-    """Send what changes until standard input ends."""
+    """Send changes until standard input ends."""
     waiting = select.poll()
     waiting.register(0, select.POLLIN)
     waiting.register(watch.descriptor, select.POLLIN)

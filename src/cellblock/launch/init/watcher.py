@@ -1,11 +1,11 @@
-"""Watches one program that runs beside the kernel: starts it, signals its whole tree, and reports how it ended.
+"""Watches one background program: starts it, signals its whole tree, and reports how it ended.
 
-Each running program has a watcher of its own, a fork of init: orphans of the program become its children, so that it finds
-all of them whatever they do, and none of other programs or of the kernel. It runs no code of the session.
+Each running program has its own watcher, a fork of init. Orphans of the program become its children. So it always finds all of
+them, and none of other programs or of the kernel. It runs no code of the session.
 
-There are two kinds. A confined watcher has applied the confinement to itself, so that it can start programs without a fork of
-Python: that takes a third of the time. It hides from them. An open watcher forks, and the fork confines itself: for terminals,
-for the helper that works with files, and for sandboxes made of Landlock, where a confined process does not see its children.
+There are two kinds. A confined watcher has applied the confinement to itself. It starts programs without a fork of Python, in
+a third of the time, and hides from them. An open watcher forks, and the fork confines itself: for terminals, for the files
+helper, and for Landlock sandboxes, where a confined process does not see its children.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _MOMENT = 0.01  # seconds: for a fork that raced with the walk over the tree, an
 
 
 def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool) -> NoReturn:
-    """In a fork of init: watch one program after the other; never returns.
+    """Watch one program after another, in a fork of init; never returns.
 
-    Watching costs a fork of init some hundred pages that it writes to: the next program finds them copied.
+    Watching costs a fork of init some hundred pages that it writes to. The next program finds them copied.
 
     Args:
         handover: The connection to init. Each message comes with the descriptors of a program: the socket for the listener of
             its filter, if it needs one, the connection to the host, the file with the specification, and its standard streams.
-            The answer, when nothing of it is left, is `IDLE`.
+            The answer, when all its processes have ended, is `IDLE`.
         surroundings: The surroundings of all programs.
         confined: Whether it confines itself, and not the fork that becomes a program.
     """
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        for place in range(3):  # init's own are those of the kernel, whose reader would wait for their end
+        for place in range(3):  # init's own are the kernel's, whose reader would wait for their end
             os.dup2(null, place)
         processes.place_descriptors({_HANDOVER: handover.detach()})
         os.setsid()
@@ -104,7 +104,7 @@ def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool
 
 
 def _hide() -> None:
-    """Keep programs out of this process, which is in the same user namespace as they are."""
+    """Protect this process from programs in its user namespace."""
     hide()
 
 
@@ -114,9 +114,9 @@ class Surroundings:
 
     Attributes:
         env: The environment that specifications change.
-        workspace: The directory of programs that name none.
+        workspace: The default directory of programs.
         confinement: Applied to each program.
-        apart: Whether programs stand apart from each other, each in a user namespace of its own (`confine`).
+        apart: Whether programs have separate user namespaces (`confine`).
     """
 
     env: Mapping[str, str]
@@ -132,12 +132,12 @@ def _confine(around: Surroundings, supervisor: socket.socket | None = None) -> N
 
 
 def _below() -> list[int]:
-    """Return all that the program has started and that is left, whatever sessions it has made."""
+    """Return all live processes that the program started, in any session."""
     return processes.descendants(os.getpid())
 
 
 class _UnstartedError(Exception):
-    """A program could not be started."""
+    """A program that could not be started."""
 
     def __init__(self, error: OSError, what: Failed) -> None:
         self.message = Unstarted(error.errno or 0, what)
@@ -165,8 +165,8 @@ class _Start:
         """Start the program.
 
         Returns:
-            Its process id; where it reports that it cannot be executed, unless it was; and its terminal's other end, if it has
-            a terminal.
+            Its process id; a descriptor that reports an exec failure, unless it was executed; and its terminal's other end, if
+            it has a terminal.
 
         Raises:
             _UnstartedError: It could not be started.
@@ -174,17 +174,16 @@ class _Start:
         raise NotImplementedError
 
     def _open_log(self, path: str) -> int:
-        # Not blocking: the code may have put a FIFO there, and nobody may ever read from it.
+        # Not blocking: the code may have created a FIFO there without a reader.
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         os.set_blocking(log, True)
         return log
 
 
 class _Confined(_Start):
-    """Starts a program from a watcher that has its confinement already."""
+    """Starts a program from a confined watcher."""
 
     def start(self) -> tuple[int, int | None, int | None]:
-        """See `_Start`."""
         wanted, place = self._wanted, self._around.workspace
         what: Failed = "cwd"
         try:
@@ -207,10 +206,9 @@ class _Confined(_Start):
 
 
 class _Open(_Start):
-    """Starts a program from a watcher that is not confined: a fork of it is."""
+    """Starts a program from an unconfined watcher, in a confined fork."""
 
     def start(self) -> tuple[int, int | None, int | None]:
-        """See `_Start`."""
         master, terminal = None, None
         if self._wanted.terminal is not None:
             try:
@@ -233,7 +231,7 @@ class _Open(_Start):
         return pid, reader, master
 
     def _become(self, report: int) -> NoReturn:
-        """In a fork of the watcher: become the program."""
+        """Become the program, in a fork of the watcher."""
         step: Failed = "sandbox"
         try:
             processes.forget_signals()
@@ -267,7 +265,7 @@ class _Open(_Start):
             os._exit(127)
 
     def _place(self, streams: list[int]) -> None:
-        """Put the standard streams into place: from here on with the rights of the session's code."""
+        """Set the standard streams: from here on with the permissions of the session's code."""
         wanted = self._wanted
         if wanted.terminal is not None:
             for place in range(3):
@@ -284,7 +282,7 @@ class _Open(_Start):
 
 
 class _Watcher:
-    """Watches a program, and all that it starts, until none of it is left."""
+    """The watcher of a program and all its processes."""
 
     def __init__(self, connection: socket.socket, wake: int, handover: socket.socket) -> None:
         self._connection = connection
@@ -299,7 +297,6 @@ class _Watcher:
         """Where a failure to execute the program is reported; None once that is known."""
 
     def run(self, start: _Start) -> None:
-        """Start the program and watch it."""
         try:
             self._leader, self._report, self._master = start.start()
         except _UnstartedError as error:
@@ -355,10 +352,10 @@ class _Watcher:
                 socket.send_fds(self._connection, [encode_control(message)], [descriptor], socket.MSG_NOSIGNAL)
                 os.close(descriptor)
         except OSError:
-            return  # the host's end is about to be noticed
+            return  # the reader is about to see the host's end
 
     def _reap(self) -> bool:
-        """Reap what has ended, and report the program's end; return whether anything is left."""
+        """Reap ended processes, and report the program's end. Return whether any process is left."""
         status, left = None, True
         try:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -375,12 +372,12 @@ class _Watcher:
         return left
 
     def _rest(self) -> None:
-        """Tell init that nothing of the program is left, before the host knows and asks for the next one."""
+        """Tell init that all processes have ended, before the host knows and asks for the next program."""
         with suppress(OSError):  # its kernel has ended: init keeps no watcher for it
             self._handover.send(IDLE, socket.MSG_NOSIGNAL)
 
     def _obey(self) -> bool:
-        """Carry out a command; return False if the host is gone."""
+        """Carry out a command. Return False if the host is gone."""
         try:
             data = self._connection.recv(MAX_CONTROL)
         except OSError:
@@ -402,7 +399,7 @@ class _Watcher:
             processes.kill(found, message.number)
 
     def _kill_tree(self) -> None:
-        """Kill all processes below, until a walk finds no other: what is forked meanwhile is found by the next one."""
+        """Kill all descendants, until a walk finds no other: the next walk finds what is forked meanwhile."""
         killed: set[int] = set()
         while True:
             found = [pid for pid in _below() if pid not in killed or not processes.stopped(pid)]

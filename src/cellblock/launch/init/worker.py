@@ -51,7 +51,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         handed = inner.detach()
         processes.keep_only({CHANNEL: handed, NURSERY: handed})
         if native:
-            drop_capabilities()  # `confine` does it anyway; that it has little left to drop saves time when a caller waits
+            drop_capabilities()  # `confine` does it anyway; dropping most early saves time when a caller waits
         if warmed is None:
             # It takes long and may fail: its messages are for the session's standard error, which comes first.
             setup, supervisor = _take_over()
@@ -95,10 +95,10 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
 
 
 def _stand_apart(inner: socket.socket) -> None:
-    """Stand apart (`stand_apart`), and tell init. Its limit of processes is set later, and holds in this namespace.
+    """Enter a separate user namespace (`stand_apart`), and tell init. The process limit is set later, in this namespace.
 
-    It is done before a session waits for it, and before init builds the session's file system: meanwhile the root directory of
-    this process is not that of its mount namespace, and such a process may make no user namespace.
+    This comes before a session waits for it, and before init builds the session's file system. During that, this process's
+    root directory is not its mount namespace's, and such a process may not create a user namespace.
     """
     code = 0
     try:
@@ -111,7 +111,7 @@ def _stand_apart(inner: socket.socket) -> None:
 
 
 def wait_until_apart(inner: socket.socket) -> None:
-    """As init: wait until its worker stands apart.
+    """Wait, as init, until its worker has its own user namespace.
 
     Raises:
         StepError: It could not.
@@ -123,7 +123,7 @@ def wait_until_apart(inner: socket.socket) -> None:
 
 
 def example() -> WorkerSetup:
-    """Return a setup with everything that most have."""
+    """Return an example of a setup with all usual fields."""
     confinement = landlock_rules.example() or Confinement((0, 0), Restrictions({}, 0, ""))
     return WorkerSetup({}, "", None, "", None, confinement)
 
@@ -133,22 +133,22 @@ _example = b"{}"
 
 
 def rehearse() -> None:
-    """As a zygote: decode a worker's setup, and keep it for workers."""
+    """Decode a worker's setup, as a zygote, and keep it for workers."""
     global _example
     _example = encode_control(example())
     TO_WORKER.decode(_example)
 
 
 def _take_over() -> tuple[WorkerSetup, socket.socket | None]:
-    """In the worker: wait for the session's channel, stdout and stderr, and put them into place.
+    """Wait, in the worker, for the session's channel, stdout and stderr, and put them into place.
 
     Returns:
-        The setup, and the socket for the listener of its filter, if that has one.
+        The setup, and the socket for the listener of its filter, if any.
     """
     with socket.socket(fileno=CHANNEL) as inner:
         data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
         if not data:
-            os._exit(0)  # init is gone before a session came
+            os._exit(0)  # init ended before a session arrived
         inner.detach()
     channel, out, err, *rest = descriptors
     for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):

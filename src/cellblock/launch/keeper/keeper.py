@@ -38,7 +38,7 @@ def main(lifeline: int, sandbox: int | None, command: list[str]) -> NoReturn:
     processes.resume_after_parent()
     watched = [lifeline]
     if hasattr(os, "pidfd_open"):
-        # If a fork of the host has inherited the lifeline, it does not show when the host dies.
+        # If a fork of the host has inherited the lifeline, its end does not show when the host dies.
         try:
             watched.append(os.pidfd_open(host))
         except OSError:
@@ -80,7 +80,7 @@ def _become(processes: ModuleType, lifeline: int, command: list[str]) -> NoRetur
 
 
 def _keep(processes: ModuleType, program: int, watched: list[int], wake: int) -> int:
-    """Wait until the program is gone, or has to end; return its exit code when none of its processes is left."""
+    """Wait until the program is gone or must end. Return its exit code once all its processes are gone."""
     poll = select.poll()
     for descriptor in (*watched, wake):
         poll.register(descriptor, select.POLLIN)

@@ -1,7 +1,7 @@
-"""Runs one program, such as an MCP server, in its own native sandbox. Belongs to its keeper, and ends with it.
+"""Runs one program, such as an MCP server, in its own native sandbox, which ends with its keeper.
 
-The keeper makes process 1 of new namespaces. That builds the tree, makes the listener for the proxy, tells the host, and forks
-the program, confined like a session's worker. When the program ends, it ends too, and with it everything left in the sandbox.
+The keeper starts process 1 of new namespaces. That builds the tree, opens the listener for the proxy, tells the host, and
+forks the program, confined like a session's worker. When the program ends, it ends too, with all processes in the sandbox.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _HOST, _KEEPER = 3, 4
 
 
 def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
-    """As a keeper: start a program in a sandbox.
+    """Start a program in a sandbox, as a keeper.
 
     Args:
         control: A socket to the host, with the plan in it. The answer is ``made`` or ``refused``.
         command: The program and its arguments.
 
     Returns:
-        Process 1 of the sandbox, which exits as the program does, and holds on placeholders: to be released when it is gone.
+        Process 1 of the sandbox, which exits like the program, and holds on placeholders to release when it is gone.
     """
     with socket.socket(fileno=control) as host:
         setup = TO_SERVER.decode(host.recv(MAX_CONTROL))
@@ -98,7 +98,7 @@ def _be_init(
 
 
 def _make(host: socket.socket, setup: ServerSetup, needed: list[str], named: list[str]) -> Confinement:
-    """Make the sandbox, and tell the host; return what the program must apply to itself."""
+    """Create the sandbox, and tell the host. Return what the program must apply to itself."""
     with step("identity"):
         namespaces.enter_namespaces(*setup.user)
         mounts.cut_ties()
@@ -120,7 +120,7 @@ def _make(host: socket.socket, setup: ServerSetup, needed: list[str], named: lis
 
 
 def _become(confinement: Confinement, cwd: str, command: list[str]) -> NoReturn:
-    """In a fork of process 1: become the program, with its standard streams and no other descriptor."""
+    """Become the program, in a fork of process 1, with its standard streams and no other descriptor."""
     try:
         os.setsid()
         source = processes.move_high(0)  # `confine` puts another in its place
@@ -140,7 +140,7 @@ def _refuse(host: socket.socket, told: Refused) -> None:
 
 
 def _program(command: list[str]) -> list[str]:
-    """Return the files that a program is started from: its path, the targets of links, its interpreter."""
+    """Return the files from which a program is started: its path, the targets of links, its interpreter."""
     found = shutil.which(command[0])
     if found is None:
         return []  # `execute` will report that it does not exist

@@ -22,7 +22,7 @@ from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS
 def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
     """Run a single session without a zygote, with the handover socket as standard input.
 
-    The worker is forked before anything but this module is loaded, and imports IPython itself, so that libraries that do not
+    The worker is forked before anything but this module is loaded, and imports IPython itself. So libraries that do not
     survive a fork (mostly macOS's system libraries) are not forked.
     """
     with socket.socket(fileno=os.dup(0)) as handover:
@@ -61,7 +61,7 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
 
 
 def _guard(init: int, handover: socket.socket, host: int | None, control: int | None, places: str | None) -> NoReturn:
-    """Stand between the host, which knows this process, and an init in its own namespaces. They end together."""
+    """Connect the lifetimes of the host, which knows this process, and an init in its own namespaces."""
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
     kept = processes.move_high(handover.detach())

@@ -1,4 +1,4 @@
-"""Makes a zygote cheap to fork, by huge pages (2 MiB), if the kernel supports them.
+"""Makes a zygote cheap to fork with huge pages (2 MiB), if the kernel supports them.
 
 A fork copies an entry for every page. With pandas loaded that is 20,000 entries and 6 ms; with huge pages it is 2 ms. A child
 that writes still copies 4 KiB at a time, so kernels stay small.
@@ -14,7 +14,7 @@ _MADV_COLLAPSE = 25  # Linux 6.1; it ignores /sys/kernel/mm/transparent_hugepage
 
 
 def collapse() -> None:
-    """Turn this process's private memory into huge pages, as far as possible. A failure costs only time."""
+    """Convert this process's private memory to huge pages, as far as possible. A failure costs only time."""
     if sys.platform != "linux":
         return
     madvise = ctypes.CDLL(None).madvise

@@ -1,9 +1,8 @@
 """Makes a zygote's objects immortal, so that kernels do not copy pages by using objects on them.
 
-CPython stores an object's reference count in the object. So a forked process writes to most of the pages that it only wants to
-read, and the system copies each of them. Since Python 3.12, an object is immortal if its count has a certain value (PEP 683):
-the count then never changes. Only C code can set it (since 3.15 with `PyUnstable_SetImmortal`), so this module writes it into
-memory.
+CPython stores an object's reference count in the object. So a forked process writes to most of the pages that it only reads,
+and Linux copies each of them. Since Python 3.12, an object is immortal if its count has a certain value (PEP 683): the count
+then never changes. Only C code can set it (since 3.15 with `PyUnstable_SetImmortal`), so this module writes it into memory.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
 
 @contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """While modules are imported, which may take forever, make the end of the host end this process.
+    """End this process with the host during imports, which may take forever.
 
-    The socket then raises SIGIO, whose default action is to terminate; the host sends nothing else before we are ready.
+    The socket then raises SIGIO, whose default action is to terminate. The host sends nothing else before we are ready.
     """
     fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(control, fcntl.F_GETFL)
@@ -84,9 +84,9 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 
 
 def _end_threads() -> None:
-    """Make libraries with threads (OpenBLAS) end theirs, as they do before a fork by the C library.
+    """Make libraries with threads (OpenBLAS) end them, as they do before a fork by the C library.
 
-    The clone that makes a session bypasses the C library, whose first own fork would then wait for these threads forever.
+    The clone that creates a session bypasses the C library, whose first own fork would then wait for these threads forever.
     """
     pid = os.fork()
     if pid == 0:
@@ -156,7 +156,7 @@ class _Zygote:
             self._end()
         match TO_LAUNCHER.decode(data):
             case End():
-                self._places = None  # the host continues, and other kernels may use these places
+                self._places = None  # the host continues, and other kernels may use these paths
                 self._end()
             case Fork(session):
                 self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
@@ -190,7 +190,7 @@ class _Zygote:
             return  # it died; the host sees its connections close
 
     def _check_spare(self) -> None:
-        """Drop the spare init if it has failed, for example in a fork: the next one may succeed."""
+        """Drop the spare init if it has failed, for example in a fork. The next one may succeed."""
         if self._spare is not None and processes.is_readable(self._spare[1]):
             pid, handover = self._spare
             self._spare = None
@@ -224,7 +224,7 @@ class _Zygote:
             if self._spare is not None and self._spare[0] == pid:
                 self._spare[1].close()
                 self._spare = None
-        # Processes of an init that was killed were reparented to this one. Their children follow when they die.
+        # Orphans of a killed init were reparented to this process. Their children follow when they die.
         if orphans:  # an init that ended normally left nothing
             known = {*self._inits, *([self._spare[0]] if self._spare else [])}
             processes.kill(pid for pid in processes.children(os.getpid()) if pid not in known)

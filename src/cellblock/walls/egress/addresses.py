@@ -23,8 +23,8 @@ class Objection:
     private: bool = False
 
 
-# Tables of our own, after IANA's registries of special-purpose addresses: what `ipaddress` calls global or private has
-# changed from one patch release of Python to the next, and a policy must not.
+# Our own tables, after IANA's registries of special-purpose addresses: what `ipaddress` calls global or private has changed
+# between patch releases of Python, and a policy must not.
 _IPV4 = [
     (IPv4Network(network), Objection(what, private))
     for network, what, private in (
@@ -36,7 +36,7 @@ _IPV4 = [
         ("169.254.169.254/32", "a cloud's metadata service", False),
         ("169.254.0.0/16", "link-local", False),
         ("172.16.0.0/12", "private", True),
-        ("192.0.0.0/24", "reserved for protocols", False),  # Oracle's metadata service among them
+        ("192.0.0.0/24", "reserved for protocols", False),  # includes Oracle's metadata service
         ("192.0.2.0/24", "reserved for documentation", False),
         ("192.88.99.0/24", "a 6to4 relay", False),
         ("192.168.0.0/16", "private", True),
@@ -53,7 +53,7 @@ _IPV6 = [
     for network, what, private in (
         ("::/128", "unspecified", False),
         ("::1/128", "loopback", False),
-        ("fc00::/7", "private", True),  # some clouds' metadata services among them: fd00:ec2::254, fd20:ce::254
+        ("fc00::/7", "private", True),  # includes some clouds' metadata services: fd00:ec2::254, fd20:ce::254
         ("fe80::/10", "link-local", False),
         ("ff00::/8", "multicast", False),
         ("2001::/32", "a Teredo tunnel", False),
@@ -77,10 +77,10 @@ _OWN = Objection("an address of this machine")
 
 
 def objection(address: Address) -> Objection | None:
-    """Return the objection to an address, or None if it is an ordinary public one.
+    """Return the objection to an address; None for an ordinary public one.
 
-    IPv6 addresses that carry an IPv4 address (mapped, NAT64, ISATAP) are judged by both. Teredo and 6to4, long obsolete, are
-    refused whatever they carry.
+    IPv6 addresses that contain an IPv4 address (mapped, NAT64, ISATAP) are judged by both. Teredo and 6to4, long obsolete, are
+    always refused.
     """
     address = unmapped(address)
     if address in _METADATA:
@@ -108,9 +108,9 @@ def objection_to(address: Address) -> Objection | None:
 
 
 def own(address: Address) -> Objection | None:
-    """Return an objection if an address is one of this machine's own.
+    """Return an objection if an address is this machine's own.
 
-    The kernel is asked each time, by binding to the address, because a list of interfaces can become outdated. If the machine
+    Linux is asked each time, by binding to the address, because a list of interfaces can become outdated. If the machine
     allows binding to foreign addresses (ip_nonlocal_bind), all count as its own, and are refused.
     """
     family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET

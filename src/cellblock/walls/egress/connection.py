@@ -27,7 +27,7 @@ _SOCKS_CODES = {
 
 
 class _AnsweredError(Exception):
-    """The proxy answers a request itself, and then hangs up."""
+    """A request that the proxy answers itself before it hangs up."""
 
     def __init__(self, status: int, reason: str, text: str) -> None:
         super().__init__(text)
@@ -36,14 +36,14 @@ class _AnsweredError(Exception):
 
 
 class Connection:
-    """Serves one client.
+    """A client connection of the proxy.
 
     Args:
         client: Its socket, non-blocking; `serve` closes it.
         gate: Opens connections.
         limits: Limits on sizes and times.
-        scratch: A buffer for tunnels, shared.
-        turned_away: Whether there are too many clients: every request is answered with 503.
+        scratch: A shared buffer for tunnels.
+        turned_away: Whether there are too many clients, so that every request is answered with 503.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Connection:
     # --- HTTP
 
     async def _http(self, data: bytes) -> None:
-        """Serve request after request; each is decided on its own."""
+        """Serve one request after another, each with its own decision."""
         reader = self._reader()
         reader.receive_data(data)
         try:
@@ -120,7 +120,7 @@ class Connection:
                     return
                 reader.start_next_cycle()
         except DeniedError as error:
-            # Many clients show no more of a failed CONNECT than the reason phrase.
+            # Many clients show only the reason phrase of a failed CONNECT.
             denial = error.denial
             await self._answer(403, f"Forbidden: {denial.reason}{denial.remedy}", denial.message)
         except UnreachableError as error:
@@ -181,7 +181,7 @@ class Connection:
         await self._hang_up(http.plain_response(status, reason, text, body=self._method != "HEAD"))
 
     async def _hang_up(self, last: bytes) -> None:
-        """Send the last bytes, and make sure that they arrive: closing with unread bytes would discard them in transit."""
+        """Send the last bytes, and wait for their arrival: closing with unread bytes would discard them in transit."""
         if last:
             await self._send(self._client, last)
         self._client.shutdown(socket.SHUT_WR)

@@ -18,14 +18,14 @@ _MAX_INTERIM = 50
 
 
 class Exchange:
-    """Carries a request and its response, both ways at once: a server may answer before it has read the whole request.
+    """A request and its response, forwarded in both directions at once: a server may answer before the request is complete.
 
     h11 parses and rewrites every message, so that neither side can make the other see other messages than the proxy.
 
     Args:
         client: The client's socket; closed here only if a response breaks off.
-        upstream: The server's, which is closed here.
-        reader: The h11 connection that has parsed the client's request, and will write the response.
+        upstream: The server's socket, which is closed here.
+        reader: The h11 connection that parsed the client's request, and will write the response.
         limits: Limits on sizes and times.
     """
 
@@ -43,7 +43,7 @@ class Exchange:
         self._chunked_up = self._chunked_down = False
 
     async def run(self, request: h11.Request) -> bool:
-        """Carry the exchange out.
+        """Forward the request and the response.
 
         Args:
             request: The head to send to the server.
@@ -52,8 +52,8 @@ class Exchange:
             Whether the client may send another request on its connection.
 
         Raises:
-            h11.RemoteProtocolError: The client broke the protocol, and has no response yet.
-            UnreachableError: The server did, and the client has no response yet.
+            h11.RemoteProtocolError: The client violated the protocol, and has no response yet.
+            UnreachableError: The server violated the protocol or is unreachable, and the client has no response yet.
             OSError: The client is gone, or was cut off in the middle of a response.
         """
         whole = False
@@ -92,7 +92,7 @@ class Exchange:
                 await self._download()
                 upload.cancel()
         except BaseExceptionGroup as errors:  # a group may hold a cancellation
-            # Before Python 3.13 a group in which something failed forgets that it was cancelled, too.
+            # Before Python 3.13, a group with a failure forgets that it was cancelled, too.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError from errors
@@ -105,7 +105,7 @@ class Exchange:
             done = await self._heard_all(pieces)
 
     async def _heard_all(self, pieces: list[bytes]) -> bool:
-        """Collect the received part of the client's body; return whether it is complete."""
+        """Collect the received part of the client's body. Return whether it is complete."""
         while True:
             await self._turns.give_way()
             if (event := self._reader.next_event()) is h11.NEED_DATA:
@@ -158,7 +158,7 @@ class Exchange:
             raise self._failed(f"the connection to the server broke: {error}", "network") from error
 
     def _translated(self, event: object) -> bytes:
-        """Return the event for the client, given one of the server."""
+        """Translate a server's event for the client."""
         match event:
             case h11.Data():
                 return self._sent(self._reader, h11.Data(event.data))

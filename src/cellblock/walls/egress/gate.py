@@ -1,4 +1,4 @@
-"""The only way out: decides, resolves once, checks every address, and connects to a checked one."""
+"""The only exit: decides, resolves once, checks every address, and connects to a checked one."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class EgressLimits:
     """Limits on a session's use of the host.
 
     Attributes:
-        connections: Clients served at a time; some further ones are answered with 503, and the rest wait in the kernel.
+        connections: Number of clients served at a time. Some more are answered with 503, and the rest wait in the kernel.
         header_bytes: Size of a request's or a response's head.
         header_seconds: Time for a client to send the head of a request, or a SOCKS handshake.
-        connect_seconds: Time to look a host up and connect to it.
+        connect_seconds: Time to resolve a host and connect to it.
         idle_seconds: Time for which a connection may stay silent.
     """
 
@@ -67,7 +67,7 @@ class EgressLimits:
 
 
 class DeniedError(Exception):
-    """A rule is missing, or a rule denies it."""
+    """A target without an allowing rule, or with a denying one."""
 
     def __init__(self, denial: Denial) -> None:
         super().__init__(denial.message)
@@ -75,7 +75,7 @@ class DeniedError(Exception):
 
 
 class UnreachableError(Exception):
-    """An allowed host could not be reached.
+    """An allowed host that could not be reached.
 
     Attributes:
         cause: The cause, for the protocols to translate.
@@ -87,7 +87,7 @@ class UnreachableError(Exception):
 
 
 class Gate:
-    """Opens connections for one session. Every protocol of the proxy goes through `open`."""
+    """Opens connections for one session. Every protocol of the proxy uses `open`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Gate:
         self._questions: set[asyncio.Future[bool]] = set()
 
     def change(self, rules: Rules) -> None:
-        """Decide by other rules from now on, and ask nobody."""
+        """Replace the rules, and stop asking about other hosts."""
         self._rules, self._ask = rules, None
         self.withdraw()
 
@@ -130,7 +130,7 @@ class Gate:
 
         Raises:
             DeniedError: The rules do not allow it.
-            UnreachableError: They do, but it cannot be reached.
+            UnreachableError: The rules allow it, but it cannot be reached.
             OSError: The client has hung up, or no descriptor is left.
         """
         if self._hold is not None:
@@ -168,14 +168,14 @@ class Gate:
             raise UnreachableError(f"{target} could not be reached: {error.strerror}", "network") from error
 
     def _check_addresses(self, target: Target, found: list[Address], method: str) -> None:
-        """Check all addresses before dialling one: if one address of a name is refused, the others are not trusted either."""
+        """Check all addresses before the first connection: if one address of a name is refused, none is trusted."""
         for address in found:
             reached = Target(address, target.port)
             if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
                 raise self._denied(target, refusal, method)
 
     async def _let_through(self, target: Target, refusal: Refusal, method: str, client: socket.socket) -> bool:
-        """Ask about a target that no rule names; return whether it is allowed. Targets that a rule denies stay denied."""
+        """Ask about a target that no rule names. Return whether it is allowed. Targets that a rule denies stay denied."""
         if self._ask is None or refusal.rule_needed is None:
             return False
         if self._has_many_questions():
@@ -197,7 +197,7 @@ class Gate:
         return len(self._questions) >= _MAX_QUESTIONS
 
     def withdraw(self) -> None:
-        """Withdraw open questions: their connections are refused."""
+        """Withdraw open questions, whose connections are refused."""
         for question in self._questions:
             question.cancel()
 
@@ -238,8 +238,8 @@ class Gate:
             raise UnreachableError(f"{target.host} could not be resolved: {error}", "lookup") from error
 
     async def _look_up(self, name: str) -> Sequence[str]:
-        # A lookup in a thread cannot be stopped. It keeps its slot until it ends, however soon its client gives up, so that
-        # a session cannot fill the threads that others need.
+        # A lookup in a thread cannot be stopped. It keeps its slot until it ends, even after its client has given up, so that
+        # a session cannot exhaust the threads.
         await self._slots.acquire()
         lookup = asyncio.ensure_future(self._resolve(name))
         self._lookups.add(lookup)
@@ -251,7 +251,7 @@ class Gate:
         self._slots.release()
 
     async def _first(self, target: Target, found: list[Address]) -> socket.socket:
-        """Connect to the first address that answers; each gets a share of the time."""
+        """Connect to the first address that answers. Each gets a share of the time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.connect_seconds
         last: OSError = OSError()
@@ -274,7 +274,7 @@ def _count(outcome: Literal["allowed", "refused", "unreachable"]) -> None:
 
 
 def _considered(found: Sequence[str]) -> list[Address]:
-    """Return the first addresses of a name. The others are not dialled either."""
+    """Return the first addresses of a name, which are the only candidates."""
     return [unmapped(ip_address(text)) for text in list(dict.fromkeys(found))[:_MAX_ADDRESSES]]
 
 
@@ -284,14 +284,14 @@ async def resolve(name: str) -> list[str]:
 
 
 async def dial(address: Address, port: int) -> socket.socket:
-    """Connect to an address, without a lookup, so that the checked address is the dialled one."""
+    """Connect to an address, without a lookup, so that the checked address is the one used."""
     family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
-    except BaseException:  # also a cancellation: the socket is ours until it is returned
+    except BaseException:  # includes cancellation: the socket is ours until it is returned
         connection.close()
         raise
     return connection
@@ -303,5 +303,5 @@ def _getaddrinfo(name: str) -> list[str]:
 
 @cache
 def _pool() -> Threads:
-    # Not the loop's own executor: slow lookups of sandboxed code must not hold up the program that embeds this.
+    # Not the loop's own executor: slow lookups of sandboxed code must not block the embedding program.
     return Threads(_THREADS, "cellblock-lookup")

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_hang_up(client: socket.socket, call: Callable[[], object]) -> Iterator[Callable[[], bool]]:
-    """While this context is entered, call a function once the client has closed or half closed its end, perhaps several times.
+    """Call a function, perhaps repeatedly, once the client has closed or half closed its end during this context.
 
-    Bytes that the client has sent ahead stay unread, and do not count. The loop's own watch would report them in every turn,
-    so this uses an epoll object that becomes readable only at a hang-up.
+    Bytes that the client sent ahead stay unread, and do not count. The loop's own watch would report them in every turn, so
+    this uses an epoll object that becomes readable only at a hang-up.
 
     Args:
         client: Its socket.
-        call: Is called on the running loop.
+        call: Called on the running loop.
 
     Yields:
         A function that returns whether the client has hung up, even if the loop has not noticed yet.

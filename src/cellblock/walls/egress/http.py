@@ -1,7 +1,7 @@
-"""Checks and rewrites HTTP heads for the proxy: pure functions over h11's events.
+"""Checks and rewrites HTTP heads for the proxy: pure functions on h11's events.
 
-h11 reads and writes the messages, so nothing reaches a server byte for byte as a client sent it. This module refuses messages
-that h11 would repair: a message with ambiguous framing is not passed on.
+h11 reads and writes the messages, so no message reaches a server byte for byte as a client sent it. This module refuses
+messages that h11 would repair, because a message with ambiguous framing must not be forwarded.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _KEPT = frozenset((b"content-length", b"host"))
 
 
 class BadRequestError(Exception):
-    """A request that no proxy should pass on. The message says what is wrong with it."""
+    """A request that no proxy should forward. The message says why."""
 
 
 class BadTargetError(BadRequestError):
-    """The host that a request names has no canonical form.
+    """A requested host without a canonical form.
 
     Attributes:
         named: The host as the client sent it.
@@ -50,7 +50,7 @@ class BadTargetError(BadRequestError):
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """A request that makes sense to a proxy.
+    """A valid request to a proxy.
 
     Attributes:
         method: Its method.
@@ -67,14 +67,14 @@ def read_request(request: h11.Request) -> ProxyRequest:
     """Interpret the head of a request.
 
     Args:
-        request: As h11 read it.
+        request: The head, as read by h11.
 
     Returns:
         Its destination, and the request to send there.
 
     Raises:
-        BadTargetError: It names a host that has no canonical form.
-        BadRequestError: It is not for a proxy, or is ambiguous.
+        BadTargetError: The host has no canonical form.
+        BadRequestError: The request is not for a proxy, or is ambiguous.
     """
     method, text = request.method.decode("ascii"), request.target.decode("ascii")
     _check_framing(request)
@@ -90,13 +90,13 @@ def read_request(request: h11.Request) -> ProxyRequest:
     path = match[2] or ("*" if method == "OPTIONS" else "/")
     path = f"/{path}" if path.startswith("?") else path
     host = str(target) if target.port != _HTTP_PORT else host_text(target.host)
-    # Neither Via nor Forwarded: the server sees a client, and learns nothing about the machine behind it.
+    # Neither Via nor Forwarded: the server learns nothing about the machine of its client.
     headers = [(b"Host", host.encode("ascii")), *_request_headers(request)]
     return ProxyRequest(method, target, h11.Request(method=request.method, target=path, headers=headers))
 
 
 def response_headers(response: h11.Response | h11.InformationalResponse) -> Headers:
-    """Return the headers of a response for the client. h11 adds those that frame the body."""
+    """Return the headers of a response for the client. h11 adds the framing headers."""
     headers = _end_to_end(response.headers.raw_items())
     if _values(response.headers, b"transfer-encoding"):
         headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
@@ -104,13 +104,13 @@ def response_headers(response: h11.Response | h11.InformationalResponse) -> Head
 
 
 def plain_response(status: int, reason: str, text: str, *, body: bool = True) -> bytes:
-    """Return a whole response of the proxy itself, after which the connection ends.
+    """Return a complete response of the proxy itself, after which the connection ends.
 
     Args:
         status: Its status.
-        reason: The phrase after the status: the only part that many clients show, when a CONNECT fails.
+        reason: The reason phrase, which is all that many clients show of a failed CONNECT.
         text: The body, one line.
-        body: Whether to send it: not to HEAD.
+        body: Whether to send it: not for HEAD.
     """
     content = f"{text}\n".encode("ascii", "backslashreplace")
     phrase = re.sub(r"[^\x20-\x7e]", "?", reason)
@@ -122,7 +122,7 @@ def plain_response(status: int, reason: str, text: str, *, body: bool = True) ->
 
 
 def check_head(reader: h11.Connection) -> None:
-    """Check that the head that is being read has few enough lines. h11 limits bytes, and takes long for many short lines.
+    """Check that the head being read has few lines. h11 limits bytes, and takes long for many short lines.
 
     Raises:
         h11.RemoteProtocolError: It has too many.
@@ -172,7 +172,7 @@ def _check_host(request: h11.Request, target: Target) -> None:
 
 def _host_header(text: str, target: Target) -> tuple[Host, int]:
     if split_port(text)[1] is None and target.port != _HTTP_PORT and text:
-        # A CONNECT to a.example:443 may come with a Host of a.example, and so may http://a.example:8080 from a few clients.
+        # A CONNECT to a.example:443 may have the Host a.example, and so may http://a.example:8080 from a few clients.
         return canonical_host(text), target.port
     named = parse_authority(text, _HTTP_PORT)
     return named.host, named.port
@@ -182,7 +182,7 @@ def _request_headers(request: h11.Request) -> Headers:
     headers = [(name, value) for name, value in _end_to_end(request.headers.raw_items()) if name.lower() != b"host"]
     if _values(request.headers, b"transfer-encoding"):
         headers.append((b"Transfer-Encoding", b"chunked"))  # the only one that h11 accepts
-    # One connection for each request: no answer can ever be taken for that to another.
+    # One connection for each request: no response can count for another request.
     headers.append((b"Connection", b"close"))
     return headers
 

@@ -1,6 +1,6 @@
-"""Canonical names: one form for each host, whatever protocol and spelling a client uses.
+"""Canonical names: one form for each host, for every protocol and spelling.
 
-Every decision uses the result of these functions only. Ambiguous names are refused here, so that the rules and the resolver
+Every decision uses only the result of these functions. Ambiguous names are refused here, so that the rules and the resolver
 can never disagree.
 """
 
@@ -23,7 +23,7 @@ _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class BadNameError(ValueError):
-    """A host or port that cannot be understood in exactly one way. The message says what is wrong with it."""
+    """A host or port that is invalid or ambiguous. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class Target:
 def canonical_host(text: str) -> Host:
     """Return the canonical form of a host.
 
-    International names become ASCII by UTS 46 and IDNA 2008 (`idna`; the standard library knows IDNA 2003 only, which
-    maps some names to other hosts than today's clients do). IPv4 addresses are read as the C library reads them, in one to
-    four parts, decimal, octal or hexadecimal. An IPv4-mapped IPv6 address is the IPv4 address that it reaches.
+    International names become ASCII by UTS 46 and IDNA 2008 (`idna`; the standard library only has IDNA 2003, which maps some
+    names to other hosts than today's clients do). IPv4 addresses are read as in the C library, in one to four parts, decimal,
+    octal or hexadecimal. An IPv4-mapped IPv6 address is the IPv4 address that it reaches.
 
     Args:
         text: A name or an address; IPv6 with or without brackets.
 
     Returns:
-        A name or an address; giving it to this function again changes nothing.
+        A name or an address. The function is idempotent.
 
     Raises:
         BadNameError: It is not a host, or is ambiguous.
@@ -74,14 +74,14 @@ def canonical_host(text: str) -> Host:
 
 
 def unmapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv4-mapped IPv6 address reaches, any other address as it is, without its zone."""
+    """Return the IPv4 address of an IPv4-mapped IPv6 address, and any other address unchanged, without its zone."""
     if isinstance(address, IPv6Address):
         return address.ipv4_mapped or IPv6Address(int(address))
     return address
 
 
 def parse_port(text: str) -> int:
-    """Return a port number.
+    """Parse a port number.
 
     Raises:
         BadNameError: It is not a valid port.
@@ -115,7 +115,7 @@ def parse_authority(text: str, default_port: int | None = None) -> Target:
 
 
 def split_port(text: str) -> tuple[str, str | None]:
-    """Split ``host:port`` into its parts, without checking them; an IPv6 address must be in brackets."""
+    """Split ``host:port`` without validation. An IPv6 address must be in brackets."""
     if text.startswith("["):
         host, bracket, rest = text.partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -137,7 +137,7 @@ def _folded(text: str) -> str:
 
 
 def _ascii(text: str) -> str:
-    import idna  # imported here, because its tables are large, and most sessions never name such a host
+    import idna  # its tables are large, and most sessions never name such a host
 
     try:
         return idna.encode(text, uts46=True, std3_rules=True).decode("ascii")

@@ -30,11 +30,11 @@ Hold: TypeAlias = Callable[[], Awaitable[None]]
 
 
 async def nothing_held() -> None:
-    """Hold nothing."""
+    """Do not block connections."""
 
 
 class SandboxNetwork:
-    """Serves the proxy of one sandbox: of a session, for each of its kernels, or of an MCP server.
+    """The proxy of one sandbox: of a session, for each of its kernels, or of an MCP server.
 
     Attributes:
         denials: The last refused attempts, oldest first.
@@ -55,10 +55,10 @@ class SandboxNetwork:
             note: Called with a line for each refused attempt.
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
-            step: Begins the step of a connection.
+            step: Begins the traced step of a connection.
 
         Raises:
-            InvalidInputError: A pattern is wrong; the message names it.
+            InvalidInputError: A pattern is invalid. The message names it.
         """
         self.denials: deque[Denial] = deque(maxlen=_LOG)
         self._note = note
@@ -69,7 +69,7 @@ class SandboxNetwork:
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
         if network.allow or network.ask:
-            # Imported on use: most sessions have no network.
+            # most sessions have no network
             from cellblock.walls.egress.rules import Rules
 
             self._rules = Rules.parse(network.allow, network.deny)
@@ -80,7 +80,7 @@ class SandboxNetwork:
         return self._rules is not None
 
     def environment(self, port: int = EGRESS_PORT) -> dict[str, str]:
-        """Return the variables that make programs use the proxy; if nothing may be reached, those that stop useless retries.
+        """Return the variables that make programs use the proxy, or prevent useless retries if nothing may be reached.
 
         Without a proxy, name resolution fails in programs, as on any machine without a network.
 
@@ -107,13 +107,13 @@ class SandboxNetwork:
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 
     async def close_to(self, allow: Sequence[str]) -> None:
-        """From now on, let only some hosts be reached, of those that were allowed. Open connections end, and nobody is asked.
+        """Restrict the network to some of the allowed hosts. Open connections end, and no one is asked.
 
         Args:
             allow: The hosts, as patterns.
 
         Raises:
-            InvalidInputError: A pattern is wrong. Nothing has changed.
+            InvalidInputError: A pattern is invalid. Nothing has changed.
         """
         from cellblock.walls.egress.rules import Rules
 

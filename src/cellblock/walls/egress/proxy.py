@@ -1,4 +1,4 @@
-"""The proxy of one session: accepts clients on a listener in the session's network."""
+"""The proxy of one session, which accepts clients on a listener in the session's network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EgressProxy:
         rules: The rules.
         on_denied: Called with every refused attempt, on the loop. It must be quick and must not raise.
         limits: Limits on the session's use of the proxy.
-        resolve: Resolves names; called once for each connection, and its results are checked and dialled.
+        resolve: Resolves names; called once for each connection, and its results are checked and used.
         dial: Connects to a checked address.
         ask: Decides about hosts that no rule names; by default they are refused.
     """
@@ -70,16 +70,16 @@ class EgressProxy:
         self._resume()
 
     def withdraw_questions(self) -> None:
-        """Withdraw open questions about hosts: their connections are refused."""
+        """Withdraw open questions about hosts, whose connections are refused."""
         self._gate.withdraw()
 
     async def change(self, rules: Rules) -> None:
-        """Decide by other rules from now on, ask nobody, and disconnect all clients."""
+        """Replace the rules, ask no one, and disconnect all clients."""
         self._gate.change(rules)
         await self._cut_off()
 
     async def close(self) -> None:
-        """Disconnect all clients and wait for the end of their tasks. Can be called again."""
+        """Disconnect all clients and wait for the end of their tasks. Idempotent."""
         if not self._closed:
             self._closed = True
             self._pause()
@@ -91,7 +91,7 @@ class EgressProxy:
         await self._gate.close()
 
     async def _cut_off(self) -> None:
-        """Disconnect the clients that there are now."""
+        """Disconnect the current clients."""
         found = [*self._clients]
         for start in range(0, len(found), _CUT_OFF):
             clients = found[start : start + _CUT_OFF]
@@ -124,7 +124,7 @@ class EgressProxy:
             self._serve(client)
 
     def _accept_later(self) -> None:
-        """Pause accepting: this process has no descriptor, or no memory, left for another client."""
+        """Pause accepting, because this process has no descriptor or memory for another client."""
         assert self._loop is not None
         self._pause()
         self._retry = self._loop.call_later(_RETRY_SECONDS, self._accept_again)
@@ -156,7 +156,7 @@ class EgressProxy:
         if self._retry is None:
             self._resume()
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A bug of ours: it cost this client its connection, and must be visible.
+            # Our bug: it cost this client its connection, and must be visible.
             context = {"message": "the egress proxy failed to serve a client", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
 
@@ -164,11 +164,8 @@ class EgressProxy:
 def environment(port: int) -> dict[str, str]:
     """Return the variables that make programs use a proxy on this port of their loopback interface.
 
-    ALL_PROXY also names the proxy by HTTP, although it speaks SOCKS5: httpx reads that variable even if it has better ones,
-    and fails to start with ``socks5h://`` in it if it is old or an optional package is missing.
-
-    Args:
-        port: The listener's port.
+    ALL_PROXY also names the proxy by HTTP, although it supports SOCKS5. httpx reads that variable even if it has better ones.
+    With ``socks5h://`` in it, an old httpx, or one without an optional package, fails to start.
     """
     proxy = f"http://127.0.0.1:{port}"
     values = {

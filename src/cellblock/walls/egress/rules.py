@@ -20,7 +20,7 @@ class Refusal:
 
     Attributes:
         reason: The reason, in words.
-        rule_needed: The pattern that would allow it; None if none could.
+        rule_needed: The pattern that would allow it, if any.
     """
 
     reason: str
@@ -32,10 +32,10 @@ class Denial:
     """A refused attempt, as data for an event and the session's log.
 
     Attributes:
-        host: The canonical host; if there is none, the client's text, escaped and shortened.
+        host: The canonical host, or else the client's text, escaped and shortened.
         port: The port; 0 if unknown.
         reason: The reason.
-        rule_needed: The pattern that would allow it; None if none could.
+        rule_needed: The pattern that would allow it, if any.
         method: The HTTP method, or ``SOCKS5``.
     """
 
@@ -59,11 +59,11 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern of an allow- or deny-list.
+    """One pattern of an allowlist or denylist.
 
     Attributes:
         host: A canonical name or address; None for every host.
-        subdomains: Whether it means the names below `host`, and not `host` itself.
+        subdomains: Whether it means the subdomains of `host`, and not `host` itself.
         port: The port, or None.
         private: Whether the host may be in a private network.
     """
@@ -80,11 +80,8 @@ class Rule:
         Args:
             pattern: ``host``, ``*.host`` or ``*``, optionally with ``:port``, optionally followed by the word ``private``.
 
-        Returns:
-            The rule.
-
         Raises:
-            InvalidInputError: The pattern is wrong; the message names it.
+            InvalidInputError: The pattern is invalid. The message names it.
         """
         if not isinstance(pattern, str):
             raise InvalidInputError(f"An egress rule is text such as 'example.com:8443', not {pattern!r}.")
@@ -112,7 +109,7 @@ class Rule:
         return cls(canonical_host(host), False, number, bool(marks))
 
     def names(self, host: Host) -> bool:
-        """Whether this rule is about a host."""
+        """Return whether this rule applies to a host."""
         if self.subdomains:
             return isinstance(host, str) and host.endswith(f".{self.host}")
         return self.host is None or self.host == host
@@ -125,7 +122,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which hosts may be reached. A host needs a rule that allows it, and no rule that denies it.
+    """The rules about hosts. A host needs a rule that allows it, and no rule that denies it.
 
     Attributes:
         allowed: A rule without a port means ports 80 and 443.
@@ -139,18 +136,15 @@ class Rules:
 
     @classmethod
     def parse(cls, patterns: Sequence[str], denied: Sequence[str] = ()) -> Self:
-        """Parse an allow-list and a deny-list.
+        """Parse an allowlist and a denylist.
 
         Args:
             patterns: Allowed hosts: ``index.example``, ``*.example.com`` (its subdomains), ``*`` (every public host),
                 ``example.com:8443``, ``10.0.0.5:5432``, ``git.corp.example private``.
             denied: Exceptions from these.
 
-        Returns:
-            The rules.
-
         Raises:
-            InvalidInputError: A pattern is wrong; the message names it.
+            InvalidInputError: A pattern is invalid. The message names it.
         """
         for given in (patterns, denied):
             if isinstance(given, str):
@@ -162,7 +156,7 @@ class Rules:
         return rules
 
     def judge(self, target: Target) -> Refusal | None:
-        """Decide by name and port, before anything is looked up.
+        """Decide by name and port, before any lookup.
 
         Args:
             target: The target, in canonical form.
@@ -184,11 +178,11 @@ class Rules:
 
         Args:
             target: The target as the client named it.
-            reached: The address that would be dialled.
+            reached: The candidate address.
             found: The objection to that address, if any.
 
         Returns:
-            The refusal, or None if it may be dialled.
+            The refusal, or None if the address may be used.
         """
         if refusal := self._denied(reached) or (self.within and self.within.judge_address(target, reached, found)):
             return refusal

@@ -27,7 +27,7 @@ _ADDRESS_SIZE = {_IPV4: 4, _IPV6: 16}
 
 
 class SocksError(Exception):
-    """The client asked for something that is not supported, or violated the protocol.
+    """An unsupported request, or a violation of the protocol.
 
     Attributes:
         answer: The reply to send before hanging up.
@@ -39,7 +39,7 @@ class SocksError(Exception):
 
 
 class BadSocksNameError(BadNameError):
-    """The host in a SOCKS request has no canonical form.
+    """A host in a SOCKS request without a canonical form.
 
     Attributes:
         named: The host as the client sent it, with undecoded bytes escaped.
@@ -74,11 +74,11 @@ class SocksHandshake:
             data: The received bytes. The longest handshake is 519 bytes; bytes after it stay in `trailing`.
 
         Returns:
-            What to send to it now.
+            The bytes to send now.
 
         Raises:
             SocksError: The handshake failed.
-            BadSocksNameError: It named a host that has no canonical form.
+            BadSocksNameError: The host has no canonical form.
         """
         self._data += data
         answer = b""

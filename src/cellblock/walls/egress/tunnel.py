@@ -1,8 +1,8 @@
-"""Moves bytes between two sockets, in both directions, as fast as one thread can.
+"""Moves bytes between two sockets in both directions, as fast as one thread can.
 
-This uses the loop's readiness callbacks directly: bytes are read into a buffer shared by all tunnels and written to the other
-side in the same callback, and only bytes that it does not accept are kept. So an idle tunnel holds no memory, a stalled one
-holds at most one buffer each way, and while it is stalled nothing more is read: backpressure reaches the sender.
+This uses the loop's readiness callbacks directly. Bytes are read into a buffer shared by all tunnels and written to the other
+side in the same callback; only bytes that it does not accept are kept. So an idle tunnel holds no memory. A stalled one holds
+at most one buffer each way, and reads nothing more, so that backpressure reaches the sender.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def reset(connection: socket.socket) -> None:
 
 
 class Tunnel:
-    """Two sockets joined. Neither is closed here, unless one side breaks: then both are reset.
+    """Two joined sockets. Neither is closed here, unless one side breaks: then both are reset.
 
     Attributes:
         scratch: The shared buffer for bytes within one callback.
@@ -59,7 +59,7 @@ class Tunnel:
             self._end()
 
     def broken(self) -> None:
-        """Record that one side broke; the other must not see an orderly end."""
+        """Record that one side broke. The other must not see an orderly end."""
         for flow in self._flows:
             flow.stop()
         for end in self._ends:
@@ -71,7 +71,7 @@ class Tunnel:
             self._ended.set_result(None)
 
     def _look(self) -> None:
-        # Resetting a timer for each read would cost more than moving the bytes: check twice per period instead.
+        # A timer for each read would cost more than moving the bytes, so check twice per period.
         if not self.active:
             self.broken()
             return

@@ -1,1 +1,1 @@
-"""Linux features: system calls and their numbers, filters, Landlock, mounts. It knows no policy."""
+"""Linux features, independent of policies: system calls and their numbers, filters, Landlock, mounts."""

@@ -1,4 +1,4 @@
-"""Numbers of Linux's interface that Python does not name. From the kernel's headers (include/uapi), up to Linux 6.17."""
+"""Constants of Linux that Python does not name, from its headers (include/uapi), up to Linux 6.17."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECCOMP_MODE_FILTER = 2
 
-# seccomp (linux/seccomp.h): a filter that leaves some calls to another process, and how that answers
+# seccomp (linux/seccomp.h): a filter that leaves some calls to another process, and its answers
 SECCOMP_SET_MODE_FILTER = 1
 SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 8, 32
 SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
@@ -62,7 +62,7 @@ LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL = 1, 2
 # capset (linux/capability.h)
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
-# setrlimit (asm-generic/resource.h); Python does not have this one
+# setrlimit (asm-generic/resource.h); Python lacks this one
 RLIMIT_MSGQUEUE = 12
 
 # mounts (linux/mount.h), and paths (linux/fcntl.h, linux/openat2.h)

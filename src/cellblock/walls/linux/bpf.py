@@ -1,4 +1,4 @@
-"""Compiles decisions about system calls to classic BPF, the language of the kernel's filters."""
+"""Compiles decisions about system calls to classic BPF, the language of Linux's filters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def error(number: int) -> int:
 
 
 class Comparison(NamedTuple):
-    """One comparison of the low 32 bits of an argument: ``argument & mask == value``."""
+    """A comparison of the low 32 bits of an argument: ``argument & mask == value``."""
 
     argument: int
     mask: int
@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """A system call that depends on its arguments.
+    """A system call whose outcome depends on its arguments.
 
     Attributes:
         names: The calls.
@@ -68,7 +68,7 @@ def compiled(architecture: int, outcomes: dict[int, int | Conditional], *, kill_
 
 
 class Assembler:
-    """Collects instructions. A forward jump is filled in when its target is known."""
+    """An assembler of BPF. A forward jump is filled in once its target is known."""
 
     def __init__(self) -> None:
         self._code: list[tuple[int, int, int, int]] = []
@@ -89,7 +89,7 @@ class Assembler:
 
 
 def _search(code: Assembler, ranges: list[tuple[int, int | Conditional]]) -> None:
-    """Search for the outcome of the loaded number by bisection: a dozen comparisons instead of hundreds."""
+    """Find the outcome of the loaded number by bisection: a dozen comparisons instead of hundreds."""
     if len(ranges) == 1:
         outcome = ranges[0][1]
         if isinstance(outcome, Conditional):

@@ -1,4 +1,4 @@
-"""Landlock: what this kernel's version supports, and applying it to this process for good."""
+"""Landlock: the version of this kernel, and restricting this process permanently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cellblock.walls.linux import abi, seccomp
 from cellblock.walls.linux.syscall import call
 from cellblock.wire.sandbox import Allow
 
-# The version of Landlock in which a right is new: 2 is of Linux 5.19, 3 of 6.2, 4 (TCP) of 6.7, 5 of 6.10, 6 (signals and
+# The version of Landlock that introduced a permission: 2 is of Linux 5.19, 3 of 6.2, 4 (TCP) of 6.7, 5 of 6.10, 6 (signals and
 # abstract sockets) of 6.12. What an older version cannot control is left to the system-call filter and init (`undivided`).
 _FIRST_IN = {
     2: abi.LANDLOCK_ACCESS_FS_REFER,
@@ -48,7 +48,7 @@ _RESOLVE = abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS
 
 @functools.cache
 def version() -> int:
-    """Return the version of this kernel's Landlock; 0 if it has none, or has it switched off."""
+    """Return the version of this kernel's Landlock; 0 if it is missing or disabled."""
     try:
         return call("landlock_create_ruleset", None, 0, abi.LANDLOCK_CREATE_RULESET_VERSION)
     except OSError:
@@ -56,7 +56,7 @@ def version() -> int:
 
 
 def missing() -> tuple[str, ...]:
-    """Return what this machine lacks for a sandbox made of Landlock; empty if it works."""
+    """Return what this machine lacks for a Landlock sandbox; empty if it works."""
     if sys.platform != "linux":
         return ("Landlock is a part of Linux",)
     if not seccomp.supported(platform.machine()):
@@ -70,17 +70,17 @@ def missing() -> tuple[str, ...]:
 
 
 def restrict(allowed: Iterable[Allow], found: int) -> None:
-    """Restrict this process and everything that it will start to these parts of the file system, irrevocably.
+    """Restrict this process and its children to these parts of the file system, irrevocably.
 
-    From version 4 on, no TCP connection can be made; from 6 on, no signal can be sent to outside processes, and no outside
-    abstract socket can be connected to.
+    From version 4 on, TCP connections are impossible. From 6 on, signals to outside processes and connections to outside
+    abstract sockets are impossible.
 
     Args:
         allowed: The allowed paths and kinds of access. Paths are opened here, without following symbolic links.
-        found: The version of Landlock whose rights are used; not above this kernel's.
+        found: The version of Landlock to use; not above this kernel's.
 
     Raises:
-        OSError: It cannot be done; no code may run.
+        OSError: It is not possible. No code may run.
     """
     handled = _handled(found)
     network = abi.LANDLOCK_ACCESS_NET_BIND_TCP | abi.LANDLOCK_ACCESS_NET_CONNECT_TCP if found >= 4 else 0
@@ -98,7 +98,7 @@ def restrict(allowed: Iterable[Allow], found: int) -> None:
 
 
 def _handled(found: int) -> int:
-    """Return the file rights that a version of Landlock knows."""
+    """Return the file permissions in a version of Landlock."""
     return _ALL & ~sum(right for number, right in _FIRST_IN.items() if number > found)
 
 

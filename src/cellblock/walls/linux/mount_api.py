@@ -18,7 +18,7 @@ READ_ONLY = WRITABLE | abi.MOUNT_ATTR_RDONLY
 
 
 def clone_tree(path: str) -> int:
-    """Return a detached copy of the mounts at a path. No symbolic link on the way is followed."""
+    """Return a detached copy of the mounts at a path, without following symbolic links."""
     descriptor = open_without_links(path, 0)
     try:
         return clone(descriptor)
@@ -27,13 +27,13 @@ def clone_tree(path: str) -> int:
 
 
 def open_without_links(path: str, flags: int) -> int:
-    """Return a descriptor of a path. No symbolic link is followed; with O_NOFOLLOW, the path itself may be one."""
+    """Return a descriptor of a path without symbolic links. With O_NOFOLLOW, the path itself may be one."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS)
     return call("openat2", abi.AT_FDCWD, os.fsencode(path), how, len(how))
 
 
 def clone(descriptor: int) -> int:
-    """Return a detached copy of the mounts at a descriptor and below it."""
+    """Return a detached copy of the mounts at a descriptor and in it."""
     flags = abi.OPEN_TREE_CLONE | os.O_CLOEXEC | abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
     return call("open_tree", descriptor, b"", flags)
 
@@ -41,14 +41,14 @@ def clone(descriptor: int) -> int:
 def set_attributes(
     descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True, *, clear: int = 0
 ) -> None:
-    """Add attributes to the mount at a path from a descriptor (empty: at the descriptor itself), and to those below it.
+    """Add attributes to the mount at a path relative to a descriptor, and to mounts in it.
 
     Args:
-        descriptor: Where the path begins.
-        path: The path.
+        descriptor: The start of the path.
+        path: The path; empty for the descriptor itself.
         attributes: The attributes to add.
-        propagation: How mounts propagate from now on; 0: as before.
-        recursive: Whether the mounts below change, too: all of them, or none.
+        propagation: How mounts propagate from now on; 0 for no change.
+        recursive: Whether to change all mounts in it too, or none.
         clear: The attributes to remove.
     """
     value = struct.pack("QQQQ", attributes, clear, propagation, 0)
@@ -62,7 +62,7 @@ def set_read_only(descriptor: int) -> None:
 
 
 def new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
-    """Return a new file system, detached."""
+    """Return a new detached file system."""
     context = call("fsopen", kind.encode(), abi.FSOPEN_CLOEXEC)
     try:
         for name, value in options.items():
@@ -82,7 +82,7 @@ def move(descriptor: int, target: str) -> None:
 
 
 def move_onto(descriptor: int, place: int) -> None:
-    """Attach a mount at the place of another descriptor, and close its own descriptor."""
+    """Attach a mount on another descriptor, and close its own descriptor."""
     try:
         call("move_mount", descriptor, b"", place, b"", abi.MOVE_MOUNT_F_EMPTY_PATH | abi.MOVE_MOUNT_T_EMPTY_PATH)
     finally:
@@ -90,7 +90,7 @@ def move_onto(descriptor: int, place: int) -> None:
 
 
 def is_mount_root(place: int) -> bool:
-    """Whether a descriptor refers to the root of a mount."""
+    """Return whether a descriptor refers to the root of a mount."""
     found = bytearray(_STATX_SIZE)
     buffer = (ctypes.c_char * len(found)).from_buffer(found)
     call("statx", place, b"", abi.AT_EMPTY_PATH | abi.AT_SYMLINK_NOFOLLOW, 0, buffer)
@@ -99,10 +99,10 @@ def is_mount_root(place: int) -> bool:
 
 
 def unmount(place: int) -> None:
-    """Unmount the mount of which a descriptor is the root.
+    """Unmount the mount whose root is a descriptor.
 
     Raises:
-        OSError: It is the root of none.
+        OSError: It is not the root of a mount.
     """
     umount(f"/proc/self/fd/{place}")  # not by its path, which others may change meanwhile
 
@@ -113,9 +113,9 @@ def pin(place: int) -> None:
 
 
 def without_links(path: str) -> str | None:
-    """Return a path without symbolic links, or None if it does not exist and no link is on the way.
+    """Return a path without symbolic links; None if it does not exist.
 
-    Without links, as is usual, this takes one system call instead of one per component.
+    Without links, the usual case, this takes one system call instead of one per component.
     """
     try:
         os.close(open_without_links(path, 0))

@@ -1,8 +1,8 @@
-"""The system calls that a worker may make: the policy as data, and the BPF program that enforces it.
+"""The system calls of a worker: the policy as data, and the BPF program that enforces it.
 
-An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), without calls that a
-data science kernel does not need but exploits do. Unlisted calls do not exist (ENOSYS): the C library then falls back to older
-ones. Known dangerous calls are refused (EPERM), so that the code gets an accurate answer.
+An allowlist, close to the default of the Open Container Initiative, which container runtimes share. It excludes calls that a
+data science kernel does not need but exploits do. Unlisted calls do not exist (ENOSYS), so that the C library falls back to
+older ones. Known dangerous calls are refused (EPERM), so that the code gets an accurate answer.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
 
 
 def of_itself(*values: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Return the allowed case of a call that changes a process: by these first arguments, its caller."""
+    """Return the allowed case of a call that changes a process: only its caller, by these first arguments."""
     return ((tuple(_same(argument, value) for argument, value in enumerate(values)), ALLOW),)
 
 
 def large_pipes() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Return the cases of ``fcntl`` about the size of a pipe: more than usual is refused, as to a user with many pipes."""
+    """Return the cases of ``fcntl`` about the size of a pipe: larger pipes are refused, as for a user with many pipes."""
     usual = (
         ((_same(1, _F_SETPIPE_SZ), Comparison(2, 0xFFFF0000, 0)), ALLOW),
         ((_same(1, _F_SETPIPE_SZ), _same(2, 1 << 16)), ALLOW),
@@ -165,8 +165,8 @@ def large_pipes() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
 def lingering() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     """Return the case of ``setsockopt`` that pretends to succeed and does nothing: SO_LINGER.
 
-    The last close of such a connection blocks until its data has arrived, and that can happen in another process: a descriptor
-    in a message is closed by the process that reads the message, even if it does not want it.
+    The last close of such a connection blocks until its data has arrived. That can happen in another process: a descriptor in
+    a message is closed by the process that reads the message, even if it does not want it.
     """
     return (((_same(1, _SOL_SOCKET), _same(2, _SO_LINGER)), error(0)),)
 
@@ -204,7 +204,7 @@ _PRCTL_OPTIONS = (
 
 
 def _file_commands() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Attributes of files in the workspace would outlive the session: for example, a directory that cannot be written."""
+    """Refuse changes of attributes of workspace files, which outlive the session, such as an unwritable directory."""
     return (
         *(((_same(1, command),), ALLOW) for command in _FILE_COMMANDS),
         *(((Comparison(1, 0xFF00, kind << 8),), _PERM) for kind in _FILE_COMMAND_TYPES),
@@ -219,7 +219,7 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
     """Return the calls whose outcome depends on their arguments.
 
     Args:
-        unix_sockets: Whether sockets of the AF_UNIX family may be made, other than in pairs.
+        unix_sockets: Whether sockets of the AF_UNIX family may be created, other than in pairs.
     """
     return (*_for_processes(), *_for_sockets(unix_sockets), *_for_files())
 
@@ -331,7 +331,7 @@ _X32 = 0x40000000
 
 
 def supported(machine: str) -> bool:
-    """Whether there is a table for this architecture, as named by `platform.machine`."""
+    """Return whether there is a table for this architecture, as named by `platform.machine`."""
     return machine in _ARCHITECTURES
 
 
@@ -346,7 +346,7 @@ def program(
 
     Args:
         machine: The architecture, as named by `platform.machine`.
-        unix_sockets: Whether local sockets may be made, other than in pairs.
+        unix_sockets: Whether local sockets may be created, other than in pairs.
         without: Names of calls to allow anyway, for tests that show what each rule prevents.
         instead: Rules that override those here.
     """
@@ -363,9 +363,9 @@ def program(
 
 
 def no_programs(machine: str) -> bytes:
-    """Return a BPF program that refuses to execute anything, and to limit other processes; for use with the main program.
+    """Return a BPF program that refuses to execute programs and to limit other processes, for use with the main program.
 
-    With two programs, the stricter result counts. Calls of other architectures are killed by the main program.
+    With two programs, the stricter result counts. The main program kills calls of other architectures.
 
     Args:
         machine: The architecture, as named by `platform.machine`.

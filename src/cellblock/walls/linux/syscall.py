@@ -18,10 +18,6 @@ for _name in ("syscall", "prctl", "unshare", "umount2"):
 def call(name: str, *arguments: Any) -> int:
     """Make a system call.
 
-    Args:
-        name: Its name.
-        arguments: Its arguments.
-
     Raises:
         OSError: It failed.
     """
@@ -57,7 +53,7 @@ def unshare(namespaces: int) -> None:
 
 
 def umount(path: str, *, missing_ok: bool = False) -> bool:
-    """Unmount the topmost mount at a path in this mount namespace; return whether there was one.
+    """Unmount the topmost mount at a path in this mount namespace. Return whether there was one.
 
     Raises:
         OSError: It failed, unless ``missing_ok``.
@@ -71,13 +67,13 @@ def umount(path: str, *, missing_ok: bool = False) -> bool:
 
 
 def map_user(uid: int, outer_uid: int, gid: int, outer_gid: int) -> None:
-    """In a new user namespace: map its user and group to those outside."""
+    """Map the user and group of a new user namespace to those outside."""
     for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{gid} {outer_gid} 1")):
         write(f"/proc/self/{name}", content)
 
 
 def write(path: str, content: str) -> None:
-    """Write to a kernel file, in one system call."""
+    """Write to a kernel file in one system call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, content.encode())
@@ -98,5 +94,5 @@ def identity_of_root() -> tuple[int, int]:
 
 
 def hide() -> None:
-    """Keep the worker out of this process: its memory, root directory and environment in /proc."""
+    """Hide this process from the worker: its memory, root directory and environment in /proc."""
     prctl(abi.PR_SET_DUMPABLE, 0)

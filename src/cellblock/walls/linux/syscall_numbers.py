@@ -684,6 +684,6 @@ def number(name: str) -> int:
     """Return the number of a system call on this machine.
 
     Raises:
-        KeyError: There is no such call on this machine, or its architecture is unknown.
+        KeyError: The call does not exist on this machine, or its architecture is unknown.
     """
     return BY_MACHINE[os.uname().machine][name]

@@ -13,7 +13,7 @@ from cellblock.walls.linux.mount_api import clone_tree, move, new_filesystem, op
 
 @contextmanager
 def taken(target: str) -> Iterator[tuple[int | None, int]]:
-    """Open a path of the new tree, and yield it with its mode; None if it does not exist, or if a link is on the way."""
+    """Open a path of the new tree, and yield it with its mode; None if it does not exist, or contains a link."""
     try:
         place = open_without_links(f".{target}", os.O_NOFOLLOW)
     except OSError as error:
@@ -28,12 +28,12 @@ def taken(target: str) -> Iterator[tuple[int | None, int]]:
 
 
 def is_directory(descriptor: int) -> bool:
-    """Whether a descriptor refers to a directory."""
+    """Return whether a descriptor refers to a directory."""
     return stat.S_ISDIR(os.fstat(descriptor).st_mode)
 
 
 def make_way(top: int, parts: list[str], *, directory: bool) -> None:
-    """Create a mount point in a file system of our own, with its parents."""
+    """Create a mount point and its parents in one of our own file systems."""
     for depth in range(1, len(parts) + 1):
         try:
             if depth < len(parts) or directory:
@@ -51,7 +51,7 @@ def mount_new(kind: str, target: str, options: dict[str, str], attributes: int) 
 
 
 def make_file(target: str, content: str, mode: int) -> None:
-    """Make a file in the new tree."""
+    """Create a file in the new tree."""
     os.makedirs(os.path.dirname(f".{target}"), exist_ok=True)
     with open(f".{target}", "x") as file:
         os.fchmod(file.fileno(), mode)
@@ -67,7 +67,7 @@ def make_read_only(target: str) -> None:
 
 
 def make_target(target: str, *, directory: bool) -> None:
-    """Create a mount point in the new tree, if it does not exist."""
+    """Create a missing mount point in the new tree."""
     path = f".{target}"
     if directory:
         os.makedirs(path, exist_ok=True)

@@ -1,9 +1,9 @@
 """Changes to the system-call filter for sessions that no namespaces separate from the machine's other processes.
 
 Landlock controls opening, creating, moving and removing files, and signals. It does not control attributes of files, memory
-and queues without a path, limits and priorities of other processes, or the address that a socket is connected to. The filter
-refuses what a session can do without. The rest it leaves to the session's init (`launch.init.supervisor`), which sees the
-paths and addresses that no filter sees.
+and queues without a path, or the address of a socket's peer. Nor does it control limits and priorities of other processes. The
+filter refuses what a session can do without. The rest it leaves to the session's init (`launch.init.supervisor`), which sees
+the paths and addresses that no filter sees.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _opening(found: int) -> tuple[Conditional, ...]:
 
 
 def _neither(flags: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Refuse to open neither for reading nor for writing, only for ioctl: such a file can be a device, or be locked."""
+    """Refuse to open a file for ioctl only (neither reading nor writing): it can be a device, or be locked."""
     return (((Comparison(flags, _O_ACCMODE, _O_ACCMODE),), _PERM),)
 
 

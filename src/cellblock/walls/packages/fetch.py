@@ -18,14 +18,9 @@ _AGENT = "cellblock"
 
 
 class Fetcher:
-    """Opens URLs of an index and of the files that it names. All calls block: use threads."""
+    """Opens URLs of an index and of its files. All calls block: use threads."""
 
     def __init__(self, index: PackageIndex) -> None:
-        """Store the settings; nothing is read yet.
-
-        Args:
-            index: The package index.
-        """
         self._index = index
         self._credentials = {_origin(url): found for url in (*index.indexes, *index.links) if (found := _own_credentials(url))}
 
@@ -34,7 +29,7 @@ class Fetcher:
 
         Args:
             url: ``http`` or ``https``.
-            accept: Which kinds of content are wanted.
+            accept: Accepted content types.
 
         Returns:
             The response, with status 200. The caller reads and closes it.
@@ -83,7 +78,7 @@ class Fetcher:
         return context
 
     def authorize(self, request: urllib.request.Request, own: tuple[str, str] | None = None) -> None:
-        """Add the credentials for exactly this origin; redirects to others do not carry them.
+        """Add the credentials for exactly this origin. Redirects to others do not carry them.
 
         Args:
             request: The request to authorize.
@@ -96,7 +91,7 @@ class Fetcher:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to http and https, and sends each server its own credentials only."""
+    """A redirect handler for http and https that sends each server its own credentials only."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
@@ -147,14 +142,14 @@ def read_page(fetcher: Fetcher, url: str, accept: str, limit: int) -> tuple[str,
     Args:
         fetcher: Fetches it.
         url: Its URL.
-        accept: Which kinds of content are wanted.
+        accept: Accepted content types.
         limit: Its maximum size in bytes.
 
     Returns:
         Its URL after redirects, its content type and its body.
 
     Raises:
-        OSError: It cannot be fetched, or is larger.
+        OSError: It cannot be fetched, or is too large.
         ValueError: As for `Fetcher.open`.
     """
     with fetcher.open(url, accept) as response:

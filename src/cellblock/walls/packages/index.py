@@ -1,4 +1,4 @@
-"""The host's package index, as its pip is configured."""
+"""The host's package index, from its pip configuration."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PackageIndex:
             credentials.
         links: Pages and directories that list files, likewise.
         trusted: Hosts, or ``host:port``, whose certificates are not checked.
-        certificates: A file of certificates for checking the others; None for the system's.
-        proxy: The proxy; None for that of the environment.
+        certificates: A file of certificates to check the others; None for the system's.
+        proxy: The proxy; None for the environment's.
         prereleases: Whether pip considers pre-releases.
     """
 
@@ -67,7 +67,7 @@ class PackageIndex:
     def directories(self) -> tuple[str, ...]:
         """The local directories among the sources, which pip reads itself."""
         paths = [path for path in map(local_path, (*self.indexes, *self.links)) if path is not None]
-        # An index on disk usually names files beside it: ../files next to simple.
+        # An index on disk usually refers to files next to it: ../files next to simple.
         paths = [os.path.dirname(path.rstrip("/")) if path.rstrip("/").endswith("/simple") else path for path in paths]
         return tuple(os.path.realpath(path) for path in dict.fromkeys(paths) if os.path.isabs(path) and os.path.exists(path))
 
@@ -113,7 +113,7 @@ def _bundled_index() -> Iterable[str]:
     import sysconfig
     import zipfile
 
-    # Some distributions bundle no wheels with Python, and keep them all in one directory.
+    # Some distributions bundle no wheels with Python, but have them all in one directory.
     elsewhere = sysconfig.get_config_var("WHEEL_PKG_DIR")
     directory = Path(elsewhere) if elsewhere else Path(ensurepip.__file__).with_name("_bundled")
     for wheel in directory.glob("pip-*.whl"):

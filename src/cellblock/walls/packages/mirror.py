@@ -1,7 +1,7 @@
-"""The index for pip: served by the host on a listener in pip's own sandbox.
+"""The package index for pip, served by the host on a listener in pip's own sandbox.
 
-It answers only GET requests for pages of an index and for the files that these pages name. The host fetches them, with
-credentials that pip never sees.
+It only answers GET requests for pages of an index and for files on these pages. The host fetches them, with credentials that
+pip never sees.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _METADATA = ".metadata"
 
 
 class _NotServedError(Exception):
-    """A request is answered with an error."""
+    """A request that is answered with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -50,21 +50,21 @@ class _NotServedError(Exception):
 
 
 class PackageMirror:
-    """Serves one installation, as an async context manager."""
+    """The index server of one installation, as an async context manager."""
 
     def __init__(self, listener: socket.socket, index: PackageIndex, size: int) -> None:
-        """Set up; nothing is served yet.
+        """Store the arguments. Nothing is served yet.
 
         Args:
             listener: The listener in pip's sandbox; closed at the end.
-            index: Where packages come from.
-            size: Maximum bytes of files to serve.
+            index: The source of packages.
+            size: Maximum total size of served files, in bytes.
         """
         self._listener = listener
         self._index = index
         self._fetcher = Fetcher(index)
-        # Without a sandbox, the listener is on the machine's interface, and programs of other users can reach it. The URLs do
-        # not contain the secret: they are on command lines, pip's own and those of its builds, which all users can read.
+        # Without a sandbox, the listener is on the machine's interface, and other users' programs can reach it. The URLs do
+        # not contain the secret: they are on command lines of pip and its builds, which all users can read.
         self._secret = secrets.token_hex(16)
         self._sources = [url for url in (*index.indexes, *index.links) if local_path(url) is None]
         self._known: dict[str, tuple[bytes, dict[str, File]]] = {}
@@ -87,11 +87,7 @@ class PackageMirror:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def options(self, port: int) -> list[str]:
-        """Return pip's options for taking packages from here, and from the host's local directories.
-
-        Args:
-            port: The listener's port.
-        """
+        """Return pip's options for taking packages from here, and from the host's local directories."""
         options = ["--pre"] if self._index.prereleases else []
         first = True
         for source in self._index.indexes:
@@ -137,7 +133,7 @@ class PackageMirror:
             async with asyncio.timeout(_SEND_SECONDS):
                 await writer.wait_closed()
         except (OSError, ValueError, h11.ProtocolError):
-            pass  # pip, or a program of it, disconnected or does not speak HTTP; or the index sends more than it said
+            pass  # pip, or a program of it, disconnected or violated HTTP; or the index sends more than announced
         finally:
             writer.transport.abort()
 
@@ -158,7 +154,7 @@ class PackageMirror:
         await self._pass_on(await self._url(source, project, name), client)
 
     def _named(self, names: list[str]) -> tuple[str, str, str]:
-        """Return the source, the project ("" for a page of links) and the file ("" for a page) that a path names."""
+        """Return the source, the project ("" for a page of links) and the file ("" for a page) of a path."""
         number, *rest = names
         if not number.isdecimal() or int(number[:4]) >= len(self._sources):
             raise _NotServedError(404, "there is no such index")
@@ -176,7 +172,7 @@ class PackageMirror:
         return source, rest[0], rest[1]
 
     async def _page(self, source: str, project: str) -> tuple[bytes, dict[str, File]]:
-        """Return a page for pip, and the files that it names. Each page is fetched once."""
+        """Return a page for pip, and its files. Each page is fetched once."""
         url = _with_path(source, f"{urlsplit(source).path.rstrip('/')}/{project}/") if project else source
         if (known := self._known.get(url)) is not None:
             return known
@@ -200,7 +196,7 @@ class PackageMirror:
         raise _NotServedError(404, "the index does not name this file")
 
     async def _pass_on(self, url: str, client: _Client) -> None:
-        """Fetch a file, and pass it on as it arrives."""
+        """Fetch a file, and forward it as it arrives."""
         try:
             response = await _in_thread(functools.partial(self._fetcher.open, url), late=HTTPResponse.close)
         except HTTPError as error:
@@ -216,7 +212,7 @@ class PackageMirror:
                 piece = await asyncio.shield(reading)
                 self._files_left -= len(piece)
                 if self._files_left < 0:
-                    return  # what pip has got is not the whole file, and it is told so by the end of the connection
+                    return  # pip has only a part of the file, as the end of the connection tells it
                 if not piece:
                     await client.end()
                     return
@@ -237,7 +233,7 @@ class _Client:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
 
     async def request(self) -> h11.Request:
-        """Return the head of the request. What follows it is not read.
+        """Return the head of the request, and ignore the rest.
 
         Raises:
             RemoteProtocolError: It is not HTTP, or too long, or the connection ends in it.
@@ -254,7 +250,7 @@ class _Client:
         Args:
             status: Its status.
             kind: The type of the body.
-            length: Bytes of the body, if they are known.
+            length: Size of the body in bytes, if known.
         """
         headers = [("Content-Type", kind), ("Connection", "close")]
         if length is not None:
@@ -265,7 +261,7 @@ class _Client:
         """Send a part of the body, and wait until there is room for the next.
 
         Raises:
-            LocalProtocolError: It is more than `begin` has said.
+            LocalProtocolError: The body exceeds the announced length.
         """
         await self._send(h11.Data(data=data))
 
@@ -273,7 +269,7 @@ class _Client:
         """End the body.
 
         Raises:
-            LocalProtocolError: It is less than `begin` has said.
+            LocalProtocolError: The body is shorter than the announced length.
         """
         await self._send(h11.EndOfMessage())
 
@@ -284,7 +280,7 @@ class _Client:
 
 
 def _check_fetches(request: h11.Request) -> None:
-    """Check that a request is a GET of something here.
+    """Check that a request is a GET of a path here.
 
     Raises:
         _NotServedError: It is not.
@@ -311,7 +307,7 @@ async def _in_thread(call: Callable[[], Value], late: Callable[[Value], object] 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    # Not the loop's own executor: a slow index must not hold up the program that embeds this.
+    # Not the loop's own executor: a slow index must not block the embedding program.
     return ThreadPoolExecutor(8, thread_name_prefix="cellblock-packages")
 
 
@@ -320,5 +316,5 @@ def _with_path(url: str, path: str) -> str:
 
 
 def _without_urls(error: Exception) -> str:
-    """Return the text of an error, without URLs, which could contain passwords."""
+    """Return the text of an error without URLs, which could contain passwords."""
     return re.sub(r"\S+://\S+", "URL", str(error))[:300]

@@ -13,18 +13,18 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
-# The attributes of an anchor that pip reads, besides its target.
+# The attributes of an anchor that pip reads, in addition to its target.
 _ATTRIBUTES = ("data-requires-python", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that a page names.
+    """A file on a page.
 
     Attributes:
         name: Its name.
-        url: Where it is.
-        hash: ``sha256=...`` or the like; empty if the page has none.
+        url: Its URL.
+        hash: For example ``sha256=...``; empty if the page has none.
         attributes: The attributes of its anchor.
     """
 
@@ -35,10 +35,10 @@ class File:
 
 
 def read(url: str, kind: str, body: bytes) -> dict[str, File]:
-    """Return the files that a page names, by name, except those that http and https do not reach.
+    """Return the files on a page by name, except those that http and https do not reach.
 
     Args:
-        url: The page's URL, which its links are relative to.
+        url: The page's URL, the base of its links.
         kind: Its content type.
         body: The page.
 
@@ -50,7 +50,7 @@ def read(url: str, kind: str, body: bytes) -> dict[str, File]:
 
 
 def write(files: Iterable[File]) -> bytes:
-    """Return a page with links to files beside it."""
+    """Return a page with links to files next to it."""
     lines = ["<!DOCTYPE html><html><body>"]
     for file in files:
         target = quote(file.name, safe="") + (f"#{file.hash}" if file.hash else "")

@@ -1,4 +1,4 @@
-"""Checks the size of a session's packages, within limits of its own."""
+"""Checks the size of a session's packages, within its own limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_FILES = 200_000
 
 
 def excess(place: str, most_bytes: int, most_files: int = MOST_FILES) -> str | None:
-    """Return which limit a directory exceeds, or None. Blocks, but not longer than counting up to the limit of files takes.
+    """Return which limit a directory exceeds, if any. Blocks no longer than counting up to the file limit takes.
 
     Args:
         place: The directory.
@@ -31,8 +31,8 @@ def excess(place: str, most_bytes: int, most_files: int = MOST_FILES) -> str | N
                     if stat.S_ISDIR(status.st_mode):
                         pending.append(entry.path)
         except FileNotFoundError:
-            continue  # pip moves things about
-        except OSError as error:  # too deep to be named, or closed to us: it cannot be counted
+            continue  # pip moves files meanwhile
+        except OSError as error:  # too deep to be named, or unreadable: it cannot be counted
             return f"directories that cannot be measured ({error.strerror})"
         if used > most_bytes:
             return f"more than {most_bytes >> 20:,} MiB"

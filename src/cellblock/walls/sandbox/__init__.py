@@ -1,1 +1,1 @@
-"""The sandbox: what is allowed (policy), what this machine supports (probe), the steps (plan), and executing them (mounts)."""
+"""The sandbox: permissions (policy), features of this machine (probe), steps (plan), and their execution (mounts)."""

@@ -1,4 +1,4 @@
-"""The likely cause of a failed step, and the ways out. Used by `cellblock doctor` and every `LaunchError`."""
+"""The likely cause of a failed step, and remedies. For `cellblock doctor` and every `LaunchError`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORBIDDEN = (errno.EPERM, errno.EACCES)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way out.
+    """A remedy.
 
     Attributes:
         what: Its description, and its cost.
@@ -38,7 +38,7 @@ class Cause:
 
     Attributes:
         why: The cause, as a clause.
-        ways: The ways out, best first.
+        ways: The remedies, best first.
     """
 
     why: str
@@ -50,14 +50,14 @@ def find_cause(failure: Failure, around: Surroundings | None = None) -> Cause:
 
     Args:
         failure: The failure.
-        around: The surroundings of this program; None: examine them now.
+        around: The surroundings of this program; by default examined now.
     """
     around = look_around() if around is None else around
     return next(cause for rule in _RULES if (cause := rule(failure, around)) is not None)
 
 
 def tell(what: str, failure: Failure, around: Surroundings | None = None) -> str:
-    """Return the message of an error: what failed, the likely cause, the ways out in short, and where to learn more.
+    """Return an error message with the failure, the likely cause, short remedies, and where to learn more.
 
     Args:
         what: The failed operation, as a clause such as ``no kernel can be started now``.
@@ -65,7 +65,7 @@ def tell(what: str, failure: Failure, around: Surroundings | None = None) -> str
         around: As for `find_cause`.
     """
     cause = find_cause(failure, around)
-    # Not here: code may have caused the error, and whoever reads this may do what it says. `cellblock doctor` has all ways.
+    # Not here: code may have caused the error, and the reader may follow the advice. `cellblock doctor` lists all remedies.
     lines = [way.line for way in cause.ways[:3] if way is not _LET_CONTAINER]
     ways = f" Ways out: {'; or '.join(lines)}." if lines else ""
     step = f" to {STEPS[failure.step]}" if failure.step in STEPS else ""
@@ -277,7 +277,7 @@ _RULES: tuple[Callable[[Failure, Surroundings], Cause | None], ...] = (
     _unknown,
 )
 
-# -- ways ----------------------------------------------------------------------------------------------------------------
+# -- remedies ------------------------------------------------------------------------------------------------------------
 
 _ENTER = "bwrap --bind DIRECTORY / --dev /dev --proc /proc COMMAND"
 _NEWER = Way("use a newer kernel", "uname -r")

@@ -1,4 +1,4 @@
-"""Control groups (cgroup v2): the kernel limits the memory of all processes of a session together.
+"""Control groups (cgroup v2): Linux limits the memory of all processes of a session together.
 
 The files and rules are from the Linux kernel's documentation, "Control Group v2".
 """
@@ -30,10 +30,10 @@ _DELEGATE = (
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Where groups can be made.
+    """Where groups can be created.
 
     Attributes:
-        directory: A group that contains this process and belongs to us; None if there is none.
+        directory: A group that contains this process and belongs to us, if any.
         why: Why there is none.
         remedy: How to get one.
     """
@@ -44,9 +44,10 @@ class Availability:
 
 
 def find(proc: str = "/proc") -> Availability:
-    """Find a group in which others can be made: the nearest one above this process that we may use. Nothing is changed.
+    """Find the nearest usable parent group of this process, without changes.
 
-    Only leaves contain processes, so it cannot be this process's own, unless that is the root; this process is never moved.
+    Only leaves contain processes, so it cannot be this process's own group, unless that is the root. This process is never
+    moved.
 
     Args:
         proc: The mount point of the proc file system.
@@ -102,7 +103,7 @@ def _lets_us(directory: str, *, is_top: bool) -> bool:
 
 
 def _limit_of(directory: str) -> str | None:
-    """Return the name of a limit on memory or processors of a group, if one is set."""
+    """Return the name of a memory or CPU limit of a group, if one is set."""
     for name in ("memory.max", "memory.high", "cpu.max"):
         with contextlib.suppress(FileNotFoundError):
             if _words(f"{directory}/{name}")[:1] != ["max"]:
@@ -139,7 +140,7 @@ def _pid(proc: str) -> str:
 
 
 def _started(pid: str) -> str | None:
-    """Return the start time of a process, in the kernel's ticks; None if it does not exist."""
+    """Return the start time of a process, in ticks; None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]
@@ -148,7 +149,7 @@ def _started(pid: str) -> str | None:
 
 
 def _can_clone_into() -> bool:
-    """Whether the system call for making a process in a group is allowed; tested with invalid arguments."""
+    """Return whether the system call to create a process in a group is allowed, by a test with invalid arguments."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall(ctypes.c_long(number("clone3")), None, ctypes.c_long(0))
     return ctypes.get_errno() == errno.EINVAL
@@ -161,7 +162,7 @@ class Group:
         self.path = path
 
     def open(self) -> int:
-        """Return its descriptor, for making processes in it; the caller closes it."""
+        """Return its descriptor, to create processes in it. The caller closes it."""
         return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def limit(self, resources: Resources) -> None:
@@ -177,14 +178,14 @@ class Group:
                 _write(f"{self.path}/{name}", str(value))
 
     def used(self) -> int:
-        """Bytes that its processes use now; 0 if the machine does not tell."""
+        """Return its memory use in bytes; 0 if unknown."""
         try:
             return int(_words(f"{self.path}/memory.current")[0])
         except (OSError, IndexError):
             return 0
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed a process in it because of its memory limit."""
+        """Return whether Linux killed a process in it because of its memory limit."""
         try:
             words = _words(f"{self.path}/memory.events")
         except OSError:
@@ -199,10 +200,10 @@ class Group:
 
 
 class Groups:
-    """The groups of one host, inside one of its own."""
+    """The groups of one host, inside its own group."""
 
     def __init__(self, place: str) -> None:
-        """Choose a name that identifies the owner, and remove what killed hosts have left.
+        """Choose a name that identifies the owner, and remove groups of killed hosts.
 
         Args:
             place: The directory from `find`.
@@ -213,12 +214,12 @@ class Groups:
         _sweep(place)
 
     def make(self) -> Group:
-        """Make a group for one kernel.
+        """Create a group for one kernel.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
-        # Each time, because a sweep from another pid namespace may have taken an empty one for a dead host's.
+        # Each time, because a sweep from another pid namespace may have removed an empty one as a dead host's.
         if not os.path.isdir(self._own):
             _enable(self._place)
             os.makedirs(self._own, exist_ok=True)
@@ -228,14 +229,14 @@ class Groups:
         return Group(path)
 
     def close(self) -> None:
-        """Remove them all; their processes have ended."""
+        """Remove all groups, whose processes have ended."""
         for name in _subgroups(self._own):
             Group(f"{self._own}/{name}").remove()
         _remove(self._own)
 
 
 def _enable(directory: str) -> None:
-    """Enable the controllers in the groups below one. If memory is enabled already, the group is not ours, and stays as it is.
+    """Enable the controllers in the subgroups of a group. If memory is already enabled, the group is not ours, and unchanged.
 
     Raises:
         OSError: The memory controller cannot be enabled.
@@ -253,7 +254,7 @@ def _enable(directory: str) -> None:
 
 
 def _sweep(place: str) -> None:
-    """Remove groups of hosts that are gone.
+    """Remove groups of dead hosts.
 
     Nothing is killed: their processes end with their host, and an unknown host may live in another pid namespace.
     """

@@ -1,4 +1,4 @@
-"""Confines a session's worker, by itself, before any code runs: limits, no capabilities, no privileges, a filter."""
+"""Confines a session's worker, from within, before any code runs: limits, no capabilities, no privileges, a filter."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cellblock.wire.sandbox import Allow, Confinement
 
 
 def confine(confinement: Confinement, supervisor: socket.socket | None = None, *, apart: bool = False) -> None:
-    """As the worker, as the last step: set limits, drop capabilities, forbid new privileges, and install the filter.
+    """Confine the worker as its last step: set limits, drop capabilities, forbid new privileges, and install the filter.
 
     Args:
         confinement: The confinement, computed by init.
-        supervisor: The socket for the listener to which the filter leaves system calls, in a sandbox made of Landlock.
-        apart: Whether this process stands apart (`stand_apart`).
+        supervisor: The socket for the filter's listener, in a Landlock sandbox.
+        apart: Whether this process has its own user namespace (`stand_apart`).
 
     Raises:
-        OSError: A step has failed; the process must not continue.
+        OSError: A step failed. The process must not continue.
     """
     if identity_of_root() != confinement.root:
         # It was forked before the tree was built, and should have been moved with all other processes.
@@ -42,7 +42,7 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None, *
             hard = _part_of(hard)
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (wanted, wanted))
-    if apart:  # after the limits: so that of processes holds for all processes of the session together
+    if apart:  # after the limits, so that the process limit applies to all processes of the session together
         stand_apart()
     os.nice(restrictions.nice)
     drop_capabilities()
@@ -56,21 +56,21 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None, *
         _filter(program)
     else:
         _filter_with(supervisor, program)
-    # The process it was forked from may hide (not dumpable). Not before: code of the session could write to its memory then.
+    # The parent may be hidden (not dumpable). Not earlier: the session's code could then write to its memory.
     prctl(abi.PR_SET_DUMPABLE, 1)
 
 
 def _part_of(open_files: int) -> int:
     """Return the part of a limit of open files that a session may have.
 
-    A process may send descriptors while its limit is above the number that the user has in flight: trusted processes must have
-    a higher one.
+    A process may send descriptors while its limit is above the number that the user has in flight. So trusted processes must
+    have a higher limit.
     """
     return open_files // 2
 
 
 def _take_null_device() -> None:
-    """Replace the host's null device, inherited by this process, with the sandbox's own: its mode could be changed."""
+    """Replace the inherited host's null device, whose mode could be changed, with the sandbox's own."""
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     os.close(null)
@@ -91,7 +91,7 @@ def _filter(program: bytes) -> None:
 
 
 def _filter_with(supervisor: socket.socket, program: bytes) -> None:
-    """As `_filter`; calls that the program leaves to a listener go to the process with the other end of this socket."""
+    """Install a filter like `_filter`, with a listener at the other end of a socket."""
     address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
     code = struct.pack("HxxxxxxQ", len(program) // 8, address)
     try:
@@ -113,22 +113,22 @@ def _restrict_files(allowed: Sequence[Allow], found: int) -> None:
 
 
 def stand_apart() -> None:
-    """Enter a user namespace below the session's, as the same user. Landlock does not need it: sandboxes are isolated anyway.
+    """Enter a child user namespace as the same user. Landlock does not need it, because its sandboxes are isolated anyway.
 
-    A process has no power over processes of an outer namespace, or of another one beside its own. Otherwise code could write
-    to the memory of a program that runs beside the kernel, through /proc/PID/mem, or take its descriptors, and answer in its
-    place; and code that may execute nothing could execute anything by an approved program.
+    A process has no permissions over processes of a parent or sibling namespace. Otherwise code could write to a background
+    program's memory through /proc/PID/mem, or take its descriptors, and answer for it. And code that may execute nothing could
+    execute anything by an approved program.
     """
     unshare(abi.CLONE_NEWUSER)
-    # A fork of init hides as init does, and its files in /proc belong to root. From here on nobody else has power over it.
+    # A fork of init is hidden like init, and root owns its files in /proc. From here on no other process controls it.
     prctl(abi.PR_SET_DUMPABLE, 1)
     map_user(USER, USER, USER, USER)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for this process and everything that it will execute."""
+    """Drop every capability, for this process and everything that it will execute."""
     for capability in range(64):
         if libc.prctl(abi.PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # the kernel knows no more of them
+            break  # the kernel has no more capabilities
     prctl(abi.PR_CAP_AMBIENT, abi.PR_CAP_AMBIENT_CLEAR_ALL)
     call("capset", struct.pack("Ii", abi.LINUX_CAPABILITY_VERSION_3, 0), bytes(24))

@@ -1,4 +1,4 @@
-"""Covers protected paths below writable directories with mounts, and makes such directories read-only for a session.
+"""Covers protected paths in writable directories with mounts, and makes such directories read-only for a session.
 
 Runs in a session's init, relative to the current directory. Standard library only; everything raises.
 """
@@ -46,12 +46,12 @@ class Covers:
     """The covers of one session: read-only mounts on protected paths, and masks on secret ones."""
 
     def __init__(self, steps: Sequence[Step], bound: Mapping[Step, int], *, again: bool = False) -> None:
-        """Prepare; nothing is done before `look`.
+        """Store the arguments. `look` comes next.
 
         Args:
             steps: The steps of the plan.
             bound: The sources that are still to be bound, by their steps.
-            again: Whether the session's tree exists, and only what is not covered any more is to be covered.
+            again: Whether the session's tree exists, so that only uncovered paths are covered.
         """
         self._steps = [step for step in steps if isinstance(step, Protect | Mask)]
         self._tops = {step.top for step in self._steps}
@@ -61,7 +61,7 @@ class Covers:
         self._missing: set[str] = set()
 
     def look(self) -> None:
-        """Resolve all paths, before a tree is built on top of some of them: later, links lead elsewhere, or nowhere."""
+        """Resolve all paths, before a tree is built on top of some of them. Later, links have other targets, or none."""
         for target in {step.target for step in self._steps}:
             if (resolved := self._resolve(target)) is None:
                 self._missing.add(target)
@@ -81,12 +81,11 @@ class Covers:
         return without_links(target)
 
     def _made_by_binds(self) -> set[str]:
-        """Return the paths that will exist only because something is bound at them, or below."""
+        """Return the paths that will exist only because something is bound at them, or in them."""
         moved = [step.target for step in self._bound if isinstance(step, Bind) and step.source != step.target]
         return {target[:end] for target in moved for end in (*_ends_of_parts(target), len(target))}
 
     def cover_all(self) -> None:
-        """Cover all paths."""
         for step in self._steps:
             self.cover(step)
 
@@ -96,18 +95,18 @@ class Covers:
             case Mask(target=target) if target in self._missing:
                 pass  # most names are missing
             case Protect(top, target) if target in self._missing and os.path.dirname(target) == top:
-                pass  # further down, a folder on the way may be a placeholder, and so be protected
+                pass  # a parent folder may be a placeholder, and so be protected
             case Protect(top, target):
                 self._protect(top, target)
             case Mask(target, top):
                 self._mask(target, top)
 
     def _is_done(self, place: int) -> bool:
-        """Whether a path is covered already. Nothing but covers can have been mounted since the tree exists."""
+        """Return whether a path is already covered. After the tree exists, only covers can have been mounted."""
         return self._again and is_mount_root(place)
 
     def _protect(self, top: str, target: str) -> None:
-        """Protect a path below a writable directory from changes, including renames of its parents."""
+        """Protect a path in a writable directory from changes, including renames of its parents."""
         path = top
         for part in os.path.relpath(target, top).split("/"):
             path = f"{path}/{part}"
@@ -136,16 +135,16 @@ class Covers:
     def _mask(self, target: str, top: str | None) -> None:
         for path in dict.fromkeys((target, self._end_of_masked_link(target, top))):
             if target != path and is_inside(target, path):
-                continue  # a link to a directory above itself: another session would lose its workspace
+                continue  # a link to a parent directory: another session would lose its workspace
             with taken(path) as (place, mode):
                 if place is not None and not self._is_done(place):
                     move_onto(self._mask_for(path, mode), place)
 
     def _end_of_masked_link(self, target: str, top: str | None) -> str:
-        """Return the target of a masked path, if it is a link whose target should be masked as well.
+        """Return the target of a masked path, if it is a link whose target should also be masked.
 
-        An earlier session may have made the link, if it lies in a writable directory. Such a link must not let that session
-        hide from the next one what it could not have destroyed itself: files elsewhere, or protected ones.
+        An earlier session may have created a link in a writable directory. Such a link must not hide from the next session
+        what the earlier one could not destroy itself: files elsewhere, or protected ones.
         """
         resolved = self._resolved.get(target, target)
         if top is None or resolved == target:
@@ -155,7 +154,7 @@ class Covers:
         return resolved if is_inside(resolved, top) and apart else target
 
     def _mask_for(self, path: str, mode: int) -> int:
-        """Return a mask for a path: something that cannot be opened, or a directory with only the paths to shown parts."""
+        """Return a mask for a path: an inaccessible file, or a directory with only the paths to visible parts."""
         if not stat.S_ISDIR(mode):
             return self._blank()
         binds = [(step.target, held) for step, held in self._bound.items() if isinstance(step, Bind)]
@@ -169,19 +168,19 @@ class Covers:
         return made
 
     def _empty(self) -> int:
-        """Return a mount of an empty directory that cannot be opened."""
+        """Return a mount of an inaccessible empty directory."""
         if not self._again:
             return clone_tree(BASE + EMPTY)
         return new_filesystem("tmpfs", {"size": "64k", "mode": "0"}, READ_ONLY)
 
     def _blank(self) -> int:
-        """Return a mount of an empty file that cannot be opened."""
+        """Return a mount of an inaccessible empty file."""
         if not self._again:
             return clone_tree(BASE + BLANK)
         made = new_filesystem("tmpfs", {"size": "64k", "mode": "755"}, WRITABLE)
         os.close(os.open("blank", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0, dir_fd=made))
         set_read_only(made)
-        move(made, _SHM)  # for a moment: before Linux 6.15, only what is in the tree can be cloned
+        move(made, _SHM)  # temporarily: before Linux 6.15, only mounts in the tree can be cloned
         try:
             return clone_tree(f"{_SHM}/blank")
         finally:
@@ -189,7 +188,7 @@ class Covers:
 
 
 def is_writable(target: str) -> bool:
-    """Whether there is something at a path that is neither covered nor masked, and no link on the way."""
+    """Return whether a path exists without a link, and is neither covered nor masked."""
     with taken(target) as (place, _):
         return place is not None and not os.fstatvfs(place).f_flag & os.ST_RDONLY
 
@@ -204,13 +203,13 @@ def uncover(target: str) -> None:
 
 
 def close_directory(top: str) -> list[int]:
-    """Make a writable directory read-only for the session, with everything that is mounted below it.
+    """Make a writable directory read-only for the session, with all mounts in it.
 
     Returns:
         Descriptors of the mounts that were writable, for `open_again`.
 
     Raises:
-        OSError: It cannot be done now: EBUSY if a file in it is open for writing.
+        OSError: It is not possible now: EBUSY if a file in it is open for writing.
     """
     with ExitStack() as opened:
         writable = []
@@ -218,7 +217,7 @@ def close_directory(top: str) -> list[int]:
             try:
                 place = open_without_links(path, 0)
             except OSError:
-                continue  # it is hidden by another mount
+                continue  # another mount hides it
             if os.fstatvfs(place).f_flag & os.ST_RDONLY:
                 os.close(place)
                 continue
@@ -235,14 +234,14 @@ def open_again(writable: Sequence[int]) -> None:
         try:
             set_attributes(place, b"", 0, recursive=False, clear=abi.MOUNT_ATTR_RDONLY)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # this only says that it is not mounted any more
+            if error.errno != errno.EINVAL:  # EINVAL only says that it is not mounted any more
                 raise
     for place in writable:
         os.close(place)
 
 
 def _mounts_below(top: str) -> list[str]:
-    """Return the mount points at and below a directory."""
+    """Return the mount points at a directory and in it."""
     with open("/proc/self/mountinfo", "rb") as file:
         found = {os.fsdecode(line.split(b" ", 5)[4].decode("unicode_escape").encode("latin-1")) for line in file}
     return [path for path in found if is_inside(path, top)]

@@ -12,16 +12,16 @@ from cellblock.walls.sandbox.policy import Policy
 
 
 def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
-    """Return a policy that protects what this side depends on from the code in the sandbox.
+    """Return a policy that protects the trusted side from the code in the sandbox.
 
-    The code can change neither the files that this process runs nor cellblock's own state, and cannot read that state: the
-    servers, their parameters, and decisions for other sessions. Nor can it change or create the ``.env`` from which this
-    process reads parameters of servers.
+    The code cannot change the files that this process runs. It can neither read nor change cellblock's own state: servers,
+    their parameters, and decisions for other sessions. It can neither change nor create the ``.env`` from which this process
+    reads parameters of servers.
 
     Args:
         policy: The requested policy.
-        names_can_be_held: Whether the sandbox can keep code from creating a file. If not, or if names are not held in the
-            current directory because it is not a project, ``.env`` is read now, and not again.
+        names_can_be_held: Whether the sandbox can prevent code from creating a file. If not, or if the current directory is
+            not a project, ``.env`` is read now, and not again.
 
     Raises:
         InvalidInputError: The policy names something impossible.
@@ -41,12 +41,12 @@ def _in_a_project() -> bool:
     try:
         return is_project(os.getcwd())
     except FileNotFoundError:
-        return True  # the current directory is gone, so nothing can be made there
+        return True  # the current directory was removed, so nothing can be created there
 
 
 def _settings() -> tuple[str, ...]:
-    """Return the file of variables that this process reads, whether or not it exists."""
+    """Return the variables file that this process reads, whether or not it exists."""
     try:
         return (str(config.variables_file()),)
     except FileNotFoundError:
-        return ()  # the current directory is gone
+        return ()  # the current directory was removed

@@ -27,7 +27,7 @@ class Ground:
     """The common basis of one zygote's native sandboxes.
 
     Attributes:
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         interpreter: The directories of the interpreter and its packages.
         beginning: The first steps of most plans.
     """
@@ -46,9 +46,9 @@ class Ground:
 
     @classmethod
     def enter(cls) -> None:
-        """Enter namespaces in which mounts can be made, and make the mounts that all sessions share.
+        """Enter namespaces that allow mounts, and create the mounts that all sessions share.
 
-        This process must then be restarted (exec): see `mounts.cover_interpreter`.
+        This process must then be restarted (exec), for `mounts.cover_interpreter`.
 
         Raises:
             StepError: This machine does not allow it.
@@ -62,7 +62,7 @@ class Ground:
             mounts.cover_interpreter()
 
     def enter_namespaces(self) -> tuple[Step, ...]:
-        """As process 1 of new namespaces: see `namespaces.enter_namespaces` and, for the result, `mounts.prepare`.
+        """Enter namespaces as process 1 (`namespaces.enter_namespaces`). Return the result of `mounts.prepare`.
 
         Raises:
             StepError: This machine does not allow it.
@@ -73,7 +73,7 @@ class Ground:
         return mounts.prepare(self.beginning)
 
     def plan(self, setup: Setup) -> Plan:
-        """Return the plan for a session: the host's, or one of our own if the host does not know this interpreter.
+        """Return the plan for a session: the host's, or our own if the host does not know this interpreter.
 
         Raises:
             InvalidInputError: The policy cannot be enforced.
@@ -85,11 +85,11 @@ class Ground:
 
 
 def reserve(plan: Plan, keep: Callable[[str, Hold], None]) -> None:
-    """As a session's init: block the names that the plan reserves.
+    """Block the names that the plan reserves, as a session's init.
 
     Args:
         plan: The plan.
-        keep: Takes each directory and our hold on its placeholders, before any is made; released at the end.
+        keep: Takes each directory and our hold on its placeholders before any is created; released at the end.
 
     Raises:
         OSError: They cannot be blocked.
@@ -102,7 +102,7 @@ def reserve(plan: Plan, keep: Callable[[str, Hold], None]) -> None:
 
 
 def enclose(plan: Plan, prepared: tuple[Step, ...]) -> Confinement:
-    """As process 1 of a sandbox: build it, and hide from what will run in it.
+    """Build a sandbox as its process 1, and hide from its later processes.
 
     Args:
         plan: From `make_plan`.
@@ -112,7 +112,7 @@ def enclose(plan: Plan, prepared: tuple[Step, ...]) -> Confinement:
         What each process must apply to itself (`confine`), before it runs anything.
 
     Raises:
-        OSError: It cannot be built.
+        OSError: The sandbox cannot be built.
     """
     mounts.build(plan, prepared)
     syscall.hide()

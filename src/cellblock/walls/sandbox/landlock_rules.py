@@ -1,8 +1,8 @@
-"""Translates a policy to a sandbox made of Landlock, and rejects what that cannot enforce.
+"""Translates a policy to a Landlock sandbox, and rejects what Landlock cannot enforce.
 
-Landlock only has permissions, each for a path and everything below it. A denial inside of something allowed becomes
-permissions for everything around it. That is impossible in a directory that the session can write, because new files there
-would have no permission: such a policy is rejected.
+Landlock only grants permissions, each for a path and everything in it. A denied path in an allowed directory becomes
+permissions for everything around it. That is impossible in a directory that the session can write, because new files would
+have no permission: such a policy is rejected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Surroundings:
     """The common part of all sandboxes of one zygote.
 
     Attributes:
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         interpreter: The directories of the interpreter and its packages.
         filter: The system-call filter.
     """
@@ -54,7 +54,7 @@ def surroundings(found: int) -> Surroundings:
     """Compute the common part, once for all sessions of a zygote.
 
     Args:
-        found: The version of Landlock that their sandboxes use.
+        found: The version of Landlock for the sandboxes.
     """
     facts = look()
     program = seccomp.program(facts.machine, unix_sockets=False, instead=undivided.instead(found))
@@ -66,14 +66,14 @@ _prepared = 0
 
 
 def prepare() -> None:
-    """As a zygote: compute what all its sessions have in common. They inherit it."""
+    """Compute the common part of all sessions, as a zygote, so that they inherit it."""
     global _prepared
     _prepared = landlock.version()
     surroundings(_prepared)
 
 
 def example() -> Confinement | None:
-    """Return the confinement of a hypothetical session; None in a process that makes no such sandboxes.
+    """Return the confinement of a hypothetical session; None in a process without Landlock sandboxes.
 
     Computing it touches the same memory as for a real session. In a fork, that copies pages, best before anything waits.
     """
@@ -90,7 +90,7 @@ def confinement(policy: Policy, workspace: str, root: tuple[int, int], found: in
         workspace: The directory that ``.`` stands for, absolute and without symbolic links.
         root: The identity of the root directory.
         found: The version of Landlock to use.
-        binds: Further paths of the session: their sources are allowed where they are.
+        binds: More paths of the session: their sources are allowed at their original paths.
 
     Raises:
         InvalidInputError: Landlock cannot enforce the policy.
@@ -107,11 +107,11 @@ def writable(confinement: Confinement) -> list[str]:
 
 
 def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> tuple[Allow, ...]:
-    """Return the parts of the file system that a session may use, except its own.
+    """Return the permitted parts of the file system, except the session's own.
 
     Args:
         policy: The policy.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         workspace: The directory that ``.`` stands for.
         interpreter: The directories of the interpreter and its packages, absolute and without symbolic links.
 
@@ -166,7 +166,7 @@ def _check_apart(tops: Sequence[str], path: str, why: str) -> None:
 
 
 def _around(top: str, denied: Sequence[str]) -> Iterator[str]:
-    """Yield the paths at and below `top`, without denied ones; a directory with a denied part is split."""
+    """Yield `top` and its contents, without denied paths. A directory with a denied part is split."""
     if top in denied:
         return
     inner = [path for path in denied if is_inside(path, top)]
@@ -184,7 +184,7 @@ def _access(step: Bind) -> Literal["read", "write"]:
 
 
 def _restrictions(policy: Policy, around: Surroundings) -> Restrictions:
-    """Return limits and filter. The limit of processes is per user, who may already run an unknown number of others."""
+    """Return limits and filter. The process limit is per user, who may already run an unknown number of others."""
     found = restrictions_with(around.filter, policy.resources)
     return replace(found, limits={**found.limits, "NPROC": found.limits["NPROC"] + _tasks()})
 

@@ -1,4 +1,4 @@
-"""Executes a plan with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
+"""Executes a plan with the mount API of Linux 5.12 and later, in a zygote and in a session's init. It fails closed.
 
 Standard library only. Everything raises: a sandbox that cannot be enforced does not start.
 """
@@ -45,7 +45,7 @@ from cellblock.wire.sandbox import (
     Tmpfs,
 )
 
-# Where a session's tree is put together. What it hides is hidden only from these processes.
+# A session's tree is built here. It hides paths only from these processes.
 _STAGE = f"{BASE}{STAGE}"
 
 _DEVICES = abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
@@ -56,15 +56,15 @@ _BIND_ATTRIBUTES = {"ro": READ_ONLY, "rw": WRITABLE, "dev": _DEVICES}
 
 
 def cut_ties() -> None:
-    """Isolate this mount namespace: mounts made here do not appear in others, nor those of others here."""
+    """Isolate this mount namespace from mounts in others."""
     set_attributes(abi.AT_FDCWD, b"/", 0, propagation=abi.MS_PRIVATE)
 
 
 def cover_interpreter() -> None:
-    """As a zygote that is about to be restarted: put a read-only mount on the interpreter.
+    """Put a read-only mount on the interpreter, as a zygote that is about to be restarted.
 
-    /proc/self/exe of every kernel leads past the kernel's own mounts, to the mount that this interpreter was started from: the
-    owner of the file could change its mode there, and on Linux 6.11 and 6.12 its bytes.
+    /proc/self/exe of every kernel bypasses the kernel's own mounts, and leads to the mount from which this interpreter was
+    started. There the owner of the file could change its mode, and on Linux 6.11 and 6.12 its bytes.
     """
     own = os.path.realpath("/proc/self/exe")
     descriptor = clone_tree(own)
@@ -73,7 +73,7 @@ def cover_interpreter() -> None:
 
 
 def make_base(steps: Sequence[Step]) -> None:
-    """In our own mount namespace: make the base from which trees are put together.
+    """Build the base of trees in our own mount namespace.
 
     Args:
         steps: From `base_steps`.
@@ -88,7 +88,7 @@ def make_base(steps: Sequence[Step]) -> None:
 
 
 def prepare(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """As a session's init that is still a spare: build the first steps of most plans in advance.
+    """Build the first steps of most plans in advance, as a session's init that is still a spare.
 
     Args:
         steps: From `usual_beginning`.
@@ -114,7 +114,7 @@ def _new_root() -> int:
 
 
 def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
-    """Build the session's view of the file system, and enter it. All processes of the mount namespace get it.
+    """Build the session's file system view, and enter it with all processes of the mount namespace.
 
     Args:
         plan: From `make_plan`.
@@ -149,12 +149,12 @@ def _seal_root() -> None:
 
 
 def keep_kernel_settings() -> None:
-    """As root in a sandbox that was not built here: make the parts of /proc that root may write read-only for that sandbox.
+    """Make the root-writable parts of /proc read-only, as root in a sandbox that was not built here.
 
-    Writing there needs no capability, and with ``kernel.core_pattern`` the kernel runs a program on the host.
+    Writing there needs no capability, and with ``kernel.core_pattern`` Linux runs a program on the host.
 
     Raises:
-        OSError: It cannot be done; no code may run.
+        OSError: It is not possible. No code may run.
     """
     if os.geteuid() != 0:
         return
@@ -171,7 +171,7 @@ def keep_kernel_settings() -> None:
 
 
 class _Builder:
-    """Executes steps, relative to the current directory, which becomes the root.
+    """An executor of steps, relative to the current directory, which becomes the root.
 
     It opens all sources first, because the new tree is built on top of one of them.
     """
@@ -237,9 +237,9 @@ class _Builder:
             case Protect() | Mask():
                 self._covers.cover(step)
             case Sysctl() if not self._proc_is_ours:
-                pass  # its settings are read-only, and may be those of the machine
+                pass  # its settings are read-only, and may be the machine's
             case Sysctl(name, value, major, minor, optional):
-                # In older kernels there is one for the whole machine, which a host that runs as root would change.
+                # Older kernels have one for the whole machine, which a host that runs as root would change.
                 if kernel_version() >= (major, minor) and not (optional and not os.path.exists(f"./proc/sys/{name}")):
                     write(f"./proc/sys/{name}", value)
 
@@ -260,13 +260,13 @@ class _Builder:
 
 
 def _show_outer_proc(target: str) -> None:
-    """Show the /proc around this sandbox, read-only: otherwise its owner could change settings of processes in it."""
+    """Show the outer /proc read-only, so that its owner cannot change settings of processes in it."""
     descriptor = clone_tree("/proc")
     set_read_only(descriptor)
     move(descriptor, f".{target}")
 
 
 def detach(path: str) -> None:
-    """As init, at the very end: unmount everything at a path and below, which could not be removed otherwise."""
+    """Unmount everything at a path and in it, as init at the very end, so that it can be removed."""
     while umount(path, missing_ok=True):
-        continue  # there may be another below
+        continue  # there may be another mount under it

@@ -1,4 +1,4 @@
-"""Makes the namespaces of sandboxes, and enters them. Standard library only; everything raises."""
+"""Creates and enters the namespaces of sandboxes. Standard library only; everything raises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMESPACES = abi.CLONE_NEW_ALL
 
 
 def fork_into_namespaces(group: int | None = None) -> int:
-    """Fork, with the child as process 1 of its own namespaces. Returns as `os.fork` does.
+    """Fork, with the child as process 1 of its own namespaces. Returns like `os.fork`.
 
     One clone instead of two forks: after unshare, only children are in the new pid namespace. Python's own fork hooks run, as
     with `os.fork`. The C library's do not, which is safe in a process with one thread.
@@ -39,7 +39,7 @@ def fork_into_namespaces(group: int | None = None) -> int:
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int
-    limits = _leave_a_part()  # to this process, which must be able to make more
+    limits = _leave_a_part()  # to this process, which must be able to create more
     if group is None:
         flags = _NAMESPACES | signal.SIGCHLD
         pid = libc.syscall(ctypes.c_long(number("clone")), ctypes.c_long(flags), 0, 0, 0, 0, 0)
@@ -61,23 +61,18 @@ def fork_into_namespaces(group: int | None = None) -> int:
 
 
 def enter_namespaces(uid: int, gid: int) -> None:
-    """As process 1 of new namespaces: become an ordinary user in them, and bring the loopback interface up.
-
-    Args:
-        uid: The user outside.
-        gid: The group outside.
-    """
+    """Become an ordinary user in new namespaces, as their process 1, and bring the loopback interface up."""
     if os.getpid() != 1:
         raise OSError(errno.EINVAL, "this process is not the first of a pid namespace of its own")
     map_user(USER, uid, USER, gid)
-    # Another one, whose root is this process's group; the one from the clone shows the path of the zygote's.
+    # A new one with this process's group as root. The clone's shows the path of the zygote's.
     unshare(abi.CLONE_NEWCGROUP)
     socket.sethostname(HOSTNAME)
     _bring_loopback_up()
 
 
 def enter_mount_namespace(uid: int, gid: int) -> None:
-    """As a zygote, before anything is loaded: enter namespaces in which mounts can be made.
+    """Enter namespaces that allow mounts, as a zygote, before anything is loaded.
 
     Args:
         uid: The user outside, and inside.
@@ -90,12 +85,12 @@ def enter_mount_namespace(uid: int, gid: int) -> None:
 
 
 def _leave_a_part() -> list[tuple[int, tuple[int, int]]]:
-    """Lower limits of this process before it makes a user namespace, where they are the maxima of all processes together.
+    """Lower limits of this process before it creates a user namespace, where they are the maxima of all processes together.
 
-    The rest is left to the processes outside: the maxima are compared with all that the user has there, inside or not.
+    The rest is left to the processes outside: the maxima are compared with the user's total, inside or not.
 
     Returns:
-        The limits before.
+        The previous limits.
     """
     before = [(which, resource.getrlimit(which)) for which in _SHARED]
     for which, (soft, hard) in before:
@@ -105,7 +100,7 @@ def _leave_a_part() -> list[tuple[int, tuple[int, int]]]:
 
 
 def _share_inotify() -> None:
-    """In a new user namespace: leave instances and watches of inotify to the user's other processes."""
+    """Leave instances and watches of inotify to the user's other processes, in a new user namespace."""
     if kernel_version() < (5, 12):  # one maximum for the machine, as for `plan`
         return
     for name in ("instances", "watches"):
@@ -125,7 +120,7 @@ def _bring_loopback_up() -> None:
 def listen(port: int) -> socket.socket:
     """Return a listener on the session's own loopback interface, for the host to serve.
 
-    It is made before any code runs that could take the port, or replace what is passed out.
+    It is created before any code runs that could take the port, or replace the listener.
     """
     return socket.create_server(("127.0.0.1", port), backlog=128)
 

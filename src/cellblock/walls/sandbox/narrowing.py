@@ -1,4 +1,4 @@
-"""Compares the names in two policies: paths and hosts. The time is linear in the names of both."""
+"""Compares the paths and hosts in two policies, in time linear in both."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ class _Names:
         self._root: dict[Any, Any] = {}
 
     def add(self, parts: list[str]) -> None:
-        """Add a name."""
         node = self._root
         for part in parts:
             node = node.setdefault(part, {})
         node[_END] = True
 
     def begin(self, parts: list[str], *, strictly: bool) -> bool:
-        """Whether one of them is a prefix of a name; ``strictly``: a proper prefix."""
+        """Return whether a name in the trie is a prefix of another; ``strictly``: a proper prefix."""
         node = self._root
         for part in parts:
             if _END in node:
@@ -43,7 +42,7 @@ class Paths:
             self._inside.add(path.rstrip("/").split("/"))
 
     def cover(self, path: str) -> bool:
-        """Whether they include another path."""
+        """Return whether they include another path."""
         if path in self._exactly:
             return True
         parts = path.split("/")
@@ -55,7 +54,7 @@ class Paths:
 
 
 class Hosts:
-    """Allowed patterns of hosts."""
+    """Allowed host patterns."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._exactly = frozenset(allowed)
@@ -65,7 +64,7 @@ class Hosts:
                 self._below.add(pattern.split(".")[:0:-1])
 
     def cover(self, pattern: str) -> bool:
-        """Whether they include another pattern."""
+        """Return whether they include another pattern."""
         if pattern in self._exactly:
             return True
         return "*" not in pattern and self._below.begin(pattern.split(".")[::-1], strictly=True)
@@ -82,7 +81,10 @@ class Denials:
             self._starts.setdefault(_start(path), _Names()).add(_parts(path))
 
     def may_hold(self, path: str) -> bool:
-        """Whether a path may be inside one of them. With different starts, they cannot be compared without a workspace."""
+        """Return whether a path may be inside one of them.
+
+        With different starts, they cannot be compared without a workspace.
+        """
         if not self._starts:
             return False
         start = _start(path)

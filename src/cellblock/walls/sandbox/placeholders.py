@@ -1,7 +1,7 @@
-"""Blocks protected names that do not exist: an empty directory takes the place of each.
+"""Blocks protected names that do not exist, with an empty directory for each.
 
-A mount needs a mount point. Placeholders are made before untrusted code runs, and removed by the last session of that
-directory, whichever program it belongs to. Standard library only, and trusted processes only.
+A mount needs a mount point. Placeholders are created before untrusted code runs, and removed by the last session of that
+directory, in any program. Standard library only, and trusted processes only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Self
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.policy import ENV, MAKEABLE, PROTECTED, SECRET
 
-# The sticky bit marks them: mkdir sets it, so a placeholder is never without its mark, and no other directory has this mode by
-# chance. A user of the directory changes its mode, and so takes it over.
+# The sticky bit marks them: mkdir sets it, so a placeholder always has its mark, and no other directory has this mode by
+# chance. A user who wants the directory changes its mode, and so takes it over.
 _MODE = 0o1500
 _USUAL = frozenset((*PROTECTED, ENV)) - MAKEABLE
 _PATIENCE = 5.0
@@ -29,15 +29,15 @@ _SHORT_PATIENCE = 1.0
 
 
 def is_placeholder(mode: int) -> bool:
-    """Whether this is a placeholder's mode, ignoring a set-group-id bit inherited from its parent."""
+    """Return whether a mode is a placeholder's, ignoring a set-group-id bit inherited from its parent."""
     return stat.S_ISDIR(mode) and stat.S_IMODE(mode) & ~stat.S_ISGID == _MODE
 
 
 def is_project(top: str) -> bool:
-    """Return whether a directory is a project: part of a repository, or it contains one of the protected names.
+    """Return whether a directory is a project: part of a repository, or it contains a protected name.
 
-    Only in a project do programs look for the others. Elsewhere a placeholder is a meaningless entry that misleads language
-    models.
+    Only in a project do programs look for the other names. Elsewhere a placeholder is a meaningless entry that misleads
+    language models.
 
     Args:
         top: The directory, absolute and without symbolic links.
@@ -63,20 +63,20 @@ def names_to_keep(top: str, names: Iterable[str]) -> tuple[str, ...]:
 
     Args:
         top: The directory, absolute and without symbolic links.
-        names: Paths below it.
+        names: Relative paths.
     """
     return tuple(names) if is_project(top) else tuple(name for name in names if name not in _USUAL)
 
 
 class Hold:
-    """A session's share in the placeholders of one directory: they exist as long as any session has a share.
+    """A session's reference to the placeholders of one directory, which exist as long as there are references.
 
-    It is a shared lock (flock) on the directory itself, held by a descriptor that can be passed to other processes: it ends
-    when the last of them has ended. It needs no file that could be left behind.
+    It is a shared lock (flock) on the directory itself. Its descriptor can be passed to other processes, and it ends with the
+    last of them. It needs no file that could be left behind.
 
     Attributes:
         descriptor: The directory.
-        names: Paths below it to block.
+        names: Relative paths to block.
     """
 
     def __init__(self, descriptor: int, names: Iterable[str]) -> None:
@@ -85,14 +85,14 @@ class Hold:
 
     @classmethod
     def take(cls, top: str, names: Iterable[str]) -> Self | None:
-        """Take a share; no placeholder is made yet.
+        """Take a reference without creating placeholders.
 
         Args:
             top: The directory, absolute and without symbolic links.
-            names: Paths below it, without ``..``.
+            names: Relative paths without ``..``.
 
         Returns:
-            The hold; None if the directory does not exist: then nothing can be made in it.
+            The hold; None if the directory does not exist, so that nothing can be created in it.
 
         Raises:
             OSError: It cannot be read, or another program has locked it.
@@ -111,10 +111,10 @@ class Hold:
             raise
 
     def fill(self) -> None:
-        """Make the missing placeholders.
+        """Create missing placeholders.
 
         Raises:
-            OSError: One cannot be made, and not for lack of permission: without that, the session could not make it either.
+            OSError: One cannot be created. Lack of permission is ignored, because the session lacks it too.
         """
         for name in self.names:
             try:
@@ -124,7 +124,7 @@ class Hold:
                     raise OSError(error.errno, f"cannot keep {name} from being created: {error.strerror}") from error
 
     def found(self) -> list[str]:
-        """Return the paths of the placeholders that exist, below the directory."""
+        """Return the relative paths of existing placeholders."""
         found = []
         for name in self.names:
             parts = name.split("/")
@@ -135,7 +135,7 @@ class Hold:
         return found
 
     def renew(self, top: str) -> None:
-        """After a release: take a share again, and make the missing placeholders.
+        """Take a reference again after a release, and create missing placeholders.
 
         Args:
             top: The directory, as this process sees it now.
@@ -145,16 +145,16 @@ class Hold:
         """
         _share(self.descriptor, top, _SHORT_PATIENCE)
         self.names = tuple(dict.fromkeys((*self.names, *_with_targets(top, self.names))))
-        if os.fstat(self.descriptor).st_nlink:  # in a directory that was removed, nothing can be made
+        if os.fstat(self.descriptor).st_nlink:  # in a removed directory, nothing can be created
             self.fill()
 
     def release(self) -> None:
-        """Give up the share, and remove the placeholders if it was the last one. It can be repeated.
+        """Release the reference, and remove the placeholders if it was the last one. Idempotent.
 
         Only directories that are empty and still marked are removed.
         """
         try:
-            # If this fails, the lock is gone all the same, and the last session gets it.
+            # If this fails, the shared lock is lost anyway, and the last session gets the exclusive one.
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
@@ -166,7 +166,6 @@ class Hold:
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.descriptor)
 
 
@@ -189,7 +188,7 @@ def _share(descriptor: int, top: str, patience: float) -> None:
 
 
 def _with_targets(top: str, names: Iterable[str]) -> list[str]:
-    """Return the names, plus the targets of symbolic links among them that lie in the same directory."""
+    """Return the names, plus the targets of symbolic links among them in the same directory."""
     found = [*names]
     for name in [*found]:
         path = f"{top}/{name}"
@@ -201,7 +200,7 @@ def _with_targets(top: str, names: Iterable[str]) -> list[str]:
 
 
 def _make(top: int, parts: list[str]) -> None:
-    """Make a placeholder for the first missing component of a path; nothing can be made below it."""
+    """Create a placeholder for the first missing component of a path, so that nothing can be created in it."""
     for depth in range(1, len(parts) + 1):
         with _parent(top, parts[:depth]) as parent:
             if parent is None:
@@ -226,7 +225,7 @@ def _remove(top: int, parts: list[str]) -> None:
 
 
 def _marked(parent: int, name: str) -> bool:
-    """Whether there is a placeholder of this name in an open directory."""
+    """Return whether an open directory has a placeholder of this name."""
     try:
         return is_placeholder(os.lstat(name, dir_fd=parent).st_mode)
     except OSError:
@@ -235,7 +234,7 @@ def _marked(parent: int, name: str) -> bool:
 
 @contextmanager
 def _parent(top: int, parts: list[str]) -> Iterator[int | None]:
-    """Open the directory that contains a path, without following links; None if there is no such directory."""
+    """Open the parent directory of a path without following links; None if it does not exist."""
     if len(parts) == 1:
         yield top
         return

@@ -1,7 +1,7 @@
 """Computes the steps that enforce a policy on this machine, from facts alone.
 
-The steps are plain data. They are computed on the trusted side, can be shown to people, and are sent to the session's init,
-which executes them in order before any code runs.
+Steps are plain data, which can be shown to people. The trusted side computes them and sends them to the session's init, which
+executes them in order before any code runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HOSTNAME = "cellblock"
 EGRESS_PORT = 3128
 """The port of a session's proxy, on its own loopback interface."""
 
-# If all of the host's directories are visible, read-only, no other directory can be made among them.
+# If all of the host's directories are visible, read-only, no other directory can be created among them.
 _HOME_IN_TMP = "/tmp/home"
 
 _MASKS = "/.masks"
@@ -54,7 +54,7 @@ STAGE = "/.stage"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
-# /proc is complete, because numeric libraries read many parts of it. With a root host, these would obey writes.
+# /proc is complete, because numeric libraries read many parts of it. With a root host, writes to these would have effects.
 _PROC_READ_ONLY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
 _PROC_MASKED = (
     "/proc/acpi",
@@ -81,7 +81,7 @@ _PROC_MASKED = (
 )
 PROC_OF_ROOT = ("/proc/sys", *_PROC_READ_ONLY, *_PROC_MASKED)
 """Parts of /proc that let their owner, root, change the kernel without any capability."""
-# They are in kernel memory, which is not counted: watches with a kilobyte each, instances with thousands of events.
+# Uncounted kernel memory: watches of a kilobyte each, instances with thousands of events.
 _FIRST_PID = 300
 _INOTIFY = (("instances", 16), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
@@ -92,7 +92,7 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
     """Return the steps for the common part of all sessions of one interpreter. The zygote executes them once.
 
     Args:
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         interpreter: The directories of the interpreter and its packages, absolute and without symbolic links.
     """
     system = [path for path, target in facts.system if target is None]
@@ -100,7 +100,7 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
     steps: list[Step] = [Bind(path, path, "ro") for path in (*system, *needed)]
     steps += [
         Directory(STAGE),
-        # The material for masks: empty, and nothing can open it.
+        # The material for masks: empty and inaccessible.
         Tmpfs(_MASKS, 64 * 1024, 0o755),
         File(BLANK, "", 0),
         Tmpfs(EMPTY, 64 * 1024, 0),
@@ -125,7 +125,7 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
 
 
 def grafts(steps: list[Step]) -> list[str]:
-    """Return the parts of a base's tree that a session takes over, each with everything mounted below it."""
+    """Return the parts of a base's tree that a session takes over, each with all mounts in it."""
     places: list[str] = []
     for step in steps:
         if isinstance(step, Bind | Tmpfs) and not any(is_inside(step.target, place) for place in (_MASKS, *places)):
@@ -137,7 +137,7 @@ def check_workspace(workspace: str) -> None:
     """Check that a directory can be a workspace.
 
     Raises:
-        InvalidInputError: It belongs to the system, or is one that every session has for itself.
+        InvalidInputError: It belongs to the system, or is private in every session.
     """
     if workspace in _TAKEN or any(is_inside(workspace, path) for path in _SYSTEM):
         raise InvalidInputError(
@@ -154,7 +154,7 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
         home: The user's home directory.
 
     Raises:
-        InvalidInputError: It cannot be one, or contains the whole home directory.
+        InvalidInputError: It cannot be a workspace, or contains the whole home directory.
     """
     check_workspace(workspace)
     if is_inside(home, workspace) or is_inside(os.path.realpath(home), workspace):
@@ -166,11 +166,11 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
 
 @functools.lru_cache(maxsize=256)
 def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: tuple[str, ...]) -> Plan:
-    """Return the plan for one session. It is cached for the next session with the same arguments.
+    """Return the plan for one session, cached for later sessions with the same arguments.
 
     Args:
         policy: The policy.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         workspace: The directory that ``.`` stands for, absolute and without symbolic links. None: the home directory in the
             sandbox.
         interpreter: As for `base_steps`.
@@ -191,7 +191,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
             f"home_is_workspace makes {HOME} a name of the workspace, and this sandbox has something else there: "
             "its policy shows all of the file system, or the workspace, the interpreter or a path of the policy is below it"
         )
-    # If something is mounted into /proc or on it, the seals of /proc must lie on top.
+    # If something is mounted in /proc or on it, the seals of /proc must be on top.
     again = any(is_inside(step.target, "/proc") for step in mounts)
     return Plan(
         everything=everything,
@@ -200,8 +200,8 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
             *_own(facts, resources.tmp, interpreter, everything, _HOME_IN_TMP if everything or named else HOME),
             *([Link(HOME, workspace)] if named else []),
             *_proc(),
-            # Settings, before they are sealed. Since Linux 6.14 each pid namespace has its own highest pid. It also applies to
-            # root, unlike RLIMIT_NPROC. The system never reuses a pid below 300: all sessions start there.
+            # Settings, before they are sealed. Since Linux 6.14 each pid namespace has its own highest pid, which also applies
+            # to root, unlike RLIMIT_NPROC. Linux never reuses a pid below 300: all sessions start there.
             Sysctl("kernel/pid_max", str(resources.processes + _FIRST_PID), 6, 14),
             Sysctl("kernel/ns_last_pid", str(_FIRST_PID - 1), 6, 14, optional=True),
             *(Sysctl(f"user/max_inotify_{name}", str(most), 5, 12) for name, most in _INOTIFY),
@@ -220,7 +220,7 @@ def restrictions(policy: Policy, facts: Facts) -> Restrictions:
 
     Args:
         policy: The policy.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
     """
     unix_sockets = policy.unix_sockets or not policy.filesystem.everything
     return restrictions_with(seccomp.program(facts.machine, unix_sockets=unix_sockets), policy.resources)
@@ -231,7 +231,7 @@ def restrictions_with(filtered: bytes, resources: Resources) -> Restrictions:
 
     Args:
         filtered: The filter.
-        resources: The resources that a session may use.
+        resources: The resources of a session.
     """
     return Restrictions(
         limits=_limits(resources),
@@ -266,7 +266,7 @@ def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> tuple[Step, .
 def _own(facts: Facts, size: int, interpreter: tuple[str, ...], everything: bool, home: str) -> tuple[Step, ...]:
     """Return the steps for private mounts of every session: the same for all workspaces, so computed once."""
     steps: list[Step] = [
-        Tmpfs("/tmp", size, 0o1777),  # the session's own; first, because the interpreter may be below it
+        Tmpfs("/tmp", size, 0o1777),  # the session's own; first, because the interpreter may be in it
         Tmpfs(home, size, 0o755),
     ]
     if everything:
@@ -287,7 +287,7 @@ _Placed: TypeAlias = Bind | Mask | ReadOnly | Protect
 
 
 def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> list[_Placed]:
-    """Return the steps for the paths that the policy names: parents before their contents."""
+    """Return the steps for the paths in the policy: parents before their contents."""
     mounts: dict[str, list[_Placed]] = {}
 
     def add(path: str, step: _Placed) -> None:
@@ -300,20 +300,20 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
             add(path, Bind(path, path, "ro"))
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):
         check_workspace(path)
-        # Home directories differ between machines, and one policy is for many.
+        # Home directories differ between machines, and one policy serves many.
         add(path, Bind(path, path, "rw", optional=pattern.startswith("~/")))
     masked = masked_paths(policy.filesystem, workspace, facts)
     for path in masked:
         add(path, Mask(path, max((top for top in writable if path != top and is_inside(path, top)), key=len, default=None)))
-    # An interpreter in a denied home directory, or in a directory that every session has for itself, is needed anyway.
+    # An interpreter in a denied home directory, or in a private directory, is needed anyway.
     hidden = [*masked, *(("/tmp", "/run") if policy.filesystem.everything else ())]
     for path in interpreter:
         if path not in masked and any(is_inside(path, above) for above in hidden):
             add(path, Bind(path, path, "ro"))
-    # These win over writable paths: even a project's own virtual environment must not be changed by the session.
+    # These override writable paths: even a project's own virtual environment must not be changed by the session.
     kept = denied_paths(policy.filesystem.deny_write, policy.filesystem.write, facts, workspace)
     denied = [*interpreter, *kept]
-    # Including paths inside of denied ones: a denial wins, however long the allowed path is.
+    # Including paths in denied ones: a denial wins, however long the allowed path is.
     unwritable = {top for top in writable if top in denied or any(is_inside(top, path) for path in kept)}
     protect = {(top, path) for top in writable for path in denied if path != top and is_inside(path, top)}
     return [
@@ -329,7 +329,7 @@ def denied_paths(patterns: Iterable[str], write: Iterable[str], facts: Facts, wo
     Args:
         patterns: The patterns.
         write: The patterns of writable paths.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         workspace: The directory that ``.`` stands for.
     """
     patterns = [*patterns]
@@ -342,13 +342,13 @@ def denied_paths(patterns: Iterable[str], write: Iterable[str], facts: Facts, wo
 def masked_paths(files: Filesystem, workspace: str, facts: Facts) -> list[str]:
     """Return the paths that cannot be read.
 
-    The usual names of secrets are masked wherever a policy shows the top of a directory: in the workspace, in each directory
-    that it names, and in the home directory. A secret that the policy itself names there stays visible.
+    The usual names of secrets are masked at the top of every visible directory: in the workspace, in each directory that the
+    policy names, and in the home directory. A secret that the policy itself names there stays visible.
 
     Args:
         files: The files that the session can see and change.
         workspace: The directory that ``.`` stands for.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
     """
     shown = resolve_paths((*files.read, *files.write), workspace, facts)
     named = [path for path in shown if path not in ("/", workspace)]
@@ -366,12 +366,12 @@ def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
 
 
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[str, ...]]:
-    """Return the names below each writable directory that must not be created."""
+    """Return the names in each writable directory that must not be created."""
     patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
     reserved = {}
     for top in dict.fromkeys(resolve_paths(policy.filesystem.write, workspace, facts)):
         denied = dict.fromkeys(denied_paths(patterns, policy.filesystem.write, facts, workspace))
-        if ENV in policy.filesystem.deny_read:  # a person's, whether or not it exists
+        if ENV in policy.filesystem.deny_read:  # of a person, whether or not it exists
             denied[f"{top}/{ENV}"] = None
         names = tuple(os.path.relpath(path, top) for path in denied if path != top and is_inside(path, top))
         if names:
@@ -407,8 +407,8 @@ def resolve_paths(patterns: Iterable[str], workspace: str, facts: Facts, *, abso
     Args:
         patterns: The patterns.
         workspace: The directory that ``.`` stands for.
-        facts: The facts of this machine.
-        absolute_only: Whether to leave out patterns that are relative to writable directories.
+        facts: Facts about this machine.
+        absolute_only: Whether to skip patterns that are relative to writable directories.
     """
     paths = []
     for pattern in patterns:

@@ -1,8 +1,8 @@
-"""The policy of a sandbox: plain, frozen data that people can read, narrow and compare.
+"""The policy of a sandbox: immutable data that people can read, narrow and compare.
 
 A policy is read from JSON with the keys of sandbox-runtime (``network``, ``filesystem``, …) and our own (``resources``,
-``defaults``). A missing key keeps the default, so a setting widens only what it names. A plan enforces the policy on a machine
-(see `plan`).
+``defaults``). A missing key keeps the default, so a setting widens only what it names. A `plan` enforces the policy on a
+machine.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ START_UP = (
     ".ripgreprc",
 )
 
-# Files in a project that tools read. The tools ask before they obey a new file, or read it only if something else tells them
-# to; and some of them fail if they find a directory instead.
+# Files in a project that tools read. The tools ask before they obey a new file, or read it only if something else refers to
+# it. Some fail if they find a directory instead.
 PROJECT = (
     ".devcontainer",
     ".zed",
@@ -52,10 +52,10 @@ PROJECT = (
     ".pre-commit-config.yaml",
 )
 
-# Read-only, or blocked, at the top of every writable directory: each of these can make a program on the host run its contents,
-# long after the session.
+# Read-only, or blocked, at the top of every writable directory: each can make a program on the host run its contents, long
+# after the session.
 PROTECTED = (
-    # All of it: not only config and hooks run programs, but also the targets of its commondir, modules and worktrees.
+    # All of it: config and hooks run programs, and so do the targets of its commondir, modules and worktrees.
     ".git",
     ".gitmodules",
     ".vscode",
@@ -69,8 +69,8 @@ PROTECTED = (
     *START_UP,
 )
 
-# Those of them that sessions may create if they do not exist. Git has to work in a workspace. Start-up files are only read in
-# home directories, and a directory instead of one would do harm there: git fails.
+# Protected names that sessions may create if they do not exist. Git must work in a workspace. Start-up files are only read in
+# home directories, and a directory in their place would do harm there: git fails.
 MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
 
 # Not readable at the top of the workspace. All but ``.env`` matter only if a home directory is the workspace.
@@ -83,7 +83,7 @@ DEFAULTS = ("cellblock", SANDBOX_RUNTIME)
 
 
 def is_complete(data: object) -> bool:
-    """Return whether settings say all that sandbox-runtime requires about files: then they were written for it."""
+    """Return whether settings contain all keys about files that sandbox-runtime requires, and so were written for it."""
     files = data.get("filesystem") if isinstance(data, dict) else None
     return isinstance(files, dict) and {"denyRead", "allowWrite", "denyWrite"} <= files.keys()
 
@@ -93,14 +93,14 @@ class Filesystem:
     """The files that a session can see and change. Relative paths are relative to the workspace, ``~`` is the user's home.
 
     Attributes:
-        read: Readable paths, besides the system, the interpreter and the workspace. ``/`` is everything.
+        read: Readable paths, in addition to the system, the interpreter and the workspace. ``/`` is everything.
         write: Writable paths. ``.`` is the workspace.
-        deny_read: Masked paths, except what `read` and `write` name inside them. ``/`` cancels ``/`` in `read`. The usual
-            names of secrets (`SECRET`) are also masked at the top of each directory that `read` and `write` name, and of the
-            home directory.
+        deny_read: Masked paths, except paths inside them in `read` and `write`. ``/`` cancels ``/`` in `read`. The usual names
+            of secrets (`SECRET`) are also masked at the top of each directory in `read` and `write`, and of the home
+            directory.
         deny_write: Paths that are read-only, or cannot be created, whatever `write` allows.
-        home_is_workspace: Whether ``/home/user`` is another name of the workspace, for programs that know no other place. The
-            home directory is then below ``/tmp``. For the native sandbox only.
+        home_is_workspace: Whether ``/home/user`` is another name of the workspace, for programs that need that path. The home
+            directory is then in ``/tmp``. Native sandbox only.
     """
 
     read: tuple[str, ...] = ()
@@ -111,18 +111,18 @@ class Filesystem:
 
     @property
     def everything(self) -> bool:
-        """Whether all of the file system is readable, except masked paths."""
+        """Whether the whole file system is readable, except masked paths."""
         return "/" in self.read and "/" not in self.deny_read
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The hosts that a session can reach, through a proxy that the host serves.
+    """The hosts that a session can reach, through a proxy of the host.
 
     Attributes:
-        allow: Patterns ``host[:port]``; a host may begin with ``*.``. Without any, there is no network.
-        deny: Patterns that win over `allow`.
-        ask: Whether to ask about hosts that neither names. Without a callback to ask, they are refused.
+        allow: Patterns ``host[:port]``; a host may begin with ``*.``. Without patterns, there is no network.
+        deny: Patterns that override `allow`.
+        ask: Whether to ask about other hosts. Without a callback, they are refused.
     """
 
     allow: tuple[str, ...] = ()
@@ -132,16 +132,16 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources that a session may use.
+    """Resource limits of a session.
 
     Attributes:
-        memory: Bytes of memory for all processes together.
+        memory: Memory of all processes together, in bytes.
         processes: Number of processes and threads.
         open_files: Number of open files of each process.
-        tmp: Bytes in each of /tmp, /dev/shm and the home directory.
-        file_size: Bytes of one file.
-        cpu: Share of processor time while other sessions compete, as a weight from 1 to 100.
-        packages: Bytes on disk of the packages that are installed for it. 0 forbids installing.
+        tmp: Size of each of /tmp, /dev/shm and the home directory, in bytes.
+        file_size: Size of one file, in bytes.
+        cpu: Share of CPU time while other sessions compete, as a weight from 1 to 100.
+        packages: Size of the session's installed packages on disk, in bytes. 0 forbids installing.
     """
 
     memory: int = 4096 * MIB
@@ -155,15 +155,15 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rights of a session: what it may see, change, reach and use.
+    """The permissions of a session: what it may see, change, reach and use.
 
     Attributes:
         filesystem: The files that it can see and change.
         network: The hosts that it can reach.
-        resources: The resources that it may use.
-        unix_sockets: Whether sockets in the file system can be connected to, if all of it is readable.
-        weaker_proc: Whether a session may get the /proc of the container around this program, read-only, if the kernel does
-            not allow it one of its own. It then sees that container's processes.
+        resources: Its resource limits.
+        unix_sockets: Whether it can connect to sockets in the file system, if all of it is readable.
+        weaker_proc: Whether the sandbox may use the outer container's /proc, read-only, if Linux does not allow it one of its
+            own. The session then sees that container's processes.
     """
 
     filesystem: Filesystem = field(default_factory=Filesystem)
@@ -180,23 +180,23 @@ class Policy:
             path: The file (see `parse`).
 
         Raises:
-            InvalidInputError: It cannot be read, is not valid JSON, or has a key or value that is not valid.
+            InvalidInputError: The file cannot be read, is not valid JSON, or has an invalid key or value.
         """
         return cls.parse(read_settings(path), str(path))
 
     @classmethod
     def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
-        """Make a policy from settings with the keys of sandbox-runtime, ``resources`` and ``defaults``.
+        """Create a policy from settings with the keys of sandbox-runtime, ``resources`` and ``defaults``.
 
         A missing key keeps cellblock's default. With ``"defaults": "sandbox-runtime"`` it keeps sandbox-runtime's instead:
-        everything can be read except ``denyRead``, and nothing can be written except ``allowWrite``.
+        everything is readable except ``denyRead``, and nothing is writable except ``allowWrite``.
 
         Args:
             data: The parsed JSON.
             source: Its name in errors.
 
         Raises:
-            InvalidInputError: A key is unknown, or a value has the wrong type; the message names it.
+            InvalidInputError: A key is unknown, or a value has the wrong type. The message names it.
         """
         top = Section(source, "", data, _TOP)
         files = Section(source, "filesystem.", top.get("filesystem", {}), _FILES)
@@ -208,7 +208,7 @@ class Policy:
         written = files.texts("allowWrite") if opens or "allowWrite" in files.data else Filesystem().write
         return cls(
             Filesystem(
-                # Exceptions inside of denied paths become the same list.
+                # Exceptions in denied paths become the same list.
                 read=(*(("/",) if opens else ()), *files.texts("allowRead")),
                 write=written,
                 deny_read=(*files.texts("denyRead"), *((ENV,) if opens else SECRET)),
@@ -223,10 +223,10 @@ class Policy:
     def widened(
         self, memory: int | None = None, read: Iterable[str] = (), write: Iterable[str] = (), hosts: Iterable[str] = ()
     ) -> Self:
-        """Return the policy with another limit of memory, and with more paths and hosts.
+        """Return the policy with another memory limit, and with more paths and hosts.
 
         Args:
-            memory: Bytes of memory; None for the limit of this policy.
+            memory: Memory limit in bytes; None for this policy's.
             read: More readable paths.
             write: More writable paths.
             hosts: More patterns of hosts that can be reached.
@@ -241,16 +241,16 @@ class Policy:
 
     @property
     def rules(self) -> Filesystem:
-        """The files that a session can see and change, for code outside of the sandbox that respects them."""
+        """The files that a session can see and change, for code outside the sandbox that respects the policy."""
         return self.filesystem
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Paths that can be read even if something around them is masked."""
+        """Paths that can be read even if a parent directory is masked."""
         return (".", *self.filesystem.read, *self.filesystem.write)
 
     def denied_like(self, names: Iterable[str], workspace: str, home: str) -> re.Pattern[str] | None:
-        """Return a pattern of absolute paths that some denials match besides the paths that they name; here, there are none.
+        """Return a pattern of absolute paths that some denials match in addition to their own paths; here, None.
 
         Args:
             names: The denials.
@@ -260,10 +260,10 @@ class Policy:
         return None
 
     def checked(self) -> Self:
-        """Return the policy, after checking the types of its parts and its limits.
+        """Validate the types and limits, and return the policy.
 
         Raises:
-            InvalidInputError: One is not valid.
+            InvalidInputError: A value is invalid.
         """
         for name, kind in (("filesystem", Filesystem), ("network", Network), ("resources", Resources)):
             if not isinstance(part := getattr(self, name), kind):
@@ -285,7 +285,7 @@ class Policy:
             other: The requested policy of one session.
 
         Raises:
-            InvalidInputError: It would allow more than this one; the message names what.
+            InvalidInputError: It would allow more than this one. The message names what.
         """
         for name, ours, theirs in (
             ("filesystem.read", self.filesystem.read, other.filesystem.read),
@@ -300,7 +300,7 @@ class Policy:
             ("filesystem.read", files.read, other.filesystem.read, files.deny_read),
             ("filesystem.write", files.write, other.filesystem.write, files.deny_read + files.deny_write),
         ):
-            # A longer path wins over a shorter denial, so the session could reopen what the host denies.
+            # A longer path overrides a shorter denial, so the session could reopen what the host denies.
             denials, known = Denials(denied), frozenset(ours)
             for path in theirs:
                 if path not in known and denials.may_hold(path):
@@ -330,7 +330,7 @@ class Policy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the policy from the result of `to_dict`."""
+        """Create a policy from the data of `to_dict`."""
         files: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list | tuple) else value for name, value in data["filesystem"].items()
         }
@@ -343,7 +343,7 @@ class Policy:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the policy as plain JSON data."""
+        """Return the policy as JSON data."""
         return dataclasses.asdict(self)
 
 

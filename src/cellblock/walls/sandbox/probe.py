@@ -1,4 +1,4 @@
-"""Determines what this machine supports, by trying, before anything is started."""
+"""Determines what this machine supports by trial, before anything is started."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _ETC = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that a plan depends on.
+    """The facts for a plan.
 
     Attributes:
         machine: The architecture.
         uid: The user outside.
         gid: The group outside.
-        system: Directories of the system at the top of the file system, with the targets of links, or None.
-        etc: Visible paths in /etc that exist, with their real paths.
+        system: System directories at the top of the file system, with the targets of links, or None.
+        etc: Existing visible paths in /etc, with their real paths.
         home: The user's home directory outside.
     """
 
@@ -75,7 +75,7 @@ class Facts:
 
 
 def look() -> Facts:
-    """Return the facts that a plan depends on."""
+    """Return the facts for a plan."""
     return Facts(
         machine=platform.machine(),
         uid=os.geteuid(),
@@ -90,7 +90,7 @@ def look() -> Facts:
 def own_directories() -> tuple[str, ...]:
     """Return the directories of this process's interpreter, its installed packages and cellblock.
 
-    No session may write there, whichever interpreter it has itself: this process runs the code in them.
+    No session may write there, with any interpreter, because this process runs the code in them.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)), package}
@@ -108,9 +108,9 @@ _forbidden_here: Failure | Literal["not tried"] | None = "not tried"
 
 
 def forbidden() -> Failure | None:
-    """Return why this process cannot make the first namespaces of a native sandbox; None if it can.
+    """Return why this process cannot create the first namespaces of a native sandbox; None if it can.
 
-    It costs a fork and is only a first check: `cellblock doctor` makes a whole session. The result is cached, because a
+    It costs a fork and is only a first check: `cellblock doctor` creates a complete session. The result is cached, because a
     kernel's abilities do not change.
     """
     global _forbidden_here  # a cache
@@ -143,7 +143,7 @@ def _system() -> list[tuple[str, str | None]]:
 
 
 def _try_namespaces() -> Failure | None:
-    """Make a user and a mount namespace in a child; return the failure, if any."""
+    """Create a user and a mount namespace in a child. Return the failure, if any."""
     try:
         child = os.fork()
     except OSError as error:
@@ -152,13 +152,13 @@ def _try_namespaces() -> Failure | None:
         make_namespaces()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code == errno.EINVAL:
-        # The child has threads: of libraries that start theirs again in each child, as OpenTelemetry's exporters do.
+        # The child has threads: some libraries restart theirs in each child, such as OpenTelemetry's exporters.
         code = _try_in_fresh_process()
     return Failure("user namespace", code, os.strerror(code)) if code else None
 
 
 def make_namespaces() -> NoReturn:
-    """End this process with status 0 if it can make a user and a mount namespace, else with the error's number."""
+    """End this process with status 0 if it can create a user and a mount namespace, else with the error's number."""
     code = 255
     try:
         unshare(abi.CLONE_NEWUSER | abi.CLONE_NEWNS)
@@ -172,7 +172,7 @@ def make_namespaces() -> NoReturn:
 
 
 def _try_in_fresh_process() -> int:
-    """Return the exit status of an interpreter that makes the namespaces, which takes longer."""
+    """Return the exit status of a new interpreter that creates the namespaces, which takes longer."""
     place = str(Path(__file__).parents[3])
     code = f"import sys; sys.path.insert(0, {place!r}); from {__name__} import make_namespaces; make_namespaces()"
     try:

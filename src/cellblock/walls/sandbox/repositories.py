@@ -1,7 +1,7 @@
 """Finds the repositories that git enters from the top of a workspace: submodules and worktrees.
 
-`git status` at the top enters them automatically, and obeys their ``.git``. So these are protected like the top's own.
-Their names are read from .gitmodules and the top's ``.git``, which a session cannot write if they existed before it.
+`git status` at the top enters them automatically, and obeys their ``.git``. So these are protected like the top's own. Their
+names are read from .gitmodules and the top's ``.git``, which a session cannot write if they existed before it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def find_repositories(top: str) -> list[str]:
         top: The directory, absolute and without symbolic links.
     """
     found: dict[str, None] = {}
-    for place in islice(_named(top), 2 * _MOST):  # not all of them need exist
+    for place in islice(_named(top), 2 * _MOST):  # some may not exist
         path = os.path.normpath(os.path.join(top, place))
         if path != top and is_inside(path, top) and not is_inside(path, f"{top}/.git"):
             found[f"{os.path.relpath(path, top)}/.git"] = None
@@ -56,7 +56,7 @@ def find_repositories(top: str) -> list[str]:
 
 
 def _named(top: str) -> Iterator[str]:
-    """Yield the directories of submodules and worktrees, as named in git's own files."""
+    """Yield the directories of submodules and worktrees in git's own files."""
     yield from (_text(path) for path in _values(b"path", _read(f"{top}/.gitmodules", _MAX_SIZE)))
     yield from _submodules(f"{top}/.git/modules")
     for name in _entries(f"{top}/.git/worktrees"):
@@ -66,7 +66,7 @@ def _named(top: str) -> Iterator[str]:
 
 
 def _submodules(modules: str) -> Iterator[str]:
-    """Yield the directories that the repositories below ``modules`` name as theirs; a submodule's name may have slashes."""
+    """Yield the work trees of the repositories in ``modules``. A submodule's name may have slashes."""
     folders = deque([(modules, 0)])
     for _ in range(_MAX_FOLDERS):
         if not folders:
@@ -85,7 +85,7 @@ def _submodules(modules: str) -> Iterator[str]:
 def _values(key: bytes, config: bytes) -> Iterator[bytes]:
     """Yield the values of a key in git's settings. Without regular expressions: a session may have written the file."""
     for line in config.splitlines():
-        if line.lstrip().startswith(b"["):  # a section, which may have its first key behind it
+        if line.lstrip().startswith(b"["):  # a section header, perhaps followed by its first key
             line = line.partition(b'"]' if b'"]' in line else b"]")[2]
         name, _, value = line.partition(b"=")
         if name.strip().lower() == key and (value := value.strip()):

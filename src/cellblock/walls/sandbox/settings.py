@@ -14,12 +14,12 @@ from cellblock.model.untrusted import parse_json
 _MAX_FILE = 1024 * 1024  # bytes of a file of settings
 _MAX_SHOWN = 200  # maximum characters of a wrong value in a message
 _MAX_NAME = 4096  # characters of a path or a host
-_MAX_TOGETHER = 4000  # in a combined list of two policies, with what is always protected
+_MAX_TOGETHER = 4000  # in a combined list of two policies, with the built-in protected names
 _MAX_ITEMS = 1000  # in one list of a policy: each costs a mount, or a comparison with all others
 
 
 def read_settings(path: str | os.PathLike[str]) -> Any:
-    """Read a file of settings: JSON, in which lines that begin with ``//`` are comments.
+    """Read a settings file: JSON, in which lines that begin with ``//`` are comments.
 
     Raises:
         InvalidInputError: It cannot be read, is not valid JSON, or is too large or too deeply nested.
@@ -36,7 +36,7 @@ def read_settings(path: str | os.PathLike[str]) -> Any:
 
 
 class Section:
-    """One JSON object of settings, and the keys that it may have."""
+    """One JSON object of settings, with its permitted keys."""
 
     def __init__(self, source: str, prefix: str, data: object, known: Mapping[str, str]) -> None:
         self._where = f"{source}: {prefix}"
@@ -51,11 +51,11 @@ class Section:
                 raise InvalidInputError(f"{self._where}{name} is not a known key{hint}")
 
     def get(self, key: str, default: object) -> object:
-        """Return a value without checking it."""
+        """Return a value without validation."""
         return self.data.get(key, default)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of strings; none if the key is missing."""
+        """Return a list of strings; empty if the key is missing."""
         value = self.data.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {shown(value)}")
@@ -63,14 +63,14 @@ class Section:
         return tuple(value)
 
     def boolean(self, key: str) -> bool:
-        """Return true or false; false if the key is missing."""
+        """Return a boolean; false if the key is missing."""
         value = self.data.get(key, False)
         if not isinstance(value, bool):
             raise InvalidInputError(f"{self._where}{key} must be true or false, not {shown(value)}")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str:
-        """Return one of some texts; the first if the key is missing."""
+        """Return one of some strings; the first if the key is missing."""
         value = self.data.get(key, choices[0])
         if value not in choices:
             raise InvalidInputError(f"{self._where}{key} must be {' or '.join(map(repr, choices))}, not {shown(value)}")
@@ -85,8 +85,8 @@ class Section:
 
 
 def _read(path: Path) -> bytes:
-    """Read a file that may be in a workspace, where a session could have put anything."""
-    from cellblock.common import config  # late: what runs in a sandbox loads this module, and reads no settings
+    """Read a file that may be in a workspace, and so is untrusted."""
+    from cellblock.common import config  # processes in a sandbox load this module, and read no settings
 
     return config.read_file(path, _MAX_FILE)
 

@@ -1,6 +1,6 @@
 """srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, its location, and its requirements.
 
-Its settings are JSON. They are made from a `Policy`, or are the user's own, which are passed to srt unchanged.
+Its settings are JSON, either created from a `Policy` or the user's own, which are passed to srt unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGE = "@anthropic-ai/sandbox-runtime@0.0.78"
 
 _SYSTEM_PATH = "/opt/homebrew/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# Variables that srt sets for its command so that programs find its proxies. They contain a token for only this srt's proxies.
+# Variables that srt sets so that programs find its proxies. They contain a token for only this srt's proxies.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY")
 
 # Paths that srt protects by itself. It creates missing ones, and fails if it cannot: in a read-only directory.
@@ -85,7 +85,7 @@ class SrtPolicy(Policy):
     def widened(
         self, memory: int | None = None, read: Iterable[str] = (), write: Iterable[str] = (), hosts: Iterable[str] = ()
     ) -> Self:
-        """See `Policy.widened`. Paths and hosts are added to the settings."""
+        """Add paths and hosts to the settings."""
         given = json.loads(self.given)
         for part, key, more in (
             ("filesystem", "allowRead", read),
@@ -99,7 +99,7 @@ class SrtPolicy(Policy):
         return replace(self, given=json.dumps(given, sort_keys=True), resources=resources)
 
     def narrow(self, other: Policy) -> Policy:
-        """See `Policy.narrow`. Only srt knows what its settings allow, so they cannot be compared.
+        """Accept only an equal policy: only srt knows what its settings allow, so they cannot be compared.
 
         Raises:
             InvalidInputError: The other one is different.
@@ -113,7 +113,7 @@ class SrtPolicy(Policy):
 
     @property
     def rules(self) -> Filesystem:
-        """See `Policy.rules`. Paths that srt or a native sandbox protects by default are included."""
+        """The files that a session can see and change, including paths that srt or a native sandbox protects by default."""
         files = json.loads(self.given).get("filesystem")
         read, write, deny_read, deny_write = (
             _texts(files, key) for key in ("allowRead", "allowWrite", "denyRead", "denyWrite")
@@ -123,16 +123,16 @@ class SrtPolicy(Policy):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """See `Policy.shown`. For srt, writable paths can be masked."""
+        """Paths that can be read even if a parent directory is masked. For srt, writable paths can be masked."""
         return self.rules.read
 
     def denied_like(self, names: Iterable[str], workspace: str, home: str) -> re.Pattern[str] | None:
-        """See `Policy.denied_like`. For srt, a denial with ``*``, ``?`` or ``[`` is a pattern."""
+        """Return a pattern of paths that some denials match. For srt, a denial with ``*``, ``?`` or ``[`` is a pattern."""
         found = [_pattern(name, workspace, home) for name in names if any(mark in name for mark in "*?[")]
         return re.compile("|".join(found), re.IGNORECASE) if found else None
 
     def reaches(self) -> bool:
-        """Whether any host can be reached."""
+        """Return whether any host can be reached."""
         network = json.loads(self.given).get("network")
         return isinstance(network, dict) and bool(network.get("allowedDomains"))
 
@@ -145,8 +145,8 @@ class SrtDirectories:
         workspace: The working directory, and the base of relative paths.
         private: Its own directory, created at its start and removed after its end: ``run`` is for srt's sockets, ``tmp`` and
             ``home`` are for the code, which reads ``packages``.
-        readable: Paths that must be readable in any case: directories of the interpreter, and of srt itself.
-        secret: Paths of the system that are not world-readable, but would be readable for root.
+        readable: Paths that must always be readable: directories of the interpreter, and of srt itself.
+        secret: System paths that are not world-readable, but that root could read.
     """
 
     workspace: str
@@ -177,9 +177,9 @@ def settings(
 
     Args:
         policy: The policy.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
         place: The directories of this run of srt.
-        look: As `entries`. Only existing paths are protected: srt creates an empty file in place of a missing one.
+        look: As `entries`. Only existing paths are protected: srt creates an empty file for a missing one.
         platform: As `sys.platform`.
     """
     if isinstance(policy, SrtPolicy):
@@ -217,12 +217,12 @@ def settings(
 
 
 def for_installing(policy: Policy, target: str, readable: Iterable[str], hosts: Iterable[str]) -> Policy:
-    """Return a session's policy, adapted for pip: it sees what the session sees, but writes and reaches other things.
+    """Return a session's policy adapted for pip: the same readable files, with other writable files and hosts.
 
     Args:
-        policy: The session's.
+        policy: The session's policy.
         target: The only writable directory.
-        readable: Further readable paths.
+        readable: More readable paths.
         hosts: The only hosts that can be reached, in the format of ``allowedDomains``.
     """
     if not isinstance(policy, SrtPolicy):
@@ -279,7 +279,7 @@ def complete(setup: Setup, policy: Policy, facts: Facts) -> Setup:
     Args:
         setup: The common setup.
         policy: The policy.
-        facts: The facts of this machine.
+        facts: Facts about this machine.
     """
     reaches = policy.reaches() if isinstance(policy, SrtPolicy) else bool(policy.network.allow)
     proxies = [*_PROXIES, *(name.lower() for name in _PROXIES)] if reaches else []
@@ -291,7 +291,6 @@ def complete(setup: Setup, policy: Policy, facts: Facts) -> Setup:
 
 
 def where(name: str) -> str | None:
-    """Return the path of a command, or None."""
     return shutil.which(name) or shutil.which(name, path=_SYSTEM_PATH)
 
 
@@ -299,7 +298,7 @@ def own_directories() -> tuple[str, ...]:
     """Return the directories of programs that srt runs inside its sandbox."""
     found = []
     if (srt := where("srt")) is not None:
-        # …/sandbox-runtime/dist/cli.js; the program that applies its filter is beside it.
+        # …/sandbox-runtime/dist/cli.js, next to the program that applies its filter.
         found.append(os.path.dirname(os.path.dirname(os.path.realpath(srt))))
     for name in ("socat", "bash"):
         if (path := where(name)) is not None:
@@ -308,7 +307,7 @@ def own_directories() -> tuple[str, ...]:
 
 
 def closed_to_others(root: str = "/etc") -> tuple[str, ...]:
-    """Return the paths in a system directory that are not world-readable; root could read them, even in srt's sandbox."""
+    """Return the paths in a system directory that are not world-readable. Root could read them, even in srt's sandbox."""
     closed: list[str] = []
     pending = [root]
     for directory in pending:  # grows during the iteration
@@ -360,7 +359,7 @@ _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def _pattern(name: str, workspace: str, home: str) -> str:
-    """Return a pattern from srt's settings as a regular expression, as srt translates it."""
+    """Translate a pattern in srt's settings to a regular expression, as srt does."""
     name = name.removesuffix("/**") or "/"
     around = "" if name.startswith("/") else re.escape(home) if name.startswith("~") else re.escape(f"{workspace}/")
     parts = _WILD.split(name.removeprefix("~").removeprefix("./"))
@@ -377,13 +376,13 @@ def _class(part: str) -> str:
 
 
 def _texts(files: object, key: str) -> tuple[str, ...]:
-    """Return a list from the settings for files; srt itself reports errors in it."""
+    """Return a list in the settings for files. srt itself reports errors in it."""
     found = files.get(key) if isinstance(files, dict) else None
     return tuple(text for text in found if isinstance(text, str) and text) if isinstance(found, list) else ()
 
 
 def _with_own_place(given: dict[str, Any], place: SrtDirectories) -> dict[str, Any]:
-    """Add srt's own directory to a user's settings; kernels need a place for temporary files."""
+    """Add srt's own directory to a user's settings, because kernels need a directory for temporary files."""
     files = given.get("filesystem")
     if not isinstance(files, dict):
         return given  # srt will report the error
@@ -409,7 +408,7 @@ def _protected(pattern: str, path: str, look: Callable[[str], Sequence[str] | No
 
 
 def _masked(files: Filesystem, workspace: str, facts: Facts) -> Iterable[str]:
-    """Return the masked paths, those of the policy as it writes them."""
+    """Return the masked paths, with the policy's own paths unchanged."""
     own = [path for path in files.deny_read if path != "/"]
     same = {*plan.resolve_paths(own, workspace, facts)}
     return (*own, *(path for path in plan.masked_paths(files, workspace, facts) if path not in same))

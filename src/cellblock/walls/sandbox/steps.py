@@ -1,4 +1,4 @@
-"""The steps of making a sandboxed kernel. Errors name the step that has failed."""
+"""The steps of creating a sandboxed kernel, which errors name."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _MAX_SAID = 1000  # maximum characters
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure.
+    """A failed step.
 
     Attributes:
-        step: The failed step.
+        step: The step.
         code: The system's error number; 0 if there is none.
         said: The message of the system or the process.
     """
@@ -92,9 +92,9 @@ def failure_of(error: OSError, default: StepName) -> Failure:
 
 
 def told_failure(step: str, code: int, said: str) -> Failure | None:
-    """Return the failure that a process reported to the host; None if it names no step: then it is about the request.
+    """Return the failure that a process reported to the host; None if it names no step, and so concerns the request.
 
-    The sender may be hostile, or of another version.
+    The sender is untrusted, or may have another version.
     """
     known: StepName | None = next((name for name in STEPS if name == step), None)
     return None if known is None else Failure(known, code, said[:_MAX_SAID])

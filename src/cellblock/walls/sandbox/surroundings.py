@@ -1,6 +1,6 @@
-"""The environment of this program, as far as it affects whether a sandbox can be made: examined only after a failure.
+"""The parts of this program's environment that can prevent a sandbox, examined only after a failure.
 
-Every fact comes from a world-readable file. A file that does not exist or cannot be read gives no information.
+Every fact comes from a world-readable file. A missing or unreadable file gives no information.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Surroundings:
     Attributes:
         kernel: The kernel's major and minor version.
         platform: The replacement for a real Linux kernel, "gVisor" or "WSL 1"; "" if there is none.
-        container: The kind of container; "container" if it is unknown, "" if there is none.
+        container: The kind of container; "container" if unknown, "" if there is none.
         filtered: Whether a system-call filter (seccomp) applies to this process.
         apparmor: The AppArmor profile that confines this process.
-        forbidding: The settings of `FORBIDDING` that have the forbidding value.
+        forbidding: The settings of `FORBIDDING` with the forbidding value.
         chroot: Whether the root directory is not a mount point, as after chroot.
         proc: Whether /proc is mounted.
-        masked: Places in /proc that are covered by other mounts.
+        masked: Paths in /proc that other mounts cover.
         open_files: Maximum number of open files of this process.
         processes: Maximum number of processes of this user.
         group_processes: Maximum number of processes of this control group.
@@ -102,7 +102,7 @@ def _kernel_version() -> tuple[int, int]:
 
 
 def _platform(version: str) -> Literal["", "gVisor", "WSL 1"]:
-    if "gvisor" in version.lower() or "Sun Jan 10 15:06:54 PST 2016" in version:  # gVisor's fixed date, whatever its version
+    if "gvisor" in version.lower() or "Sun Jan 10 15:06:54 PST 2016" in version:  # gVisor's fixed date, in every version
         return "gVisor"
     if "Microsoft" in version and "WSL2" not in version:  # WSL 2 writes it in lower case
         return "WSL 1"
@@ -125,12 +125,12 @@ def _container(top: str, mounts: list[str]) -> str:
 
 
 def _is_harmless(point: str) -> bool:
-    """Whether a mount in /proc is on a directory that is always empty, as on every machine."""
+    """Return whether a mount in /proc is on a directory that is empty on every machine."""
     return point in ("/proc/sys/fs/binfmt_misc", "/proc/fs/nfsd")
 
 
 def _group_limit(top: str) -> int:
-    """Return the limit of processes of this process's control group, of either version."""
+    """Return the process limit of this process's control group, of either version."""
     for line in _lines(f"{top}/proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
         if number == "0" or "pids" in controllers.split(","):

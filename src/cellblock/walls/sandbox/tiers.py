@@ -1,4 +1,4 @@
-"""The isolation tiers: what differs between the ways in which kernels can be isolated.
+"""The isolation tiers, and all their differences.
 
 The rest of the trusted side asks a tier, and compares no names. docs/architecture.md says how to add one.
 """
@@ -27,23 +27,23 @@ Basis: TypeAlias = Literal["native", "landlock", "none"]
 class Tier(Protocol):
     """One way to isolate kernels.
 
-    Exactly one of three is true: there is no sandbox, or cellblock makes it (`ours`), or another program does (`wrapped`).
+    Exactly one of three is true: there is no sandbox, cellblock creates it (`ours`), or another program does (`wrapped`).
 
     Attributes:
-        name: The name that users give.
+        name: Its name for users.
         described: Its description, for messages: "this machine cannot run …".
         sandboxed: Whether there is a boundary: a policy applies, and code in the workspace is distrusted.
-        ours: Whether cellblock makes the boundary: it limits memory, can forbid programs, and passes connections to hosts on.
-        wrapped: Whether another program makes the boundary, around the launcher. Then a launcher serves one policy in one
+        ours: Whether cellblock creates the boundary: it limits memory, can forbid programs, and forwards connections to hosts.
+        wrapped: Whether another program creates the boundary, around the launcher. Then a launcher serves one policy in one
             workspace and ends with this process, and some of its directories are only known inside.
         basis: How the launcher's process prepares for it.
         policy_type: The class of its policies, into which its configuration is parsed.
-        own_network: Whether a session has a network of its own, where nothing else can reach its ports.
-        own_group: Whether each kernel has a control group, where the machine allows it.
+        own_network: Whether a session has its own network, where nothing else can reach its ports.
+        own_group: Whether each kernel has a control group, if the machine allows it.
         home: The home directory inside, if it is the same path for all sessions.
-        private_directories: Whether ``/tmp`` and the home directory are replaced by two directories on disk, because nothing
-            can be mounted.
-        holds_names: Whether code can be kept from creating, replacing or moving a file of a given name.
+        private_directories: Whether two directories on disk replace ``/tmp`` and the home directory, because nothing can be
+            mounted.
+        holds_names: Whether code can be prevented from creating, replacing or moving a file of a given name.
         connects_processes: Whether processes of a session can connect to each other, as Jupyter kernels do.
     """
 
@@ -65,10 +65,10 @@ class Tier(Protocol):
         """Return what this machine lacks, or the step that fails on it; None or an empty string if the tier can be tried."""
 
     def fit(self, policy: Policy) -> Policy:
-        """Return a policy with the restrictions that none can lift.
+        """Return a policy with the restrictions that no policy can lift.
 
         Raises:
-            InvalidInputError: It asks for something that this tier cannot do.
+            InvalidInputError: The policy needs something that this tier cannot do.
         """
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
@@ -77,16 +77,12 @@ class Tier(Protocol):
         Args:
             setup: The setup without the sandbox.
             policy: The fitted policy.
-            facts: The facts of this machine.
-            interpreter: The directories of its interpreter, if the launcher has told them.
+            facts: Facts about this machine.
+            interpreter: The directories of its interpreter, if the launcher reported them.
         """
 
     def packages(self, place: str) -> str:
-        """Return the path of a session's own packages as its code sees it.
-
-        Args:
-            place: The path outside.
-        """
+        """Return the path of a session's own packages as its code sees it."""
 
 
 class Native:
@@ -107,26 +103,24 @@ class Native:
     connects_processes = True
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
         return probe.unsupported() or probe.forbidden()
 
     def fit(self, policy: Policy) -> Policy:
-        """See `Tier.fit`."""
         return fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
-        """See `Tier.complete`. Without the interpreter's directories, init makes the plan (`Ground.plan`)."""
+        """Return the setup with the plan. Without the interpreter's directories, init makes the plan (`Ground.plan`)."""
         if interpreter is None:
             return replace(setup, policy=policy.to_dict())
         return replace(setup, plan=make_plan(policy, facts, setup.cwd, interpreter))
 
     def packages(self, place: str) -> str:
-        """See `Tier.packages`. In the session's own /tmp, a directory can be mounted in every sandbox."""
+        """Return a path in the session's own /tmp, where every sandbox can mount a directory."""
         return "/tmp/.packages"
 
 
 class Landlock:
-    """Landlock and system-call filters, without namespaces and mounts: it promises less (docs/landlock.md)."""
+    """Landlock and system-call filters, without namespaces and mounts: it guarantees less (docs/landlock.md)."""
 
     name: Isolate = "landlock"
     described = "a sandbox made of Landlock"
@@ -143,13 +137,11 @@ class Landlock:
     connects_processes = False
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
-        from cellblock.walls.linux import landlock  # late: few programs need it
+        from cellblock.walls.linux import landlock  # rarely used
 
         return "; ".join(landlock.missing())
 
     def fit(self, policy: Policy) -> Policy:
-        """See `Tier.fit`."""
         if policy.network.allow or policy.network.ask:
             raise InvalidInputError(
                 "isolate='landlock' has no network: without a network namespace nothing can confine a session to the hosts "
@@ -164,13 +156,11 @@ class Landlock:
         return fit(policy, names_can_be_held=False)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
-        """See `Tier.complete`."""
         from cellblock.walls.linux import landlock
 
         return replace(setup, policy=_as_data(policy), landlock=landlock.version())
 
     def packages(self, place: str) -> str:
-        """See `Tier.packages`."""
         return place
 
 
@@ -192,25 +182,23 @@ class Srt:
     connects_processes = False
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
         return "; ".join(srt.missing())
 
     def fit(self, policy: Policy) -> Policy:
-        """See `Tier.fit`. The user's own settings of srt are passed on unchanged."""
+        """Return the policy with the restrictions that no policy can lift, or the user's own settings of srt unchanged."""
         _check_no_name(policy)
         return policy.checked() if isinstance(policy, srt.SrtPolicy) else fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
-        """See `Tier.complete`."""
         return srt.complete(setup, policy, facts)
 
     def packages(self, place: str) -> str:
-        """See `Tier.packages`. The name in a directory that is known only once the sandbox exists."""
+        """Return only a name: the directory is known only once the sandbox exists."""
         return secrets.token_hex(8)
 
 
 class Unsandboxed:
-    """No sandbox: kernels have all rights of this process."""
+    """No sandbox: kernels have all permissions of this process."""
 
     name: Isolate = "none"
     described = "kernels without a sandbox"
@@ -227,19 +215,16 @@ class Unsandboxed:
     connects_processes = True
 
     def missing(self) -> str | Failure | None:
-        """See `Tier.missing`."""
         return None
 
     def fit(self, policy: Policy) -> Policy:
-        """See `Tier.fit`. It has no effect here; a host's policy is fitted again for each session with a sandbox."""
+        """Return the policy unchanged. A host's policy is fitted again for each session with a sandbox."""
         return fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
-        """See `Tier.complete`."""
         return setup
 
     def packages(self, place: str) -> str:
-        """See `Tier.packages`."""
         return place
 
 
@@ -261,5 +246,5 @@ def _check_no_name(policy: Policy) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _as_data(policy: Policy) -> dict[str, Any]:
-    """Return a policy as data for init. Every kernel of a session, and mostly every session of a host, has the same."""
+    """Return a policy as data for init, cached because the kernels of a session, and usually of a host, share it."""
     return policy.to_dict()

@@ -1,6 +1,6 @@
 """Encodes values as JSON, text, bytes, NumPy's file format or Arrow tables; as pickles only on request.
 
-Both sides use this module. The trusted side reads hostile bytes: each reader bounds its result by the size of its input, and
+Both sides use this module. The trusted side reads untrusted bytes: each reader bounds its result by the size of its input, and
 runs no code that the bytes name. Readers are slow for large values and belong in a thread; they let other threads run.
 """
 
@@ -60,7 +60,7 @@ def decode(message: bytes, limit: int, *, unpickle: bool = False) -> Any:
     Args:
         message: The result of `encode`, or any other bytes.
         limit: Maximum size of the value in bytes.
-        unpickle: Whether to unpickle it if it is a pickle, which runs code of the sender's choice.
+        unpickle: Whether to unpickle a pickle, which runs code of the sender's choice.
 
     Raises:
         InvalidInputError: It is not a valid value, or it is a pickle and `unpickle` is false.
@@ -103,7 +103,7 @@ _TABLES = ("pandas.DataFrame", "pandas.Series", "polars.DataFrame", "pyarrow.Tab
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:
-    """Return a value of JSON's types; raise with the path of any other value."""
+    """Return a value of JSON's types. Raise with the path of any other value."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if depth >= _MAX_DEPTH:
@@ -141,7 +141,7 @@ def _readers() -> dict[str, Callable[[bytes], Any]]:
 
 
 def read_json(data: bytes) -> Any:
-    """Return a JSON value; other threads run meanwhile."""
+    """Parse JSON while other threads run."""
     text = data.decode()
     if len(data) <= _MAX_QUICK_JSON:
         return json.loads(text)
@@ -164,7 +164,7 @@ def _read_array(data: bytes) -> Any:
     if dtype.hasobject:
         raise InvalidInputError("the session sent an array of objects, which is not supported")
     count, start = prod(shape), file.tell()
-    # The data must have the size that the header claims before an array is made.
+    # The data must have the size that the header claims before an array is created.
     if dtype.itemsize == 0 or any(n < 0 for n in shape) or count * dtype.itemsize != len(data) - start:
         raise InvalidInputError("the session sent an array whose size does not match its shape")
     array = numpy.frombuffer(data, dtype, count, start) if count else numpy.empty(0, dtype)

@@ -46,7 +46,7 @@ def encode(value: Any) -> tuple[str, bytes]:
 
 
 def read(data: bytes) -> Any:
-    """Return a `pyarrow.Table`.
+    """Parse a `pyarrow.Table`.
 
     Raises:
         InvalidInputError: It is not a table, or could take more memory than its bytes.
@@ -70,7 +70,7 @@ def _check_size(table: Any, size: int) -> None:
 
 
 def read_frame(data: bytes) -> Any:
-    """Return a `pandas.DataFrame`; raises as `read`."""
+    """Parse a `pandas.DataFrame`. Raises as `read`."""
     module("pandas", "a pandas.DataFrame")
     table = read(data)
     _check_objects(table)
@@ -78,7 +78,7 @@ def read_frame(data: bytes) -> Any:
 
 
 def _check_objects(table: Any) -> None:
-    """Refuse tables that would block this process for long, such as a list or a dictionary in each of millions of rows."""
+    """Reject tables that would block this process for long, such as a list or a dictionary in each of millions of rows."""
     arrow = module("pyarrow", "a table")
     count = 0
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -91,7 +91,7 @@ def _check_objects(table: Any) -> None:
 
 
 def _objects(arrow: Any, column: Any, *, nested: bool = False) -> int:
-    """Return the number of Python objects that pandas makes of a column; eight fast ones count as one slow one."""
+    """Return the number of Python objects that pandas creates for a column. Eight fast ones count as one slow one."""
     types, kind, rows = arrow.types, column.type, len(column)
     if types.is_dictionary(kind):
         return sum(_objects(arrow, arrow.chunked_array([chunk.dictionary])) for chunk in column.chunks)
@@ -108,14 +108,14 @@ def _objects(arrow: Any, column: Any, *, nested: bool = False) -> int:
 
 
 def read_series(data: bytes) -> Any:
-    """Return a `pandas.Series`; raises as `read`."""
+    """Parse a `pandas.Series`. Raises as `read`."""
     table = read(data)
     series = read_frame(data).iloc[:, 0]
     return series.rename(None) if b"unnamed" in (table.schema.metadata or {}) else series
 
 
 def read_polars(data: bytes) -> Any:
-    """Return a `polars.DataFrame`; raises as `read`."""
+    """Parse a `polars.DataFrame`. Raises as `read`."""
     return module("polars", "a polars.DataFrame").from_arrow(read(data))
 
 
@@ -157,7 +157,7 @@ def is_compressed(header: bytes) -> bool:
     """Return whether a message's body is compressed: a few bytes could then become gigabytes.
 
     Args:
-        header: The message's flatbuffer, which Arrow has verified. Its library does not show this field.
+        header: The message's flatbuffer, verified by Arrow, which does not expose this field.
     """
     root = _at(header, 0)
     kind, place = _field(header, root, 1), _field(header, root, 2)

@@ -51,18 +51,18 @@ _LONG = 300
 
 @dataclass(frozen=True)
 class Moved:
-    """Where a kernel that is made from a copy finds the files that it had open.
+    """The locations of a copy's open files in a kernel created from it.
 
     Attributes:
-        before: The directory of the session that was copied.
-        now: The directory of this one: that of a branch with its own files is another one.
+        before: The directory of the copied session.
+        now: The directory of this session, which differs for a branch with its own files.
     """
 
     before: str = ""
     now: str = ""
 
     def path(self, path: str) -> str:
-        """Return where a file is now."""
+        """Return the current path of a file."""
         within = self.before != self.now and f"{path}/".startswith(f"{self.before}/")
         return self.now + path[len(self.before) :] if within else path
 
@@ -70,7 +70,7 @@ class Moved:
         """Return a name for a file that was replaced; empty if it was not.
 
         Args:
-            opened: Its path, as the system says it now.
+            opened: Its current path in /proc.
         """
         if opened.endswith(_DELETED):
             return f"The file {opened.removesuffix(_DELETED)}"
@@ -79,13 +79,12 @@ class Moved:
         return f"The file {opened}" if self.path(opened) != opened else ""
 
     def instead(self, opened: str, path: str) -> str:
-        """Return the path of the file that a descriptor should refer to; empty for the one that it refers to.
+        """Return the path of the file that a descriptor should refer to; empty for its current file.
 
-        A restore puts other files in the place of those that have changed. While a kernel is made, these still exist, in a
-        folder of the workspace.
+        A restore replaces changed files. While a kernel is created, the old ones still exist, in a folder of the workspace.
 
         Args:
-            opened: The path of the file that it refers to, as the system says it now.
+            opened: The current path of its file in /proc.
             path: That path when the process was copied.
         """
         if not path.startswith("/") or path.endswith(_DELETED):
@@ -102,7 +101,7 @@ class Descriptors:
     Attributes:
         paths: The descriptors, with the targets of their links in /proc.
         watched: The interest list of each epoll object: descriptor, events and data.
-        nameless: For files without a name, when they were last changed, and their size, when they were looked at for a copy.
+        nameless: For unnamed files, their modification time and size when they were examined for a copy.
         counts: Of each eventfd object: its count, whether it is a semaphore, and its id, which duplicates share.
     """
 
@@ -115,7 +114,7 @@ class Descriptors:
     def now(cls) -> Descriptors:
         """Return the open descriptors of this process.
 
-        A fork in a sandbox of Landlock has no /proc/self, so its descriptors are probed, and nothing else is known about them.
+        A fork in a Landlock sandbox has no /proc/self, so its descriptors are probed, and nothing else is known about them.
         """
         found = cls()
         try:
@@ -138,10 +137,10 @@ class Descriptors:
         return found
 
     def to_part(self, above: int) -> Descriptors:
-        """Return those that copies have to check for sharing: not the wakeup sockets of event loops, which they renew anyway.
+        """Return those that copies must check for sharing: not the wakeup sockets of event loops, which they renew anyway.
 
-        Call it before a fork: in the copy, finding the loops costs as much as all the rest. Finding all of them means visiting
-        every object, which is not needed if all sockets belong to the running loop.
+        Call it before a fork, because in the copy, finding the loops costs as much as all the rest. Finding all of them means
+        visiting every object, which is not needed if all sockets belong to the running loop.
 
         Args:
             above: The highest of the descriptors that the caller handles.
@@ -191,7 +190,7 @@ def locked_file(seen: Descriptors) -> tuple[int, str] | None:
     """
     query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     for descriptor, path in seen.paths.items():
-        with contextlib.suppress(OSError):  # closed meanwhile, or something without locks
+        with contextlib.suppress(OSError):  # closed meanwhile, or without locks
             # Locks of open file descriptions conflict with those of processes, even with this one's.
             answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
             if _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK and _is_own(descriptor):
@@ -203,7 +202,7 @@ def locked_file(seen: Descriptors) -> tuple[int, str] | None:
 
 
 def _is_own(descriptor: int) -> bool:
-    """Whether the lock on a file is this process's own. Assumed if it cannot be known."""
+    """Return whether the lock on a file is this process's own, which is assumed if unknown."""
     try:
         return _OWN_LOCK.search(_information(descriptor)) is not None
     except OSError:
@@ -211,7 +210,7 @@ def _is_own(descriptor: int) -> bool:
 
 
 def is_sqlite(descriptor: int, path: str, seen: Descriptors) -> bool:
-    """Whether a file belongs to an SQLite database.
+    """Return whether a file belongs to an SQLite database.
 
     Files are read through existing descriptors: closing any descriptor of a file releases all of this process's locks on it,
     and with them the protection of the transaction.
@@ -230,15 +229,15 @@ def is_sqlite(descriptor: int, path: str, seen: Descriptors) -> bool:
 
 
 def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[str]:
-    """In a copy: stop sharing descriptors with the original, or with other copies, that only one of them may use.
+    """Stop sharing descriptors that only one process may use, in a copy.
 
-    Files get their own position. Connections and pipes to other processes look closed by the other side: clients with
-    connection pools then reconnect. Objects within this process are replaced by new ones of their kind.
+    Files get their own position. Connections and pipes to other processes look closed by the other side, so that clients with
+    connection pools reconnect. Objects within this process are replaced by new ones of their kind.
 
     Args:
         seen: The original's descriptors to check.
         above: The highest of the descriptors that the caller handles.
-        moved: Where the files are, in a kernel; None in a copy that waits, whose files may still be replaced.
+        moved: The locations of files, in a kernel; None in a waiting copy, whose files may still be replaced.
 
     Returns:
         The lost connections and files, described in sentences.
@@ -294,7 +293,7 @@ def _silence(descriptor: int) -> None:
 
 
 def _renew_events(descriptor: int, count: int, semaphore: bool) -> None:
-    """Replace an eventfd object by one with the count that it had."""
+    """Replace an eventfd object by one with the same count."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_NONBLOCK
     fresh = os.eventfd(0, flags | os.EFD_CLOEXEC | (os.EFD_SEMAPHORE if semaphore else 0))
     try:
@@ -306,7 +305,7 @@ def _renew_events(descriptor: int, count: int, semaphore: bool) -> None:
 
 
 def _of_trackers() -> set[int]:
-    """Return the pipes to the resource trackers of multiprocessing: they serve copies as well."""
+    """Return the pipes to the resource trackers of multiprocessing, which serve copies as well."""
     found = {getattr(getattr(sys.modules.get(name), "_resource_tracker", None), "_fd", None) for name in _TRACKERS}
     return {descriptor for descriptor in found if isinstance(descriptor, int)}
 
@@ -314,13 +313,13 @@ def _of_trackers() -> set[int]:
 def _reopen(
     descriptor: int, path: str, status: os.stat_result, nameless: tuple[int, int] | None, moved: Moved | None
 ) -> list[str]:
-    """Open a file or a directory again: the one that has taken its place, if there is one.
+    """Open a file or a directory again, or its replacement.
 
     Args:
         descriptor: Its descriptor.
-        path: Its path when the process was copied; empty if that is not known.
+        path: Its path when the process was copied; empty if unknown.
         status: Its status.
-        nameless: For a file without a name, its entry in `Descriptors.nameless`.
+        nameless: For an unnamed file, its entry in `Descriptors.nameless`.
         moved: As for `separate`.
 
     Returns:
@@ -331,7 +330,7 @@ def _reopen(
     if moved is not None and path:
         instead = moved.instead(os.readlink(f"/proc/self/fd/{descriptor}"), path)
         try:
-            with contextlib.suppress(FileNotFoundError):  # it stays what it is, as if no file had come back
+            with contextlib.suppress(FileNotFoundError):  # it is unchanged, as if no file had been restored
                 if instead and _open_in_place(descriptor, instead, flags, status):
                     return []
         except OSError as error:
@@ -350,7 +349,7 @@ def _reopen(
 
 
 def _open_in_place(descriptor: int, path: str, flags: int, status: os.stat_result) -> bool:
-    """Open another file of the same kind in the place of an open one; return whether that is possible.
+    """Open another file of the same kind in place of an open one. Return whether that is possible.
 
     Raises:
         OSError: It cannot be opened.
@@ -367,7 +366,7 @@ def _open_in_place(descriptor: int, path: str, flags: int, status: os.stat_resul
 
 
 def _put(descriptor: int, new: int, status: os.stat_result) -> None:
-    """Put a new descriptor in the place of another one, at the same position, if it refers to the expected file."""
+    """Put a new descriptor in place of another one, at the same position, if it refers to the expected file."""
     try:
         if os.path.samestat(os.fstat(new), status):
             if stat.S_ISREG(status.st_mode) and not fcntl.fcntl(new, fcntl.F_GETFL) & os.O_PATH:
@@ -399,7 +398,7 @@ def _renew_pipe(ends: dict[int, int]) -> str | None:
 
 
 def _renew_loops() -> None:
-    """Renew the wakeup sockets of event loops that code has made, which wait with epoll objects."""
+    """Renew the wakeup sockets of event loops that code has created, which wait with epoll objects."""
     asyncio: Any = sys.modules["asyncio"]
     for loop in instances(asyncio.SelectorEventLoop):
         if not loop.is_closed():
@@ -411,18 +410,18 @@ def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
     add = ctypes.CDLL(None).epoll_ctl
     with select.epoll() as fresh:
         for descriptor, events, data in watched:
-            add(fresh.fileno(), _CTL_ADD, descriptor, _EPOLL_EVENT.pack(events, data))  # fails for what is closed here
+            add(fresh.fileno(), _CTL_ADD, descriptor, _EPOLL_EVENT.pack(events, data))  # fails for closed descriptors
         replace_descriptor(epoll, fresh.fileno())
 
 
 def reopen_databases(seen: Descriptors, moved: Moved) -> list[str]:
-    """In a copy: reopen SQLite's files, and describe what the new connections lack.
+    """Reopen SQLite's files in a copy, and describe what the new connections lack.
 
     SQLite does not support connections across a fork: their view of the locks on the file is wrong in the copy.
 
     Args:
         seen: The original's descriptors.
-        moved: Where the files are.
+        moved: The locations of files.
     """
     sqlite = sys.modules.get("sqlite3")
     if sqlite is None or not _has_database(seen):
@@ -474,6 +473,6 @@ def _functions(connection: Any) -> set[str]:
 
 
 def shown(name: str) -> str:
-    """Return a name that the code has chosen, safe for a message."""
+    """Return a name chosen by the code, safe for a message."""
     name = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
     return name if name.isprintable() else ascii(name)[1:-1]

@@ -1,7 +1,7 @@
 """Runs hooks of the code in a copy of a worker, and interrupts those that wait for another process.
 
 The other processes of the session stay with the original: during an undo they are stopped, and then end. A hook of
-`os.register_at_fork` that asks one of them for something would wait until the copy counts as lost.
+`os.register_at_fork` that waits for one of them would wait until the copy counts as lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class InterruptedHookError(BaseException):
 
 
 class _Watch:
-    """Interrupts this process whenever it only waits."""
+    """Interrupts this process when it waits for too long."""
 
     def __init__(self) -> None:
         self.interrupted = 0
@@ -44,7 +44,7 @@ class _Watch:
         self._work, self._waits = _usage()
 
     def look(self, _number: int, _frame: FrameType | None) -> None:
-        """Interrupt the hook if it has waited for too long. A busy machine makes no process wait of its own accord."""
+        """Interrupt the hook if it has waited for too long. A busy machine causes no voluntary waits."""
         work, waits = _usage()
         idle = waits > self._waits and work - self._work < _BUSY
         self._work, self._waits = work, waits
@@ -58,7 +58,7 @@ class _Watch:
 
 
 def _usage() -> tuple[float, int]:
-    """Return the processor time of this process, and how often it has waited for something."""
+    """Return the CPU time of this process, and its number of voluntary waits."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return time.process_time(), usage.ru_nvcsw
 
@@ -68,7 +68,7 @@ _forking = False
 
 
 def _begin_watching() -> None:
-    """Start to interrupt this process now and then, as the first hook: no signal may come before Python is ready for it."""
+    """Start to interrupt this process periodically, as the first hook: no signal may arrive before Python is ready for it."""
     if _forking:
         signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
 
@@ -80,7 +80,7 @@ def run(hooks: Callable[[], object], *, forking: bool = False) -> list[str]:
     """Run hooks, and interrupt those that wait for another process.
 
     Args:
-        hooks: Runs them. Python reports the exceptions that they raise, and goes on with the next one.
+        hooks: Runs them. Python reports their exceptions, and continues with the next one.
         forking: Whether it first makes the interpreter ready after a fork (`PyOS_AfterFork_Child`).
 
     Returns:

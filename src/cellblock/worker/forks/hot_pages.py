@@ -1,10 +1,10 @@
 """Copies the pages of memory that each cell writes to, after a fork and before the next cell, while nothing waits.
 
-A fork shares its memory with the original, and the first of the two that writes to a page copies it. A cell writes to hundreds
-of pages, whatever it does, because Python counts references in the objects themselves. Copying them takes longer than a small
-cell, so it is done ahead of it, if a client pauses between two cells.
+A fork shares its memory with the original, and the first of the two that writes to a page copies it. Every cell writes to
+hundreds of pages, because Python counts references in the objects themselves. Copying them takes longer than a small cell, so
+it is done ahead of it, if a client pauses between two cells.
 
-Which pages these are is found once, by a fork of the zygote: all kernels have the same objects at the same addresses.
+A fork of the zygote finds these pages once: all kernels have the same objects at the same addresses.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from array import array
 from collections.abc import Callable
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14: copies pages as writing to them would, but writes nothing
-_PAGE = os.sysconf("SC_PAGE_SIZE")  # not from mmap: that it is loaded means that code uses it
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14: copies pages as a write would, but writes nothing
+_PAGE = os.sysconf("SC_PAGE_SIZE")  # not from mmap: if it is loaded, code uses it
 _AT_ONCE = 4
 """How many runs of pages are copied between two looks at whether something waits."""
 
@@ -44,7 +44,7 @@ class Finder:
     """Finds the pages, in a fork of the zygote that runs cells as a worker.
 
     Attributes:
-        reader: Where the zygote reads which pages these are.
+        reader: Where the zygote reads the pages.
     """
 
     def __init__(self) -> None:
@@ -54,9 +54,10 @@ class Finder:
         self._forks: list[int] = []
 
     def fork_copy(self, number: int, soon: bool) -> None:
-        """As a worker that makes a copy: share all memory. At the second and third: see what was written to since.
+        """Share all memory, as a worker that is copied. The second and third call find the pages written since.
 
-        New objects lie elsewhere in each kernel, so before the third, others take the places of those of the second.
+        New objects lie elsewhere in each kernel, so before the third call, others take the addresses of the second call's
+        objects.
         """
         if number > 1:
             own = _own_pages()
@@ -78,7 +79,7 @@ class Finder:
         self._forks.append(pid)
 
     def take(self) -> None:
-        """In the zygote: remember what the fork has found; nothing if it has failed."""
+        """Store, in the zygote, what the fork found; nothing if it failed."""
         os.close(self._writer)
         with open(self.reader, "rb") as pipe:
             told = pipe.read()
@@ -87,7 +88,7 @@ class Finder:
 
 
 def end_with(parent: int) -> None:
-    """Make this process end with its parent, whose id is given: it may have ended."""
+    """Make this process end with its parent, whose id is given, because it may have ended already."""
     _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
@@ -108,7 +109,7 @@ def _own_pages() -> set[int]:
 
 
 def _runs_of(pages: set[int]) -> array[int]:
-    """Return the addresses and lengths of runs of neighbouring pages."""
+    """Return the addresses and lengths of runs of adjacent pages."""
     runs = array("Q")
     for page in sorted(pages):
         if runs and runs[-2] + runs[-1] == page:
@@ -125,8 +126,8 @@ def copy(waits: Callable[[], object]) -> None:
         waits: Returns whether something does. Called about a hundred times.
     """
     for first in range(0, len(_runs), _AT_ONCE):
-        # Often all processors are busy now, and the process that finishes the copy, or the host, is ready to run on this one.
-        # Without this it gets it only when this process has used up its slice, after up to 3 ms.
+        # Often all CPUs are busy now, and the process that finishes the copy, or the host, is ready to run on this one.
+        # Without this it must wait until this process has used up its slice, up to 3 ms.
         os.sched_yield()
         if waits():
             break

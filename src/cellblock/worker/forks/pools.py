@@ -49,7 +49,7 @@ def _module(name: str) -> Any:
 
 
 def _thread_pool(thread: threading.Thread, frame: FrameType) -> Reset | None:
-    """`ThreadPoolExecutor`, also that of `asyncio.to_thread`."""
+    """Handle `ThreadPoolExecutor`, including the one of `asyncio.to_thread`."""
     pools = _module("concurrent.futures.thread")
     if pools is None or frame.f_code is not pools._worker.__code__ or "work_item" in frame.f_locals:
         return None
@@ -68,7 +68,7 @@ def _empty(pool: Any, pools: Any) -> None:
 
 
 def _process_pool(thread: Any, _frame: FrameType) -> Reset | None:
-    """`ProcessPoolExecutor`: the copy starts its own processes when it needs them."""
+    """Handle `ProcessPoolExecutor`: the copy starts its own processes on demand."""
     pools = _module("concurrent.futures.process")
     if pools is None or type(thread) is not pools._ExecutorManagerThread or thread.pending_work_items:
         return None
@@ -90,7 +90,7 @@ def _process_pool(thread: Any, _frame: FrameType) -> Reset | None:
 
 
 def _loky(thread: Any, _frame: FrameType) -> Reset | None:
-    """The pool of joblib: the next call in the copy makes another."""
+    """Handle joblib's pool: the next call in the copy creates another."""
     place = type(thread).__module__
     if not place.endswith("loky.process_executor") or type(thread).__name__ != "_ExecutorManagerThread":
         return None
@@ -108,7 +108,7 @@ def _loky(thread: Any, _frame: FrameType) -> Reset | None:
 
 
 def _feeder(thread: threading.Thread, _frame: FrameType) -> Reset | None:
-    """The thread that feeds a `multiprocessing.Queue`; the queue starts another when it needs it."""
+    """Handle the feeder thread of a `multiprocessing.Queue`, which starts another on demand."""
     target = getattr(thread, "_target", None)
     if getattr(target, "__name__", "") != "_feed" or not _of(target, "multiprocessing.queues", "loky.backend.queues"):
         return None
@@ -117,7 +117,7 @@ def _feeder(thread: threading.Thread, _frame: FrameType) -> Reset | None:
 
 
 def _pool(thread: threading.Thread, _frame: FrameType) -> Reset | None:
-    """`multiprocessing.Pool` and `ThreadPool`: they cannot be restarted, so they are closed."""
+    """Handle `multiprocessing.Pool` and `ThreadPool`: they cannot be restarted, so they are closed."""
     target: Any = getattr(thread, "_target", None)
     if not _of(target, "multiprocessing.pool") or any(isinstance(item, dict) and item for item in _arguments(thread)):
         return None
@@ -137,7 +137,7 @@ def _pool(thread: threading.Thread, _frame: FrameType) -> Reset | None:
 
 
 def _progress_bars(thread: Any, frame: FrameType) -> Reset | None:
-    """The monitor of tqdm, which the next progress bar starts again."""
+    """Handle tqdm's monitor, which the next progress bar starts again."""
     if type(thread).__name__ != "TMonitor" or not type(thread).__module__.startswith("tqdm."):
         return None
     if frame.f_code.co_filename != threading.__file__:
@@ -150,7 +150,7 @@ def _progress_bars(thread: Any, frame: FrameType) -> Reset | None:
 
 
 def _waiting_for_process(thread: threading.Thread, _frame: FrameType) -> Reset | None:
-    """The thread of asyncio that waits for a process. The process is reported, so the thread need not be."""
+    """Handle asyncio's thread that waits for a process. The process is reported, so the thread need not be."""
     target: Any = getattr(thread, "_target", None)
     return _nothing if _of(target, "asyncio.unix_events") and target.__name__ == "_do_waitpid" else None
 
@@ -168,8 +168,8 @@ def _of(target: Any, *modules: str) -> bool:
 def instances(kind: type[Any]) -> Iterator[Any]:
     """Yield all instances of a class and its subclasses.
 
-    Every object refers to its class. Iterating over all objects instead would write to each of them: in a copy, it would copy
-    every page.
+    Every object refers to its class. Iterating over all objects instead would write to each of them, and in a copy copy every
+    page.
 
     Args:
         kind: A class that is not built into the interpreter.
@@ -183,7 +183,7 @@ def instances(kind: type[Any]) -> Iterator[Any]:
 
 
 def leave_processes() -> None:
-    """In a copy: mark child processes as the original's. To callers, they appear killed."""
+    """Mark child processes as the original's, in a copy. To callers, they appear killed."""
     for module, name in (("subprocess", "Popen"), ("asyncio.base_subprocess", "BaseSubprocessTransport")):
         if (place := _module(module)) is not None:
             for process in instances(getattr(place, name)):
@@ -191,7 +191,7 @@ def leave_processes() -> None:
 
 
 def forget_workers(interrupted: list[str]) -> str | None:
-    """In a copy: tell multiprocessing that its processes are the original's, and that its queues have no threads.
+    """Tell multiprocessing, in a copy, that its processes are the original's, and that its queues have no threads.
 
     Args:
         interrupted: Collects the names of hooks that wait for another process.

@@ -1,7 +1,7 @@
 """Prepares a live kernel for a fork, and repairs its copy, so that its libraries keep working there.
 
 `refusal` tells why a fork would not give a working copy. `prepare` comes right before the fork, `part` after it in the copy,
-and `repair` in each kernel that is made from the copy. None of them imports a module that is not imported already.
+and `repair` in each kernel created from the copy. None of them imports a module that is not already imported.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Threads:
         resets: How a copy does without idle ones.
         openmp: Files of the libraries whose threads must be stopped before a fork.
         libraries: Number of threads by library, for libraries that do not work in a copy.
-        running: Whether threads of Python's are among them, which run the code.
+        running: Whether Python threads that run the code are among them.
     """
 
     patience: float = 0.0
@@ -140,12 +140,12 @@ def refusal(ours: Collection[int] = ()) -> str | None:
 
 
 def threads_run() -> bool:
-    """Whether the last `refusal` found threads that run the code, other than idle ones of pools."""
+    """Return whether the last `refusal` found threads that run the code, other than idle ones of pools."""
     return _found is not None and _found[0].running
 
 
 def threads_run_now() -> bool:
-    """Whether there are threads that run the code, other than idle ones of pools."""
+    """Return whether threads run the code now, other than idle ones of pools."""
     return _look(()).running
 
 
@@ -180,7 +180,7 @@ def _look(ours: Collection[int]) -> _Threads:
 
 
 def _survives(number: int, file: str) -> bool:
-    """Whether a library does without one of its threads in a copy."""
+    """Return whether a library works in a copy without one of its threads."""
     if any(part in os.path.basename(file) for part in _SURVIVES):
         return True
     try:
@@ -191,7 +191,7 @@ def _survives(number: int, file: str) -> bool:
 
 
 def _look_at_python(found: _Threads, numbers: set[int]) -> None:
-    """Sort Python's threads, given by their ids, into those that a copy can do without, and others."""
+    """Classify Python's threads by their ids: those that a copy can do without, and others."""
     known = {thread.native_id: thread for thread in threading.enumerate()}
     frames = sys._current_frames()  # noqa: SLF001  # the official way
     for number in numbers:
@@ -212,7 +212,7 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
 
 
 def _library(file: str) -> str:
-    """Return the name of the package that a file of code belongs to."""
+    """Return the name of the package that contains a file of code."""
     if not file:
         return "a library"
     packages = [part for part in file.split("site-packages/")[-1].split("/") if part]
@@ -230,7 +230,7 @@ def _threads(count: int) -> str:
 
 
 def prepare() -> None:
-    """Prepare this process for a fork right now; call it right after `refusal` has returned None. It continues as before."""
+    """Prepare this process for a fork, right after `refusal` has returned None. The process continues as before."""
     global _prepared, _found
     assert _found is not None
     threads, seen = _found
@@ -244,7 +244,7 @@ def prepare() -> None:
 
 
 def _enter_directory(moved: Moved) -> str | None:
-    """Enter the current directory again, if a restore has put another one in its place."""
+    """Enter the current directory again, if a restore has replaced it."""
     try:
         now = os.readlink("/proc/self/cwd")
     except OSError:
@@ -259,7 +259,7 @@ def _enter_directory(moved: Moved) -> str | None:
 
 
 def timers_run() -> bool:
-    """Whether a timer of this process sends signals, and so runs handlers of the code."""
+    """Return whether a timer of this process sends signals, and so runs handlers of the code."""
     return any(signal.getitimer(which)[0] for which in _TIMERS)
 
 
@@ -268,7 +268,7 @@ def _stopped_timers() -> str | None:
 
 
 def _processes() -> list[str]:
-    """Return the names of the processes that the code has started and that still run."""
+    """Return the names of the processes that the code started and that still run."""
     hidden = set()
     for module, (owner, attribute) in _HELPERS.items():
         if module in sys.modules:
@@ -320,7 +320,7 @@ def _shared_memory(moved: Moved) -> list[str]:
 
 
 def shares(last: int) -> bool:
-    """Whether a copy shares descriptors with this process that `part` looks at, after `prepare`.
+    """Return, after `prepare`, whether a copy shares descriptors with this process that `part` handles.
 
     Args:
         last: The highest of the descriptors that the caller handles.
@@ -330,27 +330,23 @@ def shares(last: int) -> bool:
 
 
 def part(last: int) -> None:
-    """In a waiting copy: stop sharing connections with the original, so that the other side notices when that closes them.
-
-    Args:
-        last: The highest of the descriptors that the caller handles.
-    """
+    """Stop sharing connections with the original, in a waiting copy, so that the other side sees when it closes them."""
     _prepared.last = last
     _prepared.connections += separate(_prepared.seen, last)
 
 
 def note_interrupted(names: list[str]) -> None:
-    """In a kernel made from a copy: note the hooks that were interrupted, for `repair`."""
+    """Record interrupted hooks for `repair`, in a kernel created from a copy."""
     _prepared.interrupted = names
 
 
 def repair(moved: Moved | None = None) -> list[str]:
-    """In a kernel made from a copy: make pools, connections, files and databases work again.
+    """Make pools, connections, files and databases work again, in a kernel created from a copy.
 
-    The session's files must be in their final state: they are reopened.
+    The session's files must be in their final state, because they are reopened.
 
     Args:
-        moved: Where they are, if not where they were.
+        moved: The locations of files, if they have changed.
 
     Returns:
         What was lost, in sentences for the user.

@@ -22,7 +22,7 @@ _ends: dict[int, int] = {}
 
 
 def note_pairs() -> None:
-    """Start recording which sockets `socket.socketpair` has made together."""
+    """Start recording pairs from `socket.socketpair`."""
     make = socket.socketpair
 
     def socketpair(*args: Any, **options: Any) -> tuple[socket.socket, socket.socket]:
@@ -37,7 +37,7 @@ def note_pairs() -> None:
 
 
 def _forget_closed() -> None:
-    """Forget pairs of which no end is open here; if that is unknown, the oldest ones."""
+    """Forget pairs without an open end here; if that is unknown, the oldest ones."""
     there = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -49,10 +49,10 @@ def _forget_closed() -> None:
 
 
 def part_sockets(sockets: dict[int, int]) -> list[str]:
-    """In a copy: stop sharing sockets with the original.
+    """Stop sharing sockets with the original, in a copy.
 
-    Connections look closed by the other side: clients with connection pools then reconnect. Servers no longer get connections.
-    A pair within this process becomes a new pair.
+    Connections look closed by the other side, so that clients with connection pools reconnect. Servers no longer get
+    connections. A pair within this process becomes a new pair.
 
     Args:
         sockets: The inodes of the descriptors that are sockets, except the wakeup sockets of event loops.
@@ -82,7 +82,7 @@ def part_sockets(sockets: dict[int, int]) -> list[str]:
 
 
 def _kept_connections() -> set[int]:
-    """Return the connections to the session's tool port, which are hidden from code: the next call makes another."""
+    """Return the connections to the session's tool port, which are hidden from code: the next call creates another."""
     pool: Any = sys.modules.get("cellblock.tools.calling.pool")
     found: set[int] = set() if pool is None else pool.idle()
     return found
@@ -129,14 +129,14 @@ def _cut_end(descriptors: list[int]) -> str | None:
 
 
 def unread(descriptor: int) -> int:
-    """Return how many bytes wait in a pipe or socket; for datagrams, the size of the first one."""
+    """Return the number of unread bytes of a pipe or socket; for datagrams, the size of the first one."""
     count = bytearray(4)
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)
 
 
 def replace_descriptor(descriptor: int, new: int) -> None:
-    """Put another file behind a descriptor."""
+    """Replace the file of a descriptor."""
     os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
 
 

@@ -1,9 +1,9 @@
-"""Finds the threads of this process besides its main one, and whose code each of them runs.
+"""Finds the threads of this process other than its main one, and whose code each of them runs.
 
 A fork has only the thread that forked. Whether that matters depends on the library that started the others. /proc has only
-their ids, so the function that a thread was started with is read from glibc's own record of it, at the offsets that glibc
-publishes for debuggers. The record may change meanwhile, because threads end. So memory is read by system calls, which fail on
-unmapped addresses, and not through /proc, which a fork in a sandbox of Landlock does not have.
+their ids. So a thread's start function is read from glibc's own record of it, at offsets that glibc publishes for debuggers.
+The record may change meanwhile, because threads end. So memory is read by system calls, which fail on unmapped addresses.
+/proc is no alternative, because a fork in a Landlock sandbox does not have it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Found(ctypes.Structure):
 
 
 def other_threads() -> dict[int, str]:
-    """Return the ids of all threads but the main one, each with the file whose code it was started with, if known."""
+    """Return the ids of all threads but the main one, each with the file of its start function, if known."""
     try:
         if len(os.listdir("/proc/self/task")) == 1:  # the usual case
             return {}
@@ -53,7 +53,7 @@ def other_threads() -> dict[int, str]:
 
 
 def _numbers() -> list[int] | None:
-    """Return the ids of all threads, if this machine tells them."""
+    """Return the ids of all threads, if known."""
     try:
         return list(_names_in_proc())
     except OSError:
@@ -132,7 +132,7 @@ def place_of_id() -> int:
     """Return the address where the C library keeps the id of this thread.
 
     Raises:
-        ValueError: The library does not tell.
+        ValueError: It is unknown for this library.
     """
     return _own_record() + _offset("pthread_tid")
 
@@ -183,9 +183,9 @@ def _starter(memory: _Memory, place: int) -> str:
         return file
 
 
-@functools.lru_cache(maxsize=1000)  # it searches all symbols of a library, which takes a while in large ones
+@functools.lru_cache(maxsize=1000)  # it searches all symbols of a library, which is slow in large ones
 def file_of(address: int) -> str:
-    """Return the file that an address of code or data was loaded from, or an empty string."""
+    """Return the file from which an address of code or data was loaded, or an empty string."""
     found = _Found()
     if not ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found)) or not found.file:
         return ""

@@ -1,1 +1,1 @@
-"""The variables of a session: lists, compares, exchanges, saves and loads them."""
+"""The variables of a session: list, compare, exchange, save and load."""

@@ -16,7 +16,7 @@ _type_name = cast("Any", type.__dict__["__name__"]).__get__
 
 
 class Variables:
-    """Compares a session's variables with those of the last call. None of the code's own methods runs."""
+    """A comparison of a session's variables with the last call. None of the code's own methods runs."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -25,7 +25,7 @@ class Variables:
         """Return the changes of variables since the last call.
 
         Args:
-            variables: The session's present variables.
+            variables: The session's current variables.
             hidden: Variables that are not the code's own.
         """
         before, self._seen = self._seen, {}
@@ -43,5 +43,5 @@ class Variables:
 
 
 def _short(texts: list[str]) -> tuple[str, ...]:
-    """Cut names to what may be sent: the code chooses them."""
+    """Truncate names to what may be sent: the code chooses them."""
     return tuple(text[:_SHOWN] for text in texts)

@@ -30,7 +30,7 @@ def digest(value: object, until: float) -> str | None:
 
     Args:
         value: The value.
-        until: When to give up (`time.monotonic`).
+        until: The deadline (`time.monotonic`).
     """
     # Without a memo, sharing and interning of strings make no difference. Values that contain themselves need one.
     for fast in (True, False):
@@ -50,7 +50,7 @@ def digest(value: object, until: float) -> str | None:
 
 
 class _Sink:
-    """Hashes the output of a pickler.
+    """A sink that hashes the output of a pickler.
 
     Attributes:
         hash: The digest.
@@ -86,14 +86,13 @@ class _Sink:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles functions and classes of the session by content, and all others by name."""
+    """A pickler of functions and classes of the session by content, and all others by name."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._met: set[int] = set()
 
     def reducer_override(self, value: Any) -> Any:
-        """See `pickle.Pickler`."""
         if isinstance(value, (FunctionType, type)) and value.__module__ == "__main__":
             if id(value) in self._met:
                 return str, (value.__qualname__,)
@@ -119,7 +118,7 @@ def _function(function: FunctionType) -> Iterator[Any]:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return the content of code, independent of where it was written."""
+    """Return the content of code, independent of its location."""
     constants = tuple(_code(one) if isinstance(one, CodeType) else one for one in code.co_consts)
     return (code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)
 

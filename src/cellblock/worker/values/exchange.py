@@ -1,4 +1,4 @@
-"""The kernel's side of `Session.put`, `get` and `variables`. The host calls these functions in cells that leave no trace."""
+"""The kernel's side of `Session.put`, `get` and `variables`. The host calls these functions in silent cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def take(name: str, pieces: int) -> None:
 
     Args:
         name: The variable.
-        pieces: The number of lines that the value comes in.
+        pieces: Number of lines of the value.
     """
     shell: Any = get_ipython()
     message = b"".join(base64.b64decode(shell.line()) for _ in range(pieces))
@@ -48,7 +48,7 @@ def give(name: str, limit: int, pickled: bool) -> None:
 
 
 def tell(seconds: float | None = None) -> None:
-    """Send a survey of the variables; `seconds` as for `survey`."""
+    """Send a survey of the variables; `seconds` is as for `survey`."""
     shell: Any = get_ipython()
     _send(survey(shell.user_ns, shell.user_ns_hidden, seconds))
 

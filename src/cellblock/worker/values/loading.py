@@ -1,4 +1,4 @@
-"""The kernel's side of `Session.load`: the host calls `load` in a cell that leaves no trace."""
+"""The kernel's side of `Session.load`: the host calls `load` in a silent cell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load(batches: int) -> None:
     """Load the state of another session.
 
     Args:
-        batches: The number of lines with the code of its cells, after the line with the state. The pickles come last.
+        batches: Number of lines with the code of its cells, after the line with the state. The pickles come last.
     """
     shell: Any = get_ipython()
     state = read(State, shell.line().encode())
@@ -93,7 +93,7 @@ class _Source:
     """The pickles, as sent by the host.
 
     Attributes:
-        left: How many bytes of the present pickle remain.
+        left: Number of remaining bytes of the current pickle.
     """
 
     def __init__(self, line: Callable[[], str]) -> None:
@@ -118,7 +118,7 @@ class _Source:
         return b"".join(pieces)
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; return the number of bytes."""
+        """Fill a buffer. Return the number of bytes."""
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view) and self.left:

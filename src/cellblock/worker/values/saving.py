@@ -1,4 +1,4 @@
-"""The kernel's side of `Session.save`: the host calls `save` in a cell that leaves no trace.
+"""The kernel's side of `Session.save`: the host calls `save` in a silent cell.
 
 Variables whose values share objects are in one pickle, so that they share them again when loaded. Others have a pickle each,
 so that a value that cannot be loaded affects no other.
@@ -36,7 +36,7 @@ def save(piece: int) -> None:
     """Send the session's state to the host.
 
     Args:
-        piece: Maximum bytes of a message.
+        piece: Maximum size of a message in bytes.
     """
     shell: Any = get_ipython()
     out = _Out(shell, piece)
@@ -131,7 +131,6 @@ class _Out:
             self._held.clear()
 
     def send(self, message: bytes) -> None:
-        """Send a message."""
         self._publisher.publish({VALUE_MIME: message})
         self._publisher.clear_output()
 
@@ -153,7 +152,7 @@ class _Sharing:
         self._alone = max(count for item, count in self._counted([inner]) if item is inner) - 1  # `inner` is one more
 
     def look(self, name: str, value: object) -> None:
-        """Add a variable. Raises what pickling it raises."""
+        """Add a variable. Raises any exception of its pickling."""
         shared = [item for item, count in self._counted(value) if count > self._alone and self._matters(item)]
         self.found.append(name)
         for item in shared:
@@ -161,7 +160,7 @@ class _Sharing:
             self._joined[self._first(name)] = self._first(first)
 
     def _counted(self, value: object) -> Iterator[tuple[object, int]]:
-        """Pickle a value to nowhere; yield the objects in it, each with its reference count."""
+        """Pickle a value to nowhere. Yield its objects, each with its reference count."""
         pickler = pickling.pickler(_Nowhere())
         pickler.dump(value)
         for _, item in pickler.memo.copy().values():
@@ -186,7 +185,7 @@ class _Sharing:
 
 
 def _has_name(item: object) -> bool:
-    """Whether an object can be found by its name in a library."""
+    """Return whether an object can be found by its name in a library."""
     try:
         module, name = getattr(item, "__module__", None), getattr(item, "__qualname__", None)
         return isinstance(module, str) and isinstance(name, str) and getattr(sys.modules.get(module), name, None) is item

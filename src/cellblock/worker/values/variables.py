@@ -1,6 +1,6 @@
 """Describes the variables of a session: type, size, shape, and a short text.
 
-Nothing here calls a method that the session's code has defined: a `__repr__` could take forever, or change something.
+Nothing here calls a method that the session's code defined: a `__repr__` could take forever, or change something.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 def names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> list[str]:
-    """Return the names that the session's code has defined, in the order of their definition.
+    """Return the names that the session's code defined, in the order of their definition.
 
     Args:
         namespace: All names of the session.
-        hidden: Those that IPython has defined, with their values.
+        hidden: Names that IPython defined, with their values.
     """
     missing = object()
     return [
@@ -48,7 +48,7 @@ def survey(namespace: Mapping[str, Any], hidden: Mapping[str, Any], seconds: flo
 
     Args:
         namespace: All names of the session.
-        hidden: Those that IPython has defined, with their values.
+        hidden: Names that IPython defined, with their values.
         seconds: Time limit for all digests of values together; None for a survey without digests.
     """
     until = None if seconds is None else time.monotonic() + seconds
