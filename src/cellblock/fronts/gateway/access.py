@@ -55,7 +55,7 @@ def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
             await check_session(connection, caller)
         return caller
 
-    check.scope = scope  # for the description of the API, and for a test
+    check.scope = scope  # type: ignore[attr-defined]  # for the description of the API, and for a test
     return check
 
 

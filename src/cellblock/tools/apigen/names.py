@@ -21,7 +21,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _DIGESTS = (8, 32)  # hexadecimal digits: the second is for names whose shorter digests a server made equal
 _WORDS = re.compile(r"[A-Za-z0-9_./:\- ]*", re.ASCII)  # names of these characters lose only separators and case
 
-# Attributes of `pydantic.BaseModel`: a field with such a name hides one, and pydantic warns or refuses. fmt: off
+# Attributes of `pydantic.BaseModel`: a field with such a name hides one, and pydantic warns or refuses.
+# fmt: off
 _OF_MODELS = frozenset((
     "construct", "copy", "dict", "from_orm", "json", "parse_file", "parse_obj", "parse_raw", "schema", "schema_json",
     "update_forward_refs", "validate",
