@@ -193,7 +193,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def _hung_up(self) -> bool:
-        """Return whether the daemon has closed the connection, even before the event loop notices."""
+        """Whether the daemon has closed the connection, even before the event loop notices."""
         return self._watched is not None and bool(self._watched.poll(0))
 
     def _may_read(self) -> None:

@@ -49,12 +49,12 @@ class Node:
     open: bool = False
 
     def is_bare(self) -> bool:
-        """Whether it has only a type and a description."""
+        """Return whether it has only a type and a description."""
         said = (self.properties, self.required, self.items, self.prefix, self.values, self.bounds)
         return not any(said) and self.additional is None
 
     def may_be_object(self) -> bool:
-        """Whether an object can match it."""
+        """Return whether an object can match it."""
         return self.types is None or "object" in self.types
 
 
