@@ -1,6 +1,6 @@
 """cellblock: sandboxed, stateful IPython sessions for AI agents.
 
-The names below are loaded when they are first used, so that ``import cellblock`` costs next to nothing.
+The names below are loaded on first use, so that ``import cellblock`` is cheap.
 """
 
 from __future__ import annotations

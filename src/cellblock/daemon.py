@@ -1,4 +1,4 @@
-"""``python -m cellblock.daemon DIRECTORY [READY]``: the daemon. Units of systemd name it, so it stays here."""
+"""``python -m cellblock.daemon DIRECTORY [READY]``: the daemon. systemd units name this module, so it stays here."""
 
 import sys
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def with_host(host: str) -> str:
     """Return the option that lets a session reach a host, in Python and on the command line.
 
-    With single quotes only: libraries show messages by `repr`, which escapes them if there are double ones, too.
+    Single quotes only: libraries show messages by `repr`, which escapes them if there are double quotes, too.
     """
     quoted = f"'{host}'" if " " in host else host
     return f"hosts=['{host}'] (on the command line: --host {quoted}; for cellblock mcp and serve: --allow-host {quoted})"
@@ -72,30 +72,30 @@ ONLY_PROXY = (
 
 
 _MAX_BITS = 10_000  # of an integer: 3,000 digits
-_MAX_NEAR = 40  # characters of names that are compared, which takes up to 0.15 ms for each
+_MAX_NEAR = 40  # characters of names that are compared, which takes up to 0.15 ms each
 _MAX_SHOWN = 200  # characters of a wrong value in a message
 
 
 class _Shown(reprlib.Repr):
-    """Shows values in part."""
+    """A `reprlib.Repr` that cuts long values."""
 
     def repr_int(self, x: int, level: int) -> str:
-        """Refuse thousands of digits on every version of Python: from 3.14 on, an address would take their place."""
+        """Refuse thousands of digits on every Python version: from 3.14 on, `reprlib` would show an address instead."""
         if x.bit_length() > _MAX_BITS:
             raise ValueError("it has too many digits")
         return super().repr_int(x, level)
 
 
 def shown(value: object) -> str:
-    """Return a wrong value for the message of an error, cut: it may be of any size and depth."""
+    """Return an invalid value for an error message. The value may have any size and depth, so it is cut."""
     try:
         return _Shown().repr(value)[:_MAX_SHOWN]
-    except ValueError:  # an integer with thousands of digits, also within an object of its own kind
+    except ValueError:  # an integer with thousands of digits, possibly inside an object
         return "a value that is too large to show"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" for the message about an unknown name if it is near to a known one; else nothing."""
+    """Return "; did you mean …?" for a message about an unknown name if a known name is similar; else an empty text."""
     import difflib  # only for a mistake
 
     if len(name) > _MAX_NEAR:
@@ -105,13 +105,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class CellblockError(Exception):
-    """The root of all errors of cellblock."""
+    """The base class of all errors of cellblock."""
 
     _details: ClassVar[Mapping[str, Any]] = {}
     """The attributes that another process gets with it, and which values each may have."""
 
     def details(self) -> dict[str, Any]:
-        """Return what another process gets beside class and message: JSON data, in which lone surrogates become ``?``."""
+        """Return JSON data for another process, in addition to class and message. Lone surrogates become ``?``."""
         values = {name: getattr(self, name) for name in self._details}
         return {
             name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
@@ -120,32 +120,32 @@ class CellblockError(Exception):
 
     @classmethod
     def remade(cls, message: str, details: Mapping[str, Any]) -> Self:
-        """Return an error of this class as another process has met it.
+        """Recreate an error that another process raised.
 
         Args:
-            message: Its message.
-            details: Its `details`. Anything else in it is ignored.
+            message: The error's message.
+            details: The error's `details`. Unknown keys are ignored.
         """
         known = {name: details[name] for name, kind in cls._details.items() if isinstance(details.get(name, ...), kind)}
         return cls(message, **known)
 
 
 class InvalidInputError(CellblockError, ValueError):
-    """An argument is wrong. The message names it and says how to fix it. Nothing was changed."""
+    """An argument is invalid. The message names it and says how to fix it. Nothing was changed."""
 
 
 class StateError(CellblockError, RuntimeError):
-    """The object cannot be used now: not started yet, stopped already, or carried across a fork."""
+    """The object cannot be used now: it is not started, already stopped, or was carried across a fork."""
 
 
 class NotFoundError(CellblockError, LookupError):
-    """There is no session, execution, file or approval of this name or id."""
+    """No session, execution, file or approval has this name or id."""
 
     __str__ = Exception.__str__
 
 
 class SessionLostError(NotFoundError):
-    """The session was on a node of a cluster that is no more, and ended with it. Nobody can say how far code ran there."""
+    """The session ended with its cluster node. How far its code ran is unknown."""
 
 
 class ConflictError(CellblockError):
@@ -156,7 +156,7 @@ class BusyError(CellblockError):
     """A limit of the daemon, or of the machine's memory, is reached. Nothing was done.
 
     Attributes:
-        retry_after: Seconds after which to try again.
+        retry_after: Seconds after which to retry.
     """
 
     _details: ClassVar[Mapping[str, Any]] = {"retry_after": int | float}
@@ -167,30 +167,30 @@ class BusyError(CellblockError):
 
 
 class AccessError(CellblockError):
-    """A request is refused: there is no valid token with it, the token may not do this, or it was not approved."""
+    """A request is refused: it has no valid token, the token does not permit it, or it was not approved."""
 
 
 class DaemonError(CellblockError):
-    """The daemon, which keeps named sessions, or the gateway cannot be started or reached, or ended during a request."""
+    """The daemon or the gateway cannot be started or reached, or ended during a request."""
 
 
 class NotRunError(DaemonError):
-    """The daemon ended before the code began to run. Nothing of it was run; it can be submitted again."""
+    """The daemon ended before the code started. The code can be submitted again."""
 
 
 class MovingError(NotRunError):
-    """The session moves to another node of a cluster. Nothing was done. Links to a cluster ask again, until it is there."""
+    """The session is moving to another cluster node. Nothing was done. Cluster links retry until it has arrived."""
 
 
 class NotPlacedError(DaemonError):
-    """A node of a cluster was asked for a session that it must not make. Nothing was made; the director places it again."""
+    """A cluster node must not create the requested session. Nothing was created; the director places the session again."""
 
 
 class OutcomeUnknownError(DaemonError):
     """The process that ran the code ended before it reported the outcome. Code is never rerun automatically.
 
     Attributes:
-        execution: The id of the execution; empty if it is not known.
+        execution: The id of the execution; empty if unknown.
     """
 
     _details: ClassVar[Mapping[str, Any]] = {"execution": str}
@@ -205,10 +205,10 @@ class UnsupportedError(CellblockError):
 
 
 class LaunchError(CellblockError):
-    """No kernel could be started. The message holds the likely cause, the ways out, and the last lines the process wrote.
+    """No kernel could be started. The message has the likely cause, possible solutions, and the last lines of output.
 
     Attributes:
-        step: The step that failed, as `cellblock doctor` lists them; empty if none of them did.
+        step: The step that failed, as listed by `cellblock doctor`; empty if none of them did.
         code: The system's error number (`errno`); 0 if there is none.
         said: The message of the system or the process.
     """
@@ -229,11 +229,11 @@ class PreloadError(LaunchError):
 
 
 class SandboxError(LaunchError):
-    """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and what you can do."""
+    """The sandbox cannot be enforced here. Nothing was started; the message says what is missing and what to do."""
 
 
 class CustodianError(LaunchError):
-    """The process that holds the kernels' descriptors cannot be started or reached, has ended, or can hold no more."""
+    """The custodian, which holds the kernels' descriptors, cannot be started or reached, has ended, or is full."""
 
 
 class KernelDiedError(CellblockError):
@@ -241,7 +241,7 @@ class KernelDiedError(CellblockError):
 
 
 class ProcessError(CellblockError):
-    """A program beside the kernel could not be started, or its helper failed. The message says why.
+    """A program outside the kernel could not be started, or its helper failed. The message has the reason.
 
     Attributes:
         errno: The system's error number; 0 if there is none.
@@ -255,11 +255,11 @@ class ProcessError(CellblockError):
 
 
 class CheckpointError(CellblockError):
-    """A checkpoint could not be made, is gone, or belongs to another host. The session goes on as it was."""
+    """A checkpoint could not be made, is gone, or belongs to another host. The session is unchanged."""
 
 
 class UnknownCheckpointError(CheckpointError):
-    """The session has no checkpoint of this name or id. The message lists those that it has."""
+    """The session has no checkpoint with this name or id. The message lists the existing ones."""
 
 
 class ProtocolError(CellblockError):
@@ -267,10 +267,10 @@ class ProtocolError(CellblockError):
 
 
 class ToolRunnerError(CellblockError):
-    """A tool failed, or approval of its call was denied or not given in time. The message quotes the server."""
+    """A tool failed, or its call was denied or not approved in time. The message quotes the server."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return IPython's traceback without the frames between the code that made the call and the server."""
+        """Return IPython's traceback without the frames between the call and the server."""
         import sys
         from types import TracebackType
 
@@ -288,8 +288,8 @@ class ToolRunnerError(CellblockError):
         shown = None
         for one in reversed(own):
             shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
-        shell: Any = sys.modules["IPython.core.getipython"].get_ipython()  # who calls this
-        cause, self.__cause__ = self.__cause__, None  # how the connection failed, if it did: its frames are this package's
+        shell: Any = sys.modules["IPython.core.getipython"].get_ipython()  # the caller
+        cause, self.__cause__ = self.__cause__, None  # how the connection failed, if it did: its frames belong to this package
         try:
             found: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, shown)
         finally:
@@ -301,9 +301,9 @@ class FilesError(CellblockError):
     """A file, folder or archive could not be handled; the message says which, why, and what to do.
 
     Attributes:
-        path: The path it is about: relative to the workspace, or one on the caller's disk; None for an archive as a whole.
-        errno: The system's error number, if there is one (`errno.ENOENT`: missing, `errno.ELOOP`: a link,
-            `errno.EFBIG`: over a limit), else None.
+        path: The path, relative to the workspace or on the caller's disk; None for an archive as a whole.
+        errno: The system's error number, or None (`errno.ENOENT`: missing, `errno.ELOOP`: a link, `errno.EFBIG`: over a
+            limit).
     """
 
     _details: ClassVar[Mapping[str, Any]] = {"path": str | None, "errno": int | None}
@@ -315,18 +315,18 @@ class FilesError(CellblockError):
 
 
 class SnapshotError(FilesError):
-    """The files of a checkpoint could not be kept, compared or restored. Nothing was changed, unless the message says so."""
+    """The files of a checkpoint could not be stored, compared or restored. Nothing was changed, unless the message says so."""
 
 
 class McpServerError(CellblockError):
     """An MCP server could not be started or reached, died, took too long, or violated the protocol or a limit.
 
-    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers continue, and so does this
-    one: its next call connects again if the connection was lost.
+    A failure that a tool reports is data, not an error (`ToolOutcome.is_error`). Other servers continue. If the connection
+    was lost, the server's next call reconnects.
 
     Attributes:
         server: The server's name.
-        stderr: The last lines that it wrote to its standard error; empty if there are none.
+        stderr: The last lines of the server's standard error; empty if there are none.
     """
 
     def __init__(self, message: str, *, server: str = "", stderr: str = "") -> None:
@@ -340,10 +340,10 @@ class StoreError(CellblockError):
 
 
 class CodeExecutionError(CellblockError):
-    """Raised by executors when the executed code fails; the message holds its traceback. ``check=False`` switches that off.
+    """The executed code failed. Executors raise this with the traceback in the message, unless ``check=False``.
 
     Attributes:
-        result: Everything else about the execution: output so far, images, error, recovery.
+        result: The execution's result: output so far, images, error, recovery.
     """
 
     def __init__(self, message: str, result: CodeExecutionResult | None = None) -> None:
@@ -352,21 +352,21 @@ class CodeExecutionError(CellblockError):
 
 
 class ExecutionTimeoutError(CodeExecutionError, TimeoutError):
-    """Raised by executors when code was stopped at its deadline: it no longer runs, and ``result.recovery`` says how."""
+    """Code was stopped at its deadline, and no longer runs. ``result.recovery`` says how it was stopped."""
 
 
 def named(name: str) -> type[CellblockError]:
-    """Return the class of errors of a name; `DaemonError` if there is none, as in a version that is newer."""
+    """Return the error class with a name; `DaemonError` for an unknown name, for example from a newer version."""
     kind = globals().get(name)
     return kind if isinstance(kind, type) and issubclass(kind, CellblockError) else DaemonError
 
 
 def failure(data: Mapping[str, Any], execution: str) -> CellblockError:
-    """Return the error of an execution that has no result.
+    """Create the error of an execution that has no result.
 
     Args:
         data: The data of its ``failed`` event; empty if there is none.
-        execution: Its id.
+        execution: The execution's id.
     """
     message = str(data.get("message") or "nobody knows how the execution ended: its result is not kept")
     kind = OutcomeUnknownError if data.get("ran") in (None, "unknown") else named(str(data.get("error")))

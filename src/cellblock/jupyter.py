@@ -1,4 +1,4 @@
-"""``python -m cellblock.jupyter -f FILE``: a kernel for Jupyter. Kernelspecs name it, so it stays here."""
+"""``python -m cellblock.jupyter -f FILE``: a kernel for Jupyter. Kernelspecs name this module, so it stays here."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""code-sandboxes: `CellblockSandbox` is a sandbox whose code runs in a session, and whose commands run beside its kernel."""
+"""code-sandboxes: `CellblockSandbox` is a sandbox that runs code in a session, and commands next to its kernel."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class CellblockSandbox(Sandbox):
     def __init__(
         self, config: SandboxConfig | None = None, *, executor: SyncCodeExecutor | None = None, **options: Any
     ) -> None:
-        """Set up; nothing is started.
+        """Set up without starting.
 
         Args:
-            config: The configuration of code-sandboxes: timeout, directory, variables, and hosts that can be reached.
-            executor: A started executor, which stays the caller's. Of `config`, only the timeout counts for it.
+            config: The configuration of code-sandboxes: timeout, directory, variables, and reachable hosts.
+            executor: A started executor, which the caller stops. With it, only the timeout of `config` applies.
             options: The arguments of `CodeExecutor` for a new executor; they override `config`.
 
         Raises:
-            SandboxConfigurationError: `config` asks for what a session does not have.
-            InvalidInputError: An option is wrong.
+            SandboxConfigurationError: `config` requests an unsupported feature.
+            InvalidInputError: An option is invalid.
         """
         super().__init__(config)
         if self.config.gpu or self.config.cpu_limit or self.config.memory_limit:
@@ -55,7 +55,7 @@ class CellblockSandbox(Sandbox):
         """The session.
 
         Raises:
-            SandboxNotStartedError: It is not started, or stopped.
+            SandboxNotStartedError: The sandbox is not started, or stopped.
         """
         if not self.is_started:
             raise exceptions.SandboxNotStartedError
@@ -72,12 +72,12 @@ class CellblockSandbox(Sandbox):
         self._setup_tool_caller()
 
     def stop(self) -> None:
-        """End the session, if it is the sandbox's own."""
+        """End the session, if the sandbox owns it."""
         self._session.close()
         self.mark_stopped()
 
     def create_context(self, name: str | None = None) -> Context:
-        """Return the context, of which there is one."""
+        """Return the only context."""
         if self._default_context is None or name not in (None, self._default_context.id):
             raise exceptions.SandboxConfigurationError(
                 "a session has one context, which is called default: make another sandbox"
@@ -97,7 +97,7 @@ class CellblockSandbox(Sandbox):
         envs: dict[str, str] | None = None,
         timeout: float | None = None,
     ) -> ExecutionResult:
-        """Run a cell. Handlers are called as things happen, one after the other, in threads."""
+        """Run a cell. Handlers are called one after the other, in threads."""
         executor = self._executor_for(context)
         if language != "python":
             raise ValueError(f"a session runs Python, not {language}: use commands")
@@ -152,7 +152,7 @@ class _Commands(SandboxCommands):
     def run(
         self, command: str, cwd: str | None = None, env: Any = None, timeout: float | None = None, shell: bool = True
     ) -> CommandResult:
-        """Run a command beside the kernel, whose code cannot answer in its place."""
+        """Run a command next to the kernel, whose code cannot fake its output."""
         argv = command if shell else shlex.split(command)
         done = self._sandbox.executor.exec(argv, cwd=cwd, env=env, timeout=timeout)
         failed = done.status == "timeout" or done.exit_code is None
@@ -161,7 +161,7 @@ class _Commands(SandboxCommands):
 
 
 def _told(handler: Any, convert: Any) -> Any:
-    """Return what tells a handler, in a thread in which it may use the sandbox."""
+    """Return a function that calls a handler, in a thread in which it may use the sandbox."""
 
     async def tell(what: Any) -> None:
         for one in convert(what):

@@ -1,4 +1,4 @@
-"""Results of cells, as code-sandboxes has them."""
+"""Results of cells in the form of code-sandboxes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cellblock.model import CodeExecutionResult, OutputItem
 
 
 def messages(text: str, error: bool) -> list[OutputMessage]:
-    """Return a text as lines; an incomplete line is marked.
+    """Convert text to lines; an incomplete line is marked.
 
     Args:
         text: The text of a stream.
-        error: Whether it was stderr.
+        error: Whether the stream is stderr.
     """
     lines = text.splitlines(keepends=True)
     now = time.time()
@@ -27,17 +27,17 @@ def messages(text: str, error: bool) -> list[OutputMessage]:
 
 
 def result(item: OutputItem) -> Result:
-    """Return what a cell showed: pictures as base64, JSON as data."""
+    """Convert an output of a cell: pictures to base64, JSON to data."""
     data = item.to_dict()["data"]
     for mime in data:
         if mime.endswith("json"):
-            with contextlib.suppress(ValueError):  # it may have been cut
+            with contextlib.suppress(ValueError):  # may have been cut
                 data[mime] = json.loads(data[mime])
     return Result(data=data, is_main_result=item.kind == "execute_result", extra={"metadata": dict(item.metadata)})
 
 
 def converted(done: CodeExecutionResult, began: float) -> ExecutionResult:
-    """Return the result of a cell. A timeout and the kernel's death are failures of the execution, not errors of the code.
+    """Convert the result of a cell. A timeout and the kernel's death are failures of the execution, not errors of the code.
 
     Args:
         done: The result.

@@ -1,4 +1,4 @@
-"""deepagents: `CellblockSandbox` is a backend whose commands and files are a session's."""
+"""deepagents: `CellblockSandbox` is a backend with the commands and files of a session."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _TIMED_OUT = 124
 class CellblockSandbox(BaseSandbox):
     """A sandbox for a deep agent: ``create_deep_agent(model, backend=CellblockSandbox())``.
 
-    Commands run beside the session's kernel and cannot be forged by its code. They start in the workspace, and see all files
-    that the policy of the session allows. End it with `close`, or use it as a context manager.
+    Commands run next to the session's kernel, whose code cannot fake their output. They start in the workspace, and see all
+    files that the session's policy allows. End the sandbox with `close`, or use it as a context manager.
     """
 
     def __init__(self, executor: SyncCodeExecutor | None = None, *, command_timeout: int = 120, **options: Any) -> None:
-        """Set up; a session of its own starts with the first command.
+        """Set up. The sandbox's own session starts with the first command.
 
         Args:
-            executor: A started executor, which stays the caller's.
-            command_timeout: Seconds that a command may run, unless the agent says otherwise.
-            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
-                of its own.
+            executor: A started executor, which the caller stops.
+            command_timeout: Default limit of a command in seconds.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir`, it works in an empty
+                directory of its own.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
         self._session = SyncSession(executor, options)
         self._timeout = command_timeout
 
     @property
     def id(self) -> str:
-        """The session's name in the record of decisions."""
+        """The session's id in the audit record."""
         return self._session.executor.session_id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
@@ -51,18 +51,18 @@ class CellblockSandbox(BaseSandbox):
         return ExecuteResponse(output=result.out, exit_code=result.exit_code, truncated=result.truncated)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Write files; what cannot be written is an error in its response."""
+        """Write files; failures are errors in their responses."""
         fs = self._session.executor.fs
         return [FileUploadResponse(path=path, error=_tried(path, fs.write_bytes, data)[1]) for path, data in files]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files; what cannot be read is an error in its response."""
+        """Read files; failures are errors in their responses."""
         fs = self._session.executor.fs
         tried = [(path, *_tried(path, fs.read_bytes)) for path in paths]
         return [FileDownloadResponse(path=path, content=content, error=error) for path, content, error in tried]
 
     def close(self) -> None:
-        """End the session, if it is the sandbox's own. Can be called again."""
+        """End the session, if the sandbox owns it. The operation is idempotent."""
         self._session.close()
 
     def __enter__(self) -> CellblockSandbox:
@@ -73,7 +73,7 @@ class CellblockSandbox(BaseSandbox):
 
 
 def _tried(path: str, action: Any, *arguments: Any) -> tuple[Any, str | None]:
-    """Return what an action on a path returns, and deepagents' word for what kept it from it."""
+    """Return the result of an action on a path, and deepagents' code for its failure."""
     if not path.startswith("/") or "\0" in path:
         return None, "invalid_path"
     try:

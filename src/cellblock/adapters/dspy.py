@@ -39,11 +39,11 @@ del _submitting
 class CellblockInterpreter:
     """A `CodeInterpreter`: ``dspy.RLM(signature, interpreter_factory=CellblockInterpreter)``.
 
-    If its process dies, it ends: every later call says so. It never continues with a fresh process.
+    If its process dies, every later call raises an error. It never continues with a fresh process.
 
     Attributes:
         tools: The functions that the code may call, by name. May be changed between executions.
-        output_fields: The fields of ``SUBMIT``, each a dict with a name; None for one that is called ``output``.
+        output_fields: The fields of ``SUBMIT``, each a dict with a name; None for one field named ``output``.
     """
 
     execution_instructions = (
@@ -59,16 +59,16 @@ class CellblockInterpreter:
         executor: SyncCodeExecutor | None = None,
         **options: Any,
     ) -> None:
-        """Set up; a session of its own starts with `start`, or with the first code.
+        """Set up. The interpreter's own session starts with `start`, or with the first code.
 
         Args:
             tools: As the attribute.
             output_fields: As the attribute.
-            executor: A started executor, which stays the caller's.
+            executor: A started executor, which the caller stops.
             options: The arguments of `CodeExecutor` for a new executor, if none is given.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
         self.tools = dict(tools or {})
         self.output_fields = output_fields
@@ -87,15 +87,15 @@ class CellblockInterpreter:
             raise CodeInterpreterError(f"the session cannot be started: {error}") from error
 
     def execute(self, code: str, variables: dict[str, Any] | None = None) -> Any:
-        """Run code, with variables set before it.
+        """Run code, after setting variables.
 
         Returns:
-            `FinalOutput` if it called ``SUBMIT``; else what it printed, the value of its last expression if it printed nothing
-            and that is a literal, or None.
+            `FinalOutput` if the code called ``SUBMIT``; otherwise its output. Without output, the value of the last
+            expression if that is a literal, or None.
 
         Raises:
-            SyntaxError: It is not Python.
-            CodeExecutionError: It failed, or took too long and was stopped.
+            SyntaxError: The code is not Python.
+            CodeExecutionError: The code failed, or was stopped at its time limit.
             CodeInterpreterError: The process died, or the session is closed.
         """
         if not self._lock.acquire(blocking=False):
@@ -114,7 +114,7 @@ class CellblockInterpreter:
             self._lock.release()
 
     def _define(self, executor: SyncCodeExecutor) -> None:
-        """Offer the tools to the code. This is done for each execution: they run in its context (`dspy.context`)."""
+        """Offer the tools to the code, for each execution, because they run in its context (`dspy.context`)."""
         definitions = executor.offer({**self.tools, "SUBMIT": self._submit}, "dspy")
         if self._defined != self.tools:
             executor.execute(f"{definitions}\n{_SUBMIT}")
@@ -146,7 +146,7 @@ class CellblockInterpreter:
             raise CodeInterpreterError(self._ended)
 
     def shutdown(self) -> None:
-        """End the session, if it is the interpreter's own. Can be called again."""
+        """End the session, if the interpreter owns it. The operation is idempotent."""
         self._ended = self._ended or "this interpreter is shut down: make a new one"
         self._session.close()
 

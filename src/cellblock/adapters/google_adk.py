@@ -21,10 +21,10 @@ _HAS_EXIT_CODE = "exit_code" in {field.name for field in dataclasses.fields(Code
 
 
 class CellblockCodeExecutor(BaseCodeExecutor):
-    """Runs code blocks of a model: ``LlmAgent(code_executor=CellblockCodeExecutor())``.
+    """An executor of a model's code blocks: ``LlmAgent(code_executor=CellblockCodeExecutor())``.
 
     Each session of ADK has a session of cellblock, in a directory of its own unless `working_dir` is given. Input files are
-    written there; pictures that a cell shows are output files.
+    written there; pictures displayed by a cell are output files.
     """
 
     stateful: bool = True
@@ -34,23 +34,23 @@ class CellblockCodeExecutor(BaseCodeExecutor):
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
 
     def __init__(self, **options: Any) -> None:
-        """Set up; sessions start with the first code.
+        """Set up. Sessions start with the first code.
 
         Args:
-            options: Fields of ADK's `BaseCodeExecutor`, and arguments of `CodeExecutor`, with which sessions are made.
+            options: Fields of ADK's `BaseCodeExecutor`, and arguments of `CodeExecutor` for the sessions.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
         fields = {name: options.pop(name) for name in [*options] if name in BaseCodeExecutor.model_fields}
         super().__init__(**{"stateful": True, **fields})
-        SyncSession(None, options)  # it says what is wrong with them
+        SyncSession(None, options)  # validates the options
         self._options = options
 
     def execute_code(
         self, invocation_context: InvocationContext, code_execution_input: CodeExecutionInput
     ) -> CodeExecutionResult:
-        """Run code in the session of its execution id, or without one in that of ADK's session."""
+        """Run code in the session of its execution id, or of ADK's session if it has none."""
         number = code_execution_input.execution_id or invocation_context.session.id
         with self._lock:
             session = self._sessions.setdefault(number, SyncSession(None, self._options))
@@ -62,7 +62,7 @@ class CellblockCodeExecutor(BaseCodeExecutor):
         return _converted(executor.execute(code_execution_input.code, limit, check=False))
 
     def end(self, execution_id: str) -> None:
-        """End the session of an execution id, if there is one. The next code with that id begins a new one."""
+        """End the session of an execution id, if it exists. The next code with that id starts a new one."""
         with self._lock:
             session = self._sessions.pop(execution_id, None)
         if session is not None:
@@ -75,7 +75,7 @@ class CellblockCodeExecutor(BaseCodeExecutor):
 
 
 def _bytes(content: str | bytes) -> bytes:
-    """Return a file's bytes. ADK writes them as they are or as base64, and does not say which."""
+    """Return a file's bytes. ADK writes them raw or as base64, without saying which."""
     data = content.encode() if isinstance(content, str) else content
     try:
         decoded = base64.b64decode(data, validate=True)

@@ -1,7 +1,8 @@
-"""Inspect: the sandbox ``cellblock``, in which the samples of an evaluation run; each has a session of its own.
+"""Inspect: the sandbox ``cellblock`` for evaluations, with a session for each sample.
 
 The entry point ``inspect_ai`` of this package registers it: ``Task(…, sandbox="cellblock")``. Solvers and scorers run their
-programs beside the session's kernel: a scorer's ``sandbox().exec`` says what is true, whatever the sample's code has patched.
+programs next to the session's kernel. A scorer can therefore trust ``sandbox().exec``, even if the sample's code has
+patched its interpreter.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class CellblockSandbox(SandboxEnvironment):
     """The session of one sample."""
 
     def __init__(self, session: AsyncSession, executor: CodeExecutor) -> None:
-        """Take a session that is started."""
+        """Take over a started session."""
         super().__init__()
         self.session = session
         self.executor = executor
 
     @classmethod
     async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
-        """Start a session. A configuration that is a path names a file with the options, as JSON."""
+        """Start a session. A configuration that is a path names a JSON file with the options."""
         session = AsyncSession(None, _options(config))
         async with session.closed_on_failure() as executor:
             return {"default": cls(session, executor)}
@@ -62,16 +63,16 @@ class CellblockSandbox(SandboxEnvironment):
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Return a configuration that was written as JSON."""
+        """Parse a configuration from JSON."""
         return CellblockConfig(**config)
 
     @classmethod
     def default_concurrency(cls) -> int | None:
-        """Return how many samples run at once, unless the evaluation says so."""
+        """Return the default number of concurrent samples."""
         return 4 * (os.cpu_count() or 1)
 
     def default_polling_interval(self) -> float:
-        """Return the seconds between two looks at a service; they cost little here."""
+        """Return the seconds between two polls of a service, which are cheap here."""
         return 0.2
 
     async def exec(
@@ -85,7 +86,7 @@ class CellblockSandbox(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a program. It is never run again: who says that it had no effects the first time?"""
+        """Run a program. It is never retried, because the first attempt may have had effects."""
         if user is not None and not _is_ours(user):
             raise SandboxUserUnsupportedError(f"a session has one user, so nothing can run as {user!r}")
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
@@ -101,7 +102,7 @@ class CellblockSandbox(SandboxEnvironment):
         return ExecResult(result.ok, result.exit_code, result.out, result.err)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        """Write a file, and the directories above it."""
+        """Write a file, and create missing parent directories."""
         await self.executor.fs.write_bytes(file, contents.encode() if isinstance(contents, str) else contents)
 
     async def read_file(self, file: str, text: bool = True) -> Any:
@@ -123,7 +124,7 @@ def _options(config: Any) -> dict[str, Any]:
 
 
 def _is_ours(user: str) -> bool:
-    """Whether a name or number is that of the session's user, which is this program's."""
+    """Return whether a name or number is that of the session's user, which is this program's user."""
     with contextlib.suppress(KeyError):
         return (int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid) == os.geteuid()
     return False

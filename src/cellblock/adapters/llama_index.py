@@ -1,4 +1,4 @@
-"""LlamaIndex: `code_execute_fn` makes what a `CodeActAgent` runs its code with."""
+"""LlamaIndex: `code_execute_fn` creates the code executor of a `CodeActAgent`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def code_execute_fn(
 
     Args:
         executor: A started executor.
-        functions: Functions of this program that the code may call by their names. The agent gets the same as `tools`, from
-            which it tells its model about them.
+        functions: Functions of this program that the code may call by name. Pass the same functions to the agent as
+            `tools`, so that its model knows them.
     """
     definitions = executor.offer({function.__name__: function for function in functions}, "llama_index")
     defined = False

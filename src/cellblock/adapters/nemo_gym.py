@@ -1,6 +1,6 @@
 """NeMo Gym: the sandbox provider ``cellblock``, whose sandboxes are sessions.
 
-The entry point ``nemo_gym.sandbox_providers`` of this package makes it known: ``AsyncSandbox({"cellblock": {}}, spec)``.
+The entry point ``nemo_gym.sandbox_providers`` of this package registers it: ``AsyncSandbox({"cellblock": {}}, spec)``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESOURCES = ("cpu", "memory_mib", "disk_gib", "gpu", "gpu_type")
 
 
 class _Sandbox:
-    """One session, with what its specification says of it."""
+    """A session, with the settings of its specification."""
 
     def __init__(self, session: AsyncSession, executor: CodeExecutor, spec: SandboxSpec) -> None:
         self.session = session
@@ -47,27 +47,28 @@ class _Sandbox:
 
 
 class CellblockProvider:
-    """Makes sandboxes, each a session in an empty directory of its own."""
+    """A provider of sandboxes, each a session in an empty directory of its own."""
 
     name = "cellblock"
 
     def __init__(self, **options: Any) -> None:
-        """Set up; nothing is started.
+        """Set up without starting.
 
         Args:
             options: The arguments of `CodeExecutor` for each session.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
-        AsyncSession(None, options)  # it says what is wrong with them
+        AsyncSession(None, options)  # validates the options
         self._options = options
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        """Start a session. `provider_options` of the specification replace those of the provider.
+        """Start a session. `provider_options` of the specification override those of the provider.
 
         Raises:
-            SandboxCreateError: It could not be started in time, or the specification asks for what a session does not have.
+            SandboxCreateError: The session could not be started in time, or the specification requests an unsupported
+                feature.
         """
         _check(spec)
         try:
@@ -76,7 +77,7 @@ class CellblockProvider:
                 if spec.workdir:
                     await executor.fs.mkdir(spec.workdir, parents=True, exist_ok=True)
                 sandbox = _Sandbox(session, executor, spec)
-        except (CellblockError, OSError) as error:  # a TimeoutError, too
+        except (CellblockError, OSError) as error:  # also a TimeoutError
             raise SandboxCreateError(f"no session could be made: {str(error) or 'it took too long'}") from error
         return SandboxHandle(executor.session_id, self.name, sandbox)
 
@@ -90,7 +91,7 @@ class CellblockProvider:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a shell command beside the kernel."""
+        """Run a shell command next to the kernel."""
         if user is not None and not _is_ours(user):
             raise ValueError(f"a session has one user, so nothing can run as {user!r}")
         try:
@@ -105,28 +106,28 @@ class CellblockProvider:
         return SandboxExecResult(done.out, done.err, done.exit_code)
 
     async def upload_file(self, handle: SandboxHandle, source_path: Path, target_path: str) -> None:
-        """Write a file, and the directories above it."""
+        """Copy a local file to the sandbox, and create missing parent directories."""
         await handle.raw.executor.fs.write_bytes(target_path, await asyncio.to_thread(Path(source_path).read_bytes))
 
     async def download_file(self, handle: SandboxHandle, source_path: str, target_path: Path) -> None:
-        """Write what a file of the sandbox has to a file of this program."""
+        """Copy a file of the sandbox to a local file."""
         data = await handle.raw.executor.fs.read_bytes(source_path)
         await asyncio.to_thread(Path(target_path).parent.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(Path(target_path).write_bytes, data)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        """Return whether it runs."""
+        """Return whether the session is running."""
         try:
             return SandboxStatus.RUNNING if handle.raw.executor.session else SandboxStatus.STOPPED
         except CellblockError:
             return SandboxStatus.STOPPED
 
     async def close(self, handle: SandboxHandle) -> None:
-        """End the session. Can be called again."""
+        """End the session. The operation is idempotent."""
         await asyncio.shield(handle.raw.close())
 
     async def aclose(self) -> None:
-        """Do nothing: `Sandbox.stop` calls this as well, and other sandboxes of the provider go on."""
+        """Do nothing: `Sandbox.stop` calls this as well, and other sandboxes of the provider continue."""
 
 
 def _check(spec: SandboxSpec) -> None:

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: `CellblockSandboxClient` makes sandboxes for `SandboxAgent`, with terminals."""
+"""OpenAI Agents SDK: `CellblockSandboxClient` creates sandboxes for `SandboxAgent`, with terminals."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ _sandboxes: weakref.WeakValueDictionary[str, CellblockSandbox] = weakref.WeakVal
 
 
 class CellblockState(SandboxSessionState):
-    """The identity of a sandbox. In another program, a resumed one begins with the snapshot of the workspace."""
+    """The identity of a sandbox. In another program, a resumed sandbox starts with the snapshot of the workspace."""
 
     type: Literal["cellblock"] = "cellblock"
 
 
 class CellblockOptions(BaseSandboxClientOptions):
-    """The arguments of `CodeExecutor` that sandboxes of one run are made with, in place of the client's."""
+    """The arguments of `CodeExecutor` for the sandboxes of one run, instead of the client's."""
 
     type: Literal["cellblock"] = "cellblock"
     options: dict[str, Any] = {}  # noqa: RUF012  # a field of pydantic's
 
 
 class CellblockSandbox(TerminalSession):
-    """One sandbox: a session of cellblock."""
+    """A sandbox: a session of cellblock."""
 
     def __init__(self, state: CellblockState, session: AsyncSession, executor: CodeExecutor) -> None:
-        """Take a session that is started."""
+        """Take over a started session."""
         self.state = state
         self.session = session
         self.executor = executor
@@ -56,7 +56,7 @@ class CellblockSandbox(TerminalSession):
         _sandboxes[str(state.session_id)] = self
 
     async def running(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the session is running."""
         try:
             return bool(self.executor.session)
         except CellblockError:
@@ -74,7 +74,6 @@ class CellblockSandbox(TerminalSession):
         return ExecResult(stdout=result.stdout, stderr=result.stderr, exit_code=result.exit_code)
 
     async def read(self, path: Path, *, user: object = None) -> io.IOBase:
-        """Return a file."""
         _check_user(user)
         try:
             return io.BytesIO(await self.executor.fs.read_bytes(await self._validate_path_access(path)))
@@ -82,14 +81,14 @@ class CellblockSandbox(TerminalSession):
             raise WorkspaceReadNotFoundError(path=path, cause=error) from error
 
     async def write(self, path: Path, data: io.IOBase, *, user: object = None) -> None:
-        """Write a file, and the directories above it."""
+        """Write a file, and create missing parent directories."""
         _check_user(user)
         content = data.read()
         content = content.encode() if isinstance(content, str) else content
         await self.executor.fs.write_bytes(await self._validate_path_access(path, for_write=True), content)
 
     async def persist_workspace(self) -> io.IOBase:
-        """Return the workspace as a tar archive, which programs in the sandbox make."""
+        """Return the workspace as a tar archive, created by programs in the sandbox."""
         root = self.state.manifest.root
         excluded = " ".join(shell_tar_exclude_args(self._persist_workspace_skip_relpaths()))
         done = await self.executor.exec(f"tar -cf - {excluded} .", cwd=root, timeout=None, max_output=_MAX_ARCHIVE)
@@ -106,21 +105,21 @@ class CellblockSandbox(TerminalSession):
 
 
 class CellblockSandboxClient(BaseSandboxClient[CellblockOptions | None]):
-    """Makes sandboxes: ``RunConfig(sandbox=SandboxRunConfig(client=CellblockSandboxClient()))``."""
+    """A factory of sandboxes: ``RunConfig(sandbox=SandboxRunConfig(client=CellblockSandboxClient()))``."""
 
     backend_id = "cellblock"
     supports_default_options = True
 
     def __init__(self, **options: Any) -> None:
-        """Set up; nothing is started.
+        """Set up without starting.
 
         Args:
             options: The arguments of `CodeExecutor` for each session.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
-        AsyncSession(None, options)  # it says what is wrong with them
+        AsyncSession(None, options)  # validates the options
         self._options = options
         self._dependencies = None
 
@@ -144,7 +143,7 @@ class CellblockSandboxClient(BaseSandboxClient[CellblockOptions | None]):
         return session
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        """Go on with a sandbox of this program, or with a new one that has its snapshot."""
+        """Continue a sandbox of this program, or create one from its snapshot."""
         inner = _sandboxes.get(str(state.session_id))
         if inner is not None and await inner.running():
             return self._wrap_session(inner)
@@ -155,7 +154,7 @@ class CellblockSandboxClient(BaseSandboxClient[CellblockOptions | None]):
             return self._wrap_session(CellblockSandbox(renewed, session, executor))
 
     def deserialize_session_state(self, payload: dict[str, object]) -> SandboxSessionState:
-        """Return a state that was written as JSON."""
+        """Parse a state from JSON."""
         return self._deserialize_session_state_payload(payload, CellblockState)
 
 

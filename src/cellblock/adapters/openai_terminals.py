@@ -1,4 +1,4 @@
-"""Terminals for the OpenAI Agents SDK: programs that an agent types to, and their output in between."""
+"""Terminals for the OpenAI Agents SDK: programs with interactive input and output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cellblock.host.programs.process import Process
 
 
 class TerminalSession(BaseSandboxSession):
-    """The part of a sandbox that has terminals.
+    """The terminals of a sandbox.
 
     Attributes:
         executor: The session of cellblock.
@@ -35,7 +35,7 @@ class TerminalSession(BaseSandboxSession):
         return dict(await self.state.manifest.environment.resolve())
 
     def supports_pty(self) -> bool:
-        """Whether programs may have terminals: yes."""
+        """Return True: programs may have terminals."""
         return True
 
     async def pty_exec_start(
@@ -48,7 +48,7 @@ class TerminalSession(BaseSandboxSession):
         yield_time_s: float | None = None,
         max_output_tokens: int | None = None,
     ) -> PtyExecUpdate:
-        """Start a program, and return what it says in the first seconds."""
+        """Start a program, and return its output of the first seconds."""
         argv = self._prepare_exec_command(*command, shell=shell, user=user)
         pty = (24, 80) if tty else None
         process = await self.executor.spawn(argv, env=await self.environment(), pty=pty, stdin=not tty, label="agents")
@@ -63,7 +63,7 @@ class TerminalSession(BaseSandboxSession):
     async def pty_write_stdin(
         self, *, session_id: int, chars: str, yield_time_s: float | None = None, max_output_tokens: int | None = None
     ) -> PtyExecUpdate:
-        """Type something, and return what the program says then."""
+        """Write input, and return the program's following output."""
         process, _position = self._resolve_pty_session_entry(pty_processes=self._terminals, session_id=session_id)
         if chars:
             await process.write(chars)
@@ -90,6 +90,6 @@ class TerminalSession(BaseSandboxSession):
         return PtyExecUpdate(None if ended else number, text.encode(), ended.exit_code if ended else None, tokens)
 
     async def pty_terminate_all(self) -> None:
-        """End all programs that were started with `pty_exec_start`."""
+        """Stop all programs that were started with `pty_exec_start`."""
         terminals, self._terminals = self._terminals, {}
         await asyncio.gather(*(process.stop() for process, _position in terminals.values()))

@@ -1,4 +1,4 @@
-"""Pydantic AI: `CellblockWorkspace` is the workspace of an agent, `repl_toolset` a Python session beside it."""
+"""Pydantic AI: `CellblockWorkspace` is the workspace of an agent, and `repl_toolset` offers a Python session."""
 
 from __future__ import annotations
 
@@ -35,34 +35,35 @@ _environments: weakref.WeakValueDictionary[str, AsyncSession] = weakref.WeakValu
 class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem, SupportsRealpath):
     """A workspace: ``await agent.run(…, workspace=CellblockWorkspace())``.
 
-    Commands run beside the session's kernel; files are as the session's user sees them. A run never ends it: `close` does.
+    Commands run next to the session's kernel; files are accessed as the session's user. A run never ends the session: call
+    `close`.
     """
 
     def __init__(self, executor: CodeExecutor | None = None, *, ref: WorkspaceRef | None = None, **options: Any) -> None:
-        """Set up; a session of its own starts with the first operation.
+        """Set up. The workspace's own session starts with the first operation.
 
         Args:
-            executor: A started executor, which stays the caller's.
-            ref: The ref of a workspace of this program, to use the same.
-            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
-                of its own.
+            executor: A started executor, which the caller stops.
+            ref: The ref of an existing workspace of this program.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir`, it works in an empty
+                directory of its own.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
         self._ref = ref
         self._session = AsyncSession(executor, options) if ref is None else _environments.get(ref.id)
 
     @property
     def ref(self) -> WorkspaceRef | None:
-        """The reference to it, once it is made."""
+        """The workspace's ref, once it has started."""
         return self._ref
 
     async def executor(self) -> CodeExecutor:
-        """Return the session, started: its cells are a REPL in the same workspace.
+        """Return the started session: its cells are a REPL in the same workspace.
 
         Raises:
-            WorkspaceUnavailableError: It has ended.
+            WorkspaceUnavailableError: The session has ended.
         """
         if self._session is None:
             raise WorkspaceUnavailableError(f"{self._ref} names no workspace of this program, or one that has ended")
@@ -76,7 +77,7 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         return executor
 
     async def close(self) -> None:
-        """End the session, if it is the workspace's own. Can be called again."""
+        """End the session, if the workspace owns it. The operation is idempotent."""
         if self._session is not None:
             await self._session.close()
 
@@ -92,7 +93,7 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> CommandResult:
-        """Run a program, or with `shell` a command of the shell. What it detaches from itself goes on."""
+        """Run a program, or with `shell` a shell command. Detached processes continue."""
         if isinstance(command, str) != shell:
             raise TypeError("a string needs shell=True, and a sequence shell=False")
         executor = await self.executor()
@@ -114,23 +115,23 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         return await (await self.executor()).fs.read_bytes(path)
 
     async def write_bytes(self, path: str, data: bytes) -> None:
-        """Write a file, through a link if it is one, and make the directories above it."""
+        """Write a file, following a link, and create missing parent directories."""
         await (await self.executor()).fs.write_bytes(path, data)
 
     async def stat(self, path: str) -> FileEntry:
-        """Return what a path is; a link is what it leads to."""
+        """Describe a path; links are followed."""
         return _entry(path, await (await self.executor()).fs.stat(path))
 
     async def list_dir(self, path: str) -> Sequence[FileEntry]:
-        """Return what a directory has."""
+        """List a directory."""
         return [_entry(info.path, info) for info in await (await self.executor()).fs.list(path)]
 
     async def make_dir(self, path: str) -> None:
-        """Make a directory, and those above it."""
+        """Create a directory and its parents."""
         await (await self.executor()).fs.mkdir(path, parents=True, exist_ok=True)
 
     async def remove(self, path: str) -> None:
-        """Remove a file or a directory; never the workspace itself or what it is in."""
+        """Remove a file or a directory, but never the workspace or its parents."""
         fs = (await self.executor()).fs
         parent, name = posixpath.split(posixpath.normpath(path))
         real = posixpath.join(await fs.realpath(parent), name)
@@ -139,11 +140,11 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         await fs.remove(path, recursive=True)
 
     async def exists(self, path: str) -> bool:
-        """Whether there is something at a path."""
+        """Return whether a path exists."""
         return await (await self.executor()).fs.exists(path)
 
     async def realpath(self, path: str) -> str:
-        """Return where a path leads."""
+        """Return the path with all links resolved."""
         return await (await self.executor()).fs.realpath(path)
 
 
@@ -156,7 +157,7 @@ def repl_toolset(session: CodeExecutor | CellblockWorkspace) -> FunctionToolset[
     """Return a toolset with the tool ``run_python``: cells of a session, in which variables persist.
 
     Args:
-        session: A started executor, or a workspace: its cells and its commands then see the same files.
+        session: A started executor, or a workspace, so that cells and commands share files.
     """
 
     async def run_python(code: str) -> str:

@@ -1,4 +1,4 @@
-"""The session behind an adapter: one that the program has, or one of the adapter's own."""
+"""The session of an adapter: given by the program, or created by the adapter."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _check(given: object, options: dict[str, Any], kind: type[object]) -> None:
 
 
 def _placed(options: dict[str, Any]) -> tuple[SessionPlace | None, dict[str, Any]]:
-    """Return options with a directory to work in, and the directory, if it was made here.
+    """Return options with a working directory, and the directory if it was created here.
 
-    What a framework hands to a model is seldom meant for the directory that the program happens to be in.
+    A framework's code seldom belongs in the program's current directory.
     """
     if options.get("working_dir") is not None:
         return None, options
@@ -40,21 +40,21 @@ def _placed(options: dict[str, Any]) -> tuple[SessionPlace | None, dict[str, Any
 
 
 class SyncSession:
-    """A `SyncCodeExecutor` that was given, and stays its owner's; or one that is made on first use, in an empty directory."""
+    """A given `SyncCodeExecutor`, which its owner stops, or one created on first use in an empty directory."""
 
     def __init__(self, given: SyncCodeExecutor | None, options: dict[str, Any]) -> None:
-        """Set up; nothing is started.
+        """Set up without starting.
 
         Args:
-            given: An executor that is started, or None.
+            given: A started executor, or None.
             options: The arguments of `CodeExecutor` for a new one, if none was given.
 
         Raises:
-            InvalidInputError: Both were given, or an option is wrong.
+            InvalidInputError: Both were given, or an option is invalid.
         """
         _check(given, options, SyncCodeExecutor)
         if given is None:
-            SyncCodeExecutor(**options)  # tells what is wrong with them now, and not at the first use
+            SyncCodeExecutor(**options)  # validates the options now rather than on first use
         self._executor = given
         self._own: SyncCodeExecutor | None = None
         self._options = options
@@ -82,7 +82,7 @@ class SyncSession:
             return self._executor
 
     def close(self) -> None:
-        """End the session, if it was made here. Can be called again."""
+        """End the session, if it was created here. The operation is idempotent."""
         with self._lock:
             self._closed = True
             if self._own is not None:
@@ -94,17 +94,17 @@ class SyncSession:
 
 
 class AsyncSession:
-    """A `CodeExecutor` that was given, and stays its owner's; or one that is made on first use, in an empty directory."""
+    """A given `CodeExecutor`, which its owner stops, or one created on first use in an empty directory."""
 
     def __init__(self, given: CodeExecutor | None, options: dict[str, Any]) -> None:
-        """Set up; nothing is started.
+        """Set up without starting.
 
         Args:
-            given: An executor that is started, or None.
+            given: A started executor, or None.
             options: The arguments of `CodeExecutor` for a new one, if none was given.
 
         Raises:
-            InvalidInputError: Both were given, or an option is wrong.
+            InvalidInputError: Both were given, or an option is invalid.
         """
         _check(given, options, CodeExecutor)
         if given is None:
@@ -117,7 +117,7 @@ class AsyncSession:
         self._lock = asyncio.Lock()
 
     async def executor(self) -> CodeExecutor:
-        """Return the executor, started. Callers at the same time get the same one.
+        """Return the executor, started. Concurrent callers get the same one.
 
         Raises:
             StateError: It was closed.
@@ -136,14 +136,14 @@ class AsyncSession:
 
     @asynccontextmanager
     async def closed_on_failure(self) -> AsyncIterator[CodeExecutor]:
-        """Give the executor to a block that finds the session an owner. If it fails or is cancelled, the session ends."""
+        """Yield the executor to a block that transfers its ownership. If the block fails or is cancelled, the session ends."""
         async with AsyncExitStack() as failing:
             failing.push_async_callback(self.close)
             yield await self.executor()
             failing.pop_all()
 
     async def close(self) -> None:
-        """End the session, if it was made here. Can be called again; `CodeExecutor.stop` is not stopped by a cancellation."""
+        """End the session, if it was created here. The operation is idempotent, and a cancellation does not stop it."""
         async with self._lock:
             self._closed = True
             if self._own is not None:

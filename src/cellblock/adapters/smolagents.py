@@ -1,7 +1,7 @@
 """smolagents: `CellblockExecutor` runs the code of a `CodeAgent` in a session; its tools run in the program.
 
-Other remote executors of smolagents send the source of tools into the sandbox. Here a tool stays where its keys, its network
-and its objects are: the code calls it by name, and rules and the record of decisions see the call with its arguments.
+Other remote executors of smolagents send the source of tools into the sandbox. Here a tool stays with its keys, network
+access and objects. The code calls it by name, and rules and the audit record see the call with its arguments.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ del _setup
 
 
 class CellblockExecutor(PythonExecutor):
-    """Runs the code of a `CodeAgent`: ``CodeAgent(tools, model, executor=CellblockExecutor())``.
+    """An executor of a `CodeAgent`'s code: ``CodeAgent(tools, model, executor=CellblockExecutor())``.
 
     Attributes:
-        state: The output of the cell before it failed, under ``_print_outputs``, where smolagents looks for it.
+        state: The output of a cell before it failed, under ``_print_outputs``, where smolagents looks for it.
     """
 
     def __init__(self, executor: SyncCodeExecutor | None = None, **options: Any) -> None:
-        """Set up; a session of its own starts with the first step.
+        """Set up. The executor's own session starts with the first step.
 
         Args:
-            executor: A started executor, which stays the caller's; by default one of its own, until `cleanup`.
+            executor: A started executor, which the caller stops; by default a new one, until `cleanup`.
             options: The arguments of `CodeExecutor` for a new executor, if none is given.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
         self._session = SyncSession(executor, options)
         self._answer: Any = None
@@ -70,7 +70,7 @@ class CellblockExecutor(PythonExecutor):
         self.state: dict[str, Any] = {"_print_outputs": ""}
 
     def send_tools(self, tools: dict[str, Any]) -> None:
-        """Let the code call tools and managed agents. What is called runs in this program."""
+        """Let the code call tools and managed agents, which run in this program."""
         functions = {name: self._served(name, tool) for name, tool in tools.items()}
         executor = self._session.executor
         lines = [_SETUP, executor.offer(functions, "smolagents")]
@@ -92,7 +92,7 @@ class CellblockExecutor(PythonExecutor):
         return call
 
     def send_variables(self, variables: dict[str, Any]) -> None:
-        """Give the code variables: what `SafeSerializer` of smolagents can write, such as images and arrays."""
+        """Set variables of types that smolagents' `SafeSerializer` supports, such as images and arrays."""
         if variables:
             code = _SAFE.get_deserializer_code(False)
             given = _SAFE.dumps(variables, allow_pickle=False)
@@ -102,12 +102,12 @@ class CellblockExecutor(PythonExecutor):
         """Run a step.
 
         Raises:
-            CodeExecutionError: The code failed; the message has the traceback, and `state` what it printed before.
+            CodeExecutionError: The code failed; the message has the traceback, and `state` the output before it.
         """
         self._answer = None
         result = self._session.executor.execute(code_action, check=False)
         self.state["_print_outputs"] = result.output
-        if result.recovery == "restarted":  # with nothing of the old kernel: its error says so to the model
+        if result.recovery == "restarted":  # without the old kernel's state, as its error tells the model
             self._session.executor.execute(self._definitions)
         if self._answer is not None and result.error is not None and result.error.ename == _FINAL:
             return CodeOutput(self._answer[0], result.output, True)
@@ -116,12 +116,12 @@ class CellblockExecutor(PythonExecutor):
         return CodeOutput(_value(result), result.output, False)
 
     def cleanup(self) -> None:
-        """End the session, if it is the executor's own. `CodeAgent.cleanup` calls this."""
+        """End the session, if the executor owns it. `CodeAgent.cleanup` calls this."""
         self._session.close()
 
 
 def _value(result: CodeExecutionResult) -> Any:
-    """Return what the last expression of a cell is: an image, or its text."""
+    """Return the value of a cell's last expression: an image, or its text."""
     for _, data in pictures(output for output in result.outputs if output.kind == "execute_result"):
         return PIL.Image.open(BytesIO(data))
     return result.return_value

@@ -1,4 +1,4 @@
-"""Strands Agents: `CellblockSandbox` runs an agent's commands beside a session's kernel, and its Python in the session."""
+"""Strands Agents: `CellblockSandbox` runs an agent's commands next to a session's kernel, and its Python in the session."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class CellblockSandbox(Sandbox):
     """A sandbox: ``Agent(model, sandbox=CellblockSandbox())``, with a shell and an editor for files as tools."""
 
     def __init__(self, executor: CodeExecutor | None = None, **options: Any) -> None:
-        """Set up; a session of its own starts with the first operation.
+        """Set up. The sandbox's own session starts with the first operation.
 
         Args:
-            executor: A started executor, which stays the caller's.
-            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
-                of its own.
+            executor: A started executor, which the caller stops.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir`, it works in an empty
+                directory of its own.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
         self._session = AsyncSession(executor, options)
 
     def get_tools(self) -> list[Any]:
-        """Return the tools of the agent: those of other sandboxes, under their names."""
+        """Return the agent's tools: those of other sandboxes, under their names."""
         return [make_file_editor(sandbox=self, name="sandbox_file_editor"), make_shell(sandbox=self, name="sandbox_shell")]
 
     async def execute_streaming(
         self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Any = None, **_more: Any
     ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
-        """Run a shell command, and yield its output as it comes, and last its result."""
+        """Run a shell command; yield its output as it arrives, and finally its result."""
         executor = await self._session.executor()
         async with aclosing(_followed(await executor.spawn(command, cwd=cwd, env=env), timeout)) as events:
             async for event in events:
@@ -56,7 +56,7 @@ class CellblockSandbox(Sandbox):
     async def execute_code_streaming(
         self, code: str, language: str, *, timeout: float | None = None, cwd: str | None = None, env: Any = None, **_more: Any
     ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
-        """Run Python in the session, where variables persist, unless `cwd` or `env` is given; else a program of `language`."""
+        """Run Python in the session, where variables persist. With `cwd` or `env`, or in another `language`, run a program."""
         executor = await self._session.executor()
         if language in _PYTHON and cwd is None and env is None:
             events: Any = _cell(executor, code, timeout)
@@ -70,29 +70,27 @@ class CellblockSandbox(Sandbox):
                 yield event
 
     async def read_file(self, path: str, **_more: Any) -> bytes:
-        """Return a file."""
         return await (await self._session.executor()).fs.read_bytes(path)
 
     async def write_file(self, path: str, content: bytes, **_more: Any) -> None:
-        """Write a file, and the directories above it."""
+        """Write a file, and create missing parent directories."""
         await (await self._session.executor()).fs.write_bytes(path, content)
 
     async def remove_file(self, path: str, **_more: Any) -> None:
-        """Remove a file."""
         await (await self._session.executor()).fs.remove(path)
 
     async def list_files(self, path: str, **_more: Any) -> list[FileInfo]:
-        """Return what a directory has."""
+        """List a directory."""
         found = await (await self._session.executor()).fs.list(path)
         return [FileInfo(posixpath.basename(one.path), one.kind == "directory", one.size) for one in found]
 
     async def close(self) -> None:
-        """End the session, if it is the sandbox's own. Can be called again."""
+        """End the session, if the sandbox owns it. The operation is idempotent."""
         await self._session.close()
 
 
 async def _followed(process: Process, timeout: float | None) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
-    """Yield the output of a program, which ends with this."""
+    """Yield the output of a program, and stop the program when the generator ends."""
     decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
     said = {"stdout": "", "stderr": ""}
     limit = asyncio.get_running_loop().time() + timeout if timeout is not None else None

@@ -47,13 +47,13 @@ while True:
 
 
 class CellblockConfig(NetworkPolicyConfig):
-    """The runtime's configuration, as runs see it; ``allow`` is what the agent can reach beside the framework."""
+    """The runtime's configuration, as runs see it; ``allow`` lists additional hosts that the agent can reach."""
 
     type: Literal["cellblock"] = "cellblock"
 
 
 class CellblockRuntime(Runtime):
-    """A session for runs to borrow: programs run beside its kernel. Use it as a context manager, or `start` and `stop` it."""
+    """A session that runs borrow: programs run next to its kernel. A context manager; or call `start` and `stop`."""
 
     def __init__(
         self,
@@ -63,32 +63,33 @@ class CellblockRuntime(Runtime):
         allow: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        """Set up; nothing is started.
+        """Set up without starting.
 
         Args:
-            interception: The started server by which agents reach the model: programs in the session may connect to its port.
-            executor: A started executor, which stays the caller's. Its policy must allow ``127.0.0.1`` with that port.
-            allow: Hosts that the agent can reach, of those in `allow_hosts`. When its set-up is done, all else is closed for
-                good, so that one run can borrow the runtime. By default, nothing is closed.
-            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
-                of its own.
+            interception: The started server through which agents reach the model: programs in the session may connect to
+                its port.
+            executor: A started executor, which the caller stops. Its policy must allow ``127.0.0.1`` with that port.
+            allow: The hosts in `allow_hosts` that the agent can reach. All others are closed permanently after the set-up,
+                so only one run can borrow the runtime. By default, nothing is closed.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir`, it works in an empty
+                directory of its own.
 
         Raises:
-            InvalidInputError: An option is wrong.
+            InvalidInputError: An option is invalid.
         """
         super().__init__()
         if executor is None:
             hosts = [*options.pop("allow_hosts", ()), *(allow or ())]
             options["allow_hosts"] = [*hosts, f"127.0.0.1:{interception.port}"]
         self.config = CellblockConfig(allow=["*"] if allow is None else [*allow])
-        # Traces are read back with the runtimes that verifiers knows, and it knows nothing of this one.
+        # Traces are parsed with the runtimes that verifiers knows, which do not include this one.
         self.info = SubprocessRuntimeInfo(id=f"cellblock:{self.name}")
         self._session = AsyncSession(executor, options)
         self._port = interception.port
         self._relay: Process | None = None
 
     async def start(self) -> None:
-        """Start the session, and the relay by which its programs reach the model."""
+        """Start the session, and the relay through which its programs reach the model."""
         executor = await self._session.executor()
         if self._relay is None:
             self._relay = await executor.spawn(["python3", "-c", _RELAY, str(self._port)], label="verifiers")
@@ -96,14 +97,14 @@ class CellblockRuntime(Runtime):
             raise SandboxError(f"port {self._port} cannot be relayed: see that the session may reach 127.0.0.1:{self._port}")
 
     async def teardown(self) -> None:
-        """End the session, if it is the runtime's own. If the program ends without it, the session ends with the program."""
+        """End the session, if the runtime owns it. Otherwise the session ends with the program."""
         if self._relay is not None:
             await self._relay.stop(0)
         await self._session.close()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as failing:
-            failing.push_async_callback(self.stop)  # also the relay, in a session that is another's
+            failing.push_async_callback(self.stop)  # also the relay, in a session with another owner
             await self.start()
             failing.pop_all()
         return self
@@ -112,7 +113,7 @@ class CellblockRuntime(Runtime):
         await self.stop()
 
     async def run(self, argv: list[str], env: dict[str, str]) -> ProgramResult:
-        """Run a program. If this is cancelled, all that it has started ends."""
+        """Run a program. Cancelling this stops the program and its child processes."""
         executor = await self._session.executor()
         done = await executor.exec(argv, env=self.process_env(env), timeout=None, max_output=MAX_OUTPUT)
         if done.truncated:
@@ -120,12 +121,12 @@ class CellblockRuntime(Runtime):
         return ProgramResult(exit_code(done), done.out, done.err)
 
     async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:
-        """Start a program to talk with."""
+        """Start a program for interactive use."""
         executor = await self._session.executor()
         return CellblockProcess(await executor.spawn(argv, env=self.process_env(env), stdin=True))
 
     async def run_background(self, argv: list[str], env: dict[str, str], log: str) -> None:
-        """Start a program that goes on until the session ends, with its output in a file."""
+        """Start a program that runs until the session ends, with its output in a file."""
         executor = await self._session.executor()
         await executor.spawn(argv, env=self.process_env(env), merge=True, log=log)
 
@@ -138,7 +139,7 @@ class CellblockRuntime(Runtime):
             raise SandboxError(f"read {path!r}: {why}") from error
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file, and the directories above it."""
+        """Write a file, and create missing parent directories."""
         await (await self._session.executor()).fs.write_bytes(path, data)
 
     async def expose(self, port: int) -> str:
@@ -146,7 +147,7 @@ class CellblockRuntime(Runtime):
         raise SandboxError(f"port {port} of a session cannot be reached from outside: let the task's tools run elsewhere")
 
     async def prepare_execution(self, routes: list[str] | None) -> None:
-        """Close what the set-up could reach, but not the framework's servers and what is allowed."""
+        """Close the hosts of the set-up, except the framework's servers and allowed hosts."""
         if not self.network_restricted:
             return
         if routes is None:

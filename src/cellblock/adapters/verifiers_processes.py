@@ -1,4 +1,4 @@
-"""Programs that a harness of verifiers talks with while they run."""
+"""Interactive programs of a verifiers harness."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_OUTPUT = 64 << 20
 
 
 class CellblockProcess(RuntimeProcess):
-    """A program with its streams. Like pipes, both want to be read: what waits on one of them has a limit."""
+    """A program with its streams. Both must be read, because unread output is limited."""
 
     def __init__(self, process: Process) -> None:
-        """Take a program that was started with a standard input."""
+        """Take over a program that was started with a standard input."""
         self._process = process
         self._position = 0
         self._waiting: dict[str, deque[bytes]] = {"stdout": deque(), "stderr": deque()}
@@ -46,24 +46,23 @@ class CellblockProcess(RuntimeProcess):
                     raise SandboxError(f"nobody reads the other stream than {name}, and it is full")
 
     async def write(self, data: bytes) -> None:
-        """Write to its standard input."""
         await self._process.write(data)
 
     async def wait(self) -> int:
-        """Wait until it has ended, and return its exit code."""
+        """Wait for the end, and return the exit code."""
         return exit_code(await self._process.wait())
 
     async def poll(self) -> int | None:
-        """Return its exit code, if it has ended."""
+        """Return the exit code, if the program has ended."""
         ended = self._process.poll()
         return None if ended is None else exit_code(ended)
 
     async def terminate(self) -> None:
-        """Ask it and all that it has started to end."""
+        """Terminate the program and its child processes."""
         self._process.signal(signal.SIGTERM, "tree")
 
     async def kill(self) -> None:
-        """Kill it and all that it has started."""
+        """Kill the program and its child processes."""
         self._process.signal(signal.SIGKILL, "tree")
 
 
@@ -71,7 +70,7 @@ def exit_code(ended: ExecResult) -> int:
     """Return the exit code of a program that has ended.
 
     Raises:
-        SandboxError: It did not end by itself: its session has ended, or nobody knows.
+        SandboxError: The session has ended, or the outcome is unknown.
     """
     if ended.status in ("cancelled", "unknown") or ended.exit_code is None:
         raise SandboxError(f"the program has no result: {ended.reason}")

@@ -1,4 +1,4 @@
-"""Sessions on the nodes of a Ray cluster: `RayHosts`, and which node has which session (docs/cluster.md)."""
+"""Sessions on the nodes of a Ray cluster: `RayHosts`, and the locations of sessions (docs/cluster.md)."""
 
 from __future__ import annotations
 

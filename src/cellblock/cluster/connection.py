@@ -1,4 +1,4 @@
-"""The sessions of a cluster, for plain synchronous Python: the same calls as those of a connection to the daemon."""
+"""A synchronous connection to the sessions of a cluster, with the interface of the daemon's connection."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _AHEAD = 1000
 
 
 class ClusterConnection:
-    """Asks the nodes of a cluster. All connections of a process share the link to it, in a thread.
+    """A connection to the nodes of a cluster. All connections of a process share one link, in a thread.
 
     Attributes:
         thread: Runs the link.
         link: The link to the nodes.
-        closed: Whether it was closed.
+        closed: Whether the connection is closed.
     """
 
     def __init__(self, thread: LoopThread, link: ClusterLink) -> None:
@@ -43,25 +43,25 @@ class ClusterConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether it can still be used: it was not closed, and belongs to this process."""
+        """Whether the connection is open and belongs to this process."""
         return not self.closed and self._process == os.getpid() and self.thread.usable
 
     def close(self) -> None:
-        """Close it. Executions go on."""
+        """Close the connection. Executions continue."""
         self.closed = True
 
     def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask for an operation, and return its answer, as `ClusterLink.call`."""
+        """Run an operation as `ClusterLink.call` does, and return its answer."""
         self._check()
         return self.thread.run(self.link.call(request, body))
 
     def create(self, request: Create, *, memory: int = 0, patience: float | None = None) -> Any:
-        """Make a session, as `ClusterLink.create`."""
+        """Create a session, as `ClusterLink.create` does."""
         self._check()
         return self.thread.run(self.link.create(request, memory=memory, patience=patience))
 
     def follow(self, request: Request[Any], body: bytes = b"") -> Generator[Any, None, None]:
-        """Ask for something that has an answer in many parts, and yield them as they come."""
+        """Send a request that has many answers, and yield them as they arrive."""
         self._check()
         following = self._following = _Following(self.thread, self.link.follow(request, body))
         try:
@@ -71,10 +71,10 @@ class ClusterConnection:
             following.close()
 
     def hears_before(self, descriptor: int) -> bool:
-        """While an answer in many parts is being read: wait until there is more of it, or a descriptor can be read.
+        """While `follow` is in progress, wait for more parts or until a descriptor is readable.
 
         Returns:
-            Whether there is more of it.
+            Whether there are more parts.
         """
         assert self._following is not None
         return self._following.comes_before(descriptor)
@@ -85,7 +85,7 @@ class ClusterConnection:
 
 
 class _Following:
-    """Parts of an answer, which a task reads ahead."""
+    """The parts of an answer, which a task reads ahead."""
 
     def __init__(self, thread: LoopThread, parts: AsyncGenerator[Any, None]) -> None:
         self._thread = thread
@@ -102,7 +102,7 @@ class _Following:
             async for part in parts:
                 self._add(part)
                 await self._room.acquire()
-        except BaseException as error:  # of any kind: the thread that waits for a part gets it
+        except BaseException as error:  # any error: the thread that waits for a part gets it
             self._outcome = error
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -139,7 +139,7 @@ class _Following:
             raise self._outcome
 
     def comes_before(self, descriptor: int) -> bool:
-        """Wait until there is another part, or a descriptor can be read; return whether there is a part, or the end."""
+        """Wait for another part or a readable descriptor; return whether there is a part, or the end."""
         poll = select.poll()
         poll.register(self._readable, select.POLLIN)
         poll.register(descriptor, select.POLLIN)
@@ -167,10 +167,10 @@ class _Following:
 
 
 def open_connection(address: str, patience: float, options: ClusterOptions | None = None) -> ClusterConnection:
-    """Connect to a Ray cluster; return a connection to its sessions.
+    """Connect to the sessions of a Ray cluster.
 
     Raises:
-        DaemonError: There is no cluster, or no director.
+        DaemonError: The cluster or its director does not exist.
     """
     from cellblock.cluster.opening import open_link
 
@@ -181,6 +181,6 @@ _shared = PerProcess(open_connection)
 
 
 def shared_connection(address: str, patience: float) -> ClusterConnection:
-    """Return a connection to a Ray cluster's sessions. The link is made once in a process, and ends with it."""
+    """Return a connection to a Ray cluster's sessions. The link is created once in a process, and ends with it."""
     found = _shared(address, patience)
     return ClusterConnection(found.thread, found.link)

@@ -1,4 +1,4 @@
-"""Makes the certificate by which the parts of a cluster know each other."""
+"""Creates the certificate by which the parts of a cluster recognize each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _YEARS = 20
 
 
 def make_credentials() -> str:
-    """Return a fresh certificate and its key, as PEM. It is its own authority: any holder of the key is trusted."""
+    """Return a new certificate and its key, as PEM. The certificate is self-signed: any owner of the key is trusted."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""The Ray actor that decides where sessions are: one for the cluster, whose state is soft."""
+"""The Ray actor that decides where sessions are placed: one per cluster, with soft state."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ _LOOK_AGAIN = 0.25
 
 
 class Host(Protocol):
-    """The host of one node, as the director has it."""
+    """The host of one node, as the director sees it."""
 
     async def ask(self, what: str, *arguments: Any) -> Any:
-        """Call a method of `HostActor`."""
+        pass
 
     def kill(self) -> None:
-        """End it for good."""
+        """End the host permanently."""
 
 
 class Nodes(Protocol):
     """The nodes of a cluster; see `RayNodes`."""
 
     async def number(self) -> int:
-        """Return a number that is higher than that of each director before."""
+        pass
 
     async def latest(self) -> int:
-        """Return the highest number that a director has taken."""
+        pass
 
     async def all(self) -> Sequence[Mapping[str, Any]]:
-        """Return all nodes, as `ray.nodes` has them."""
+        pass
 
     async def draining(self) -> Mapping[str, float]:
-        """Return the nodes that are being drained, with the seconds that are left."""
+        pass
 
     def host(self, ray_node: str, *, cpus: float, memory: int, on: str, arguments: tuple[Any, ...]) -> Host:
-        """Make the host of a node, unless there is one."""
+        """Create the host of a node, unless it exists."""
 
     async def request(self, bundles: list[dict[str, float]]) -> None:
         """Report the memory that waiting sessions need."""
@@ -77,10 +77,10 @@ class _Waiting:
 
     Attributes:
         name: The session's name.
-        wanted: Its needs.
+        wanted: The session's needs.
         why: Why it waits.
-        since: Since when (`time.monotonic`).
-        turn: Set to make it look again.
+        since: The start of the wait (`time.monotonic`).
+        turn: Set to make the caller look again.
     """
 
     def __init__(self, name: str, wanted: Wanted, why: str) -> None:
@@ -92,28 +92,28 @@ class _Waiting:
 
 
 def pause(hosts: int, lease: float) -> float:
-    """Return the seconds between two reports of a host: a second, or more if there are many.
+    """Return the seconds between two reports of a host: a second, or more if there are many hosts.
 
-    Reports say which sessions have ended. A director knows by itself what it has placed, and hears of losses at once.
+    Reports list ended sessions. A director knows its own placements, and learns of losses at once.
 
     Args:
-        hosts: How many there are.
-        lease: How long their leases last, in seconds; a few reports may be lost meanwhile.
+        hosts: The number of hosts.
+        lease: The duration of their leases in seconds; a few reports may be lost meanwhile.
     """
     return min(max(1.0, hosts / _REPORTS), lease / 10 if hosts <= _REPORTS else lease / 6, 5.0)
 
 
 class Director:
-    """Places sessions on hosts, and tells where they are. Its methods return plain data."""
+    """An actor that places sessions on hosts, and locates them. Its methods return plain data."""
 
     def __init__(self, credentials: str, options: dict[str, Any], version: str, nodes: Nodes | None = None) -> None:
-        """Begin without knowing anything.
+        """Start without any knowledge.
 
         Args:
             credentials: The cluster's certificate and key.
             options: `ClusterOptions`.
-            version: That of the program that makes it.
-            nodes: The nodes; by default those of the Ray cluster in which it is an actor.
+            version: The version of the program that creates the director.
+            nodes: The nodes; by default those of its Ray cluster.
         """
         if version != __version__:
             raise RuntimeError(f"the head node has cellblock {__version__}, and this program {version}")
@@ -150,10 +150,10 @@ class Director:
         return self._numbered
 
     async def _begin(self) -> Names:
-        """Begin to look at nodes, once: at the first call after a start or a restart.
+        """Start to watch nodes, once: at the first call after a start or a restart.
 
         Raises:
-            DaemonError: There is a director that was started later.
+            DaemonError: A later director exists.
         """
         if self._task is None:
             async with self._beginning:
@@ -172,19 +172,20 @@ class Director:
 
             self._nodes = RayNodes()
         self._numbered = Names(self._options.lease, await self._nodes.number())
-        # Nodes may have leases of an earlier director. One that is dead by now may go on without Ray.
+        # Nodes may have leases of an earlier director, which may be dead for Ray but still running.
         self._names.await_reports(node["NodeID"] for node in await self._nodes.all())
         self._task = asyncio.create_task(self._look_after())
 
     # -- for hosts -------------------------------------------------------------------------------------------------------
 
     async def report(self, mark: str, epoch: int, census: dict[str, Any]) -> dict[str, Any]:
-        """Take the census of a host, and renew its lease.
+        """Handle the census of a host, and renew its lease.
 
         Args:
-            mark: The host's.
-            epoch: The number of the director that it obeys; 0 if there is none. If it is higher, this one has been replaced.
-            census: As `Census` is answered.
+            mark: The host's mark.
+            epoch: The number of the director that the host obeys; 0 if there is none. A higher number means that this
+                director was replaced.
+            census: The answer to `Census`.
         """
         names = await self._begin()
         if epoch > names.epoch:
@@ -199,7 +200,7 @@ class Director:
         return {"epoch": names.epoch, "lost": not renewed, "pause": pause(len(names.sites), self._options.lease)}
 
     async def join(self, host: dict[str, Any]) -> None:
-        """Take up a host."""
+        """Add a host."""
         await self._begin()
         known = self._ray_nodes.get(host["ray_node"], "")
         memory = await self._memory_of(host["ray_node"])
@@ -214,15 +215,15 @@ class Director:
     # -- for clients -----------------------------------------------------------------------------------------------------
 
     async def credentials(self) -> dict[str, Any]:
-        """Return what clients need to connect to hosts."""
+        """Return the credentials that clients need to connect to hosts."""
         await self._begin()
         return {"credentials": self._credentials, "version": __version__}
 
     async def place_at_once(self, wanted: Sequence[tuple[str, int, Sequence[str]]]) -> list[dict[str, Any] | None]:
-        """Return for each session what `place` returns if nothing has to be waited for, or else None.
+        """Return the result of `place` for each session that need not wait, and None for the others.
 
         Args:
-            wanted: The name, the memory and the modules of each, as for `place`.
+            wanted: The name, the memory and the modules of each session, as for `place`.
         """
         await self._begin()
         placed: list[dict[str, Any] | None] = []
@@ -237,12 +238,12 @@ class Director:
         return Wanted(memory or self._options.session_memory, frozenset(preload))
 
     async def place(self, name: str, memory: int, preload: Sequence[str], patience: float) -> dict[str, Any]:
-        """Return where a session is, or is to be made; wait for room if there is none.
+        """Return the location of an existing or new session; wait for room if necessary.
 
         Args:
-            name: Its name.
+            name: The session's name.
             memory: Bytes that it needs; 0 for the cluster's default.
-            preload: Modules that it wants to have imported.
+            preload: Modules to have imported.
             patience: Seconds to wait.
         """
         await self._begin()
@@ -256,7 +257,7 @@ class Director:
                 if isinstance(found, Site):
                     return self._where(found)
                 left = deadline - time.monotonic()
-                if isinstance(found, InDoubt):  # it waits apart from those who wait for room: others are placed at once
+                if isinstance(found, InDoubt):  # wait apart from those who wait for room, so that others are placed at once
                     if left <= 0:
                         return {"full": self._full(name, str(found), patience)}
                     await asyncio.sleep(min(left, found.seconds + 0.01, _LOOK_AGAIN))
@@ -282,7 +283,7 @@ class Director:
                 self._serve()
 
     async def reserve(self, names: Sequence[str], mark: str, memory: int) -> dict[str, Any]:
-        """Give names to the host that has a session of which they will be branches."""
+        """Reserve names on the host of a session for its branches."""
         await self._begin()
         site = self._names.sites.get(mark)
         if site is None or site.why:
@@ -296,11 +297,11 @@ class Director:
         return self._where(site)
 
     async def locate(self, key: str, suspect: str = "") -> dict[str, Any]:
-        """Return where a session is, by its name or by the mark of its host.
+        """Return the location of a session, by its name or by the mark of its host.
 
         Args:
             key: The name or the mark.
-            suspect: A host whose connection was lost: this waits a moment to learn what has become of it.
+            suspect: A host whose connection was lost: wait a moment to learn its fate.
         """
         await self._begin()
         if suspect and (site := self._names.sites.get(suspect)) is not None and not site.why:
@@ -319,12 +320,12 @@ class Director:
         return self._where(site)
 
     async def heirs(self, mark: str) -> list[dict[str, Any]]:
-        """Return the hosts to which sessions have moved that were made on another one."""
+        """Return the hosts to which sessions have moved that were created on another one."""
         await self._begin()
         return [self._where(site) for site in self._names.heirs(mark)]
 
     async def until_lost(self, mark: str) -> str:
-        """Return when a host is lost, and why: its clients wait for answers that may never come."""
+        """Wait until a host is lost, and return why: its clients wait for answers that may never arrive."""
         await self._begin()
         while True:
             site = self._names.sites.get(mark)
@@ -338,12 +339,12 @@ class Director:
                     await changed.wait()
 
     async def everywhere(self) -> list[dict[str, Any]]:
-        """Return all hosts that can be asked."""
+        """Return all reachable hosts."""
         await self._begin()
         return [self._where(site) for site in self._names.sites.values() if site.until and not site.why]
 
     async def status(self) -> dict[str, Any]:
-        """Return nodes, sessions and what waits, for people."""
+        """Return nodes, sessions and the waiting queue, for people."""
         await self._begin()
         now = time.monotonic()
         return {
@@ -378,10 +379,10 @@ class Director:
         }
 
     async def status_soon(self, patience: float) -> dict[str, Any]:
-        """Return as `status`, when there is a host or a problem on every node.
+        """Return `status` once there is a host or a problem on every node.
 
         Args:
-            patience: Seconds to wait at most.
+            patience: The maximum number of seconds to wait.
         """
         await self._begin()
         deadline = time.monotonic() + patience
@@ -394,15 +395,15 @@ class Director:
         return await self.status()
 
     async def drain(self, node: str, on: bool, seconds: float = 0.0) -> dict[str, Any]:
-        """Drain a node, which then takes no new sessions and moves its sessions to others; or end the draining.
+        """Drain a node, so that it takes no new sessions and moves its sessions away; or end the draining.
 
         Args:
-            node: Its name, or the beginning of Ray's id of it.
-            on: Whether it is drained.
-            seconds: How long busy sessions are waited for, if this begins to move sessions.
+            node: The node's name, or a prefix of Ray's id.
+            on: Whether to drain it.
+            seconds: How long to wait for busy sessions, if this starts to move sessions.
 
         Returns:
-            How far it is, or why the node cannot be found.
+            The progress, or why the node cannot be found.
         """
         await self._begin()
         alive = [site for site in self._names.sites.values() if site.until and not site.why]
@@ -439,7 +440,7 @@ class Director:
         """Make a host take a session over from another one; see `emptying.Move`.
 
         Raises:
-            CellblockError: It cannot.
+            CellblockError: The host cannot.
         """
         if self._tls is None:
             self._tls = await asyncio.to_thread(context_of, self._credentials)
@@ -469,7 +470,7 @@ class Director:
     async def _look_after(self) -> None:
         while not self._stopping:
             assert self._nodes is not None
-            with suppress(Exception):  # Ray's control service may be starting again
+            with suppress(Exception):  # Ray's control service may be restarting
                 if (latest := await self._nodes.latest()) > self._names.epoch:
                     self._successor = latest
                 self._see(await self._nodes.all())
@@ -484,7 +485,7 @@ class Director:
             await asyncio.sleep(_LOOK)
 
     async def _follow_draining(self, draining: Mapping[str, float]) -> None:
-        """Empty the nodes that Ray drains, such as those that a cloud takes back."""
+        """Drain the nodes that Ray drains, such as those that a cloud reclaims."""
         for ray_node, seconds in draining.items():
             site = self._names.sites.get(self._marks.get(ray_node, ""))
             if site is not None and site.until and not site.why and not site.node.draining:
@@ -509,7 +510,7 @@ class Director:
                 self._lose(mark, "Ray says that the node is dead")
 
     async def _keep_host(self, ray_node: str, node: Mapping[str, Any]) -> None:
-        """Make the host of a node, unless there is one, and watch for its end."""
+        """Create the host of a node, unless it exists, and watch for its end."""
         name, resources = self._ray_nodes[ray_node], node["Resources"]
         options = self._options
         cpus = resources.get("CPU", 0) // 2 if options.cpus is None else options.cpus
@@ -523,7 +524,7 @@ class Director:
                 await host.ask("describe")
                 self._problems.pop(name, None)
                 await host.ask("watch")
-                raise DaemonError("the node's program has ended, and is started again")  # the actor ends when all of it has
+                raise DaemonError("the node's program has ended, and is started again")  # the actor ends last
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -592,6 +593,6 @@ def _name_of(node: Mapping[str, Any]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of what Ray says, which is what happened on the node."""
+    """Return the last line of Ray's message, which has the cause on the node."""
     lines = [line.strip() for line in str(getattr(error, "cause", None) or error).splitlines() if line.strip()]
     return lines[-1][:500] if lines else type(error).__name__

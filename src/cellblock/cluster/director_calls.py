@@ -1,6 +1,6 @@
-"""Finds the director of a Ray cluster, and asks it: from asyncio, or from plain synchronous Python.
+"""Finds and calls the director of a Ray cluster, from asyncio or synchronous Python.
 
-Everything that it is asked may be asked again. So if it ends meanwhile, the next one is asked, which Ray starts.
+All calls are idempotent. If the director ends meanwhile, the call is repeated with the next one, which Ray starts.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _MOST_AT_ONCE = 20_000
 
 
 def connect_ray(address: str) -> None:
-    """Connect this program to a Ray cluster, unless it is connected to one already.
+    """Connect this program to a Ray cluster, unless it is already connected.
 
     Raises:
-        DaemonError: There is no cluster at this address, or it refuses.
+        DaemonError: No cluster exists at this address, or it refuses the connection.
     """
     if ray.is_initialized():
         return
     _check_answers(address)
     says = logging.getLogger("ray")
     before = says.level
-    says.setLevel(logging.ERROR)  # it warns of threads in which it sets no handlers of signals
+    says.setLevel(logging.ERROR)  # it warns about threads in which it sets no signal handlers
     try:
         ray.init(
             address=address,
@@ -57,10 +57,10 @@ def connect_ray(address: str) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Check that something listens at an address: Ray tries for minutes, and says so on standard error all the time.
+    """Check that something listens at an address. Otherwise Ray retries for minutes, with messages on standard error.
 
     Raises:
-        DaemonError: Nothing does.
+        DaemonError: Nothing listens.
     """
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or "/" in host:  # "auto", or an address of Ray's client
@@ -75,14 +75,14 @@ def _check_answers(address: str) -> None:
 
 
 def start_director(options: ClusterOptions | None = None) -> DirectorCalls:
-    """Return the calls of the director, which is started if there is none, and makes a host on each node.
+    """Return the calls of the director, which is started if needed, and creates a host on each node.
 
     Args:
-        options: The options of a director that is started here; None: there has to be one.
+        options: The options of a new director; None: it has to exist.
 
     Raises:
-        DaemonError: There is none, or it cannot be started.
-        UnsupportedError: It has another version of cellblock.
+        DaemonError: The director does not exist, or cannot be started.
+        UnsupportedError: The director has another version of cellblock.
     """
     try:
         found = ray.get_actor(DIRECTOR, namespace=NAMESPACE)
@@ -119,7 +119,7 @@ def _make(options: ClusterOptions) -> Any:
 
 
 class DirectorCalls:
-    """Asks the director.
+    """The calls of a director.
 
     Attributes:
         credentials: The cluster's certificate and key.
@@ -133,7 +133,7 @@ class DirectorCalls:
         """Call a method of `Director`, and wait for its answer.
 
         Raises:
-            DaemonError: There is no director any more, and no other one has been started.
+            DaemonError: The director has ended, and no other one was started.
         """
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -144,10 +144,10 @@ class DirectorCalls:
             time.sleep(_PAUSE)
 
     async def asked(self, what: str, *arguments: Any) -> Any:
-        """Call a method of `Director`, and wait for its answer, in an event loop.
+        """Call a method of `Director`, and await its answer.
 
         Raises:
-            DaemonError: There is no director any more, and no other one has been started.
+            DaemonError: The director has ended, and no other one was started.
         """
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -164,7 +164,7 @@ class DirectorCalls:
 
 
 def _check(error: RayError, deadline: float) -> None:
-    """Raise an error that is not worth another attempt."""
+    """Raise an error that no retry can fix."""
     if isinstance(error, RayTaskError) and not isinstance(error, RayActorError):
         raise DaemonError(f"the cluster's director failed: {error.cause!r}") from error
     if time.monotonic() > deadline or "ray.kill" in str(error):

@@ -1,4 +1,4 @@
-"""Empties a node that is drained: moves its sessions to other nodes, idle ones at once, busy ones between two cells."""
+"""Draining of a node: its idle sessions move to other nodes at once, busy ones between two cells."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Emptying:
     Attributes:
         site: The host.
         left: Why sessions are still there, by name.
-        moved: How many have moved.
-        task: Moves them. It ends at the deadline, or when there are none.
+        moved: The number of moved sessions.
+        task: Moves the sessions. It ends at the deadline, or when none are left.
     """
 
     def __init__(self, names: Names, site: Site, move: Move, seconds: float, *, ends: bool) -> None:
-        """Begin.
+        """Start to drain.
 
         Args:
-            names: Where sessions are.
+            names: The locations of sessions.
             site: The host.
-            move: Moves one.
-            seconds: How long busy sessions are waited for.
-            ends: Whether the node ends then, so that it is better to lose a part of a session than all of it.
+            move: Moves one session.
+            seconds: How long to wait for busy sessions.
+            ends: Whether the node ends then, so that losing a part of a session is better than losing all of it.
         """
         self.site = site
         self.left: dict[str, str] = {}
@@ -83,7 +83,7 @@ class Emptying:
                     origin = await self._move(self.site, there, name, max(until, 0.0) if wait else 0.0, not last)
                 except CellblockError as error:
                     self.left[name] = str(error)
-                    if not isinstance(error, DaemonError):  # otherwise, nobody knows: the hosts will tell
+                    if not isinstance(error, DaemonError):  # otherwise the outcome is unknown until the hosts report
                         self._names.stayed(name, there.mark)
                 else:
                     self._names.moved(name, there.mark, origin)
@@ -92,4 +92,4 @@ class Emptying:
             elif isinstance(there, NoRoom | InDoubt):
                 self.left[name] = str(there)
             else:
-                self.left.pop(name, None)  # it has ended
+                self.left.pop(name, None)  # the session has ended

@@ -1,4 +1,4 @@
-"""The Ray actor of one node, which looks after the node's daemon: starts it, tells the director of it, renews its lease."""
+"""The Ray actor of one node: starts the node's daemon, reports to the director, and renews the lease."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _OF_A_CLUSTER = {"CELLBLOCK_DAEMON_IDLE_TIMEOUT": "0", "CELLBLOCK_MAX_SESSIONS":
 
 
 class HostActor:
-    """Looks after the daemon of the node that it runs on.
+    """The supervisor of its node's daemon.
 
-    It has no state that is worth keeping: if it dies, the sessions of its node end with it, and the next one begins anew.
+    Its state is disposable: if the actor dies, the sessions of its node end with it, and the next one starts over.
     """
 
     def __init__(self, name: str, address: str, version: str, credentials: str, options: dict[str, Any]) -> None:
@@ -47,10 +47,10 @@ class HostActor:
 
         Args:
             name: The node's name, for people.
-            address: The address to listen at.
+            address: The address to listen on.
             version: The director's version of cellblock.
             credentials: The cluster's certificate and key.
-            options: Those of the cluster (`ClusterOptions`).
+            options: The cluster's options (`ClusterOptions`).
 
         Raises:
             UnsupportedError: The node has another version of cellblock.
@@ -104,7 +104,7 @@ class HostActor:
         threading.Thread(target=self._look_after, name="cellblock-host", daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
-        """Return what the director has to know of this host."""
+        """Return the description of this host for the director."""
         return {
             "ray_node": self._ray_node,
             "name": self._name,
@@ -117,11 +117,11 @@ class HostActor:
         }
 
     def watch(self) -> None:
-        """Return when this host ends. If the actor is killed, the call fails at once."""
+        """Wait for the end of this host. If the actor is killed, the call fails at once."""
         self._over.wait()
 
     def _look_after(self) -> None:
-        """Renew the lease for as long as the daemon answers and the director wants it."""
+        """Renew the lease while the daemon answers and the director accepts it."""
         try:
             self._renew_until_the_end()
         finally:
@@ -139,7 +139,7 @@ class HostActor:
             census, connection = self._look(connection)
             if census is not None:
                 last, give_up = census, began + _START
-            if last is not None:  # without its daemon, which is started again, a node makes no sessions, and loses none
+            if last is not None:  # while its daemon restarts, a node creates no sessions, and loses none
                 try:
                     director = director or ray.get_actor(DIRECTOR, namespace=NAMESPACE)
                     asked = now()
@@ -149,7 +149,7 @@ class HostActor:
                     outcome = self._renewal.answered(answer, asked)
                     if outcome == "lost":
                         return
-                    if outcome == "join":  # it knows nothing: look again, under its placements alone
+                    if outcome == "join":  # the director knows nothing: look again, under its placements alone
                         last = told = None
                         ray.get(director.join.remote(self.describe()), timeout=self._seconds)
                         continue
@@ -157,13 +157,13 @@ class HostActor:
                         director = None
                     else:
                         told, pause = last["names"], answer["pause"]
-                except Exception:  # of many kinds, from Ray: the director has ended, or cannot be reached
+                except Exception:  # many kinds, from Ray: the director has ended, or cannot be reached
                     director = None
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(pause - (time.monotonic() - began), 0.02))
 
     def _look(self, connection: Connection | None) -> tuple[dict[str, Any] | None, Connection | None]:
-        """Return what the daemon says of its sessions, and the connection to it; nothing while it is started again."""
+        """Return the daemon's census, and the connection; None for both while the daemon restarts."""
         try:
             if connection is None or not connection.usable:
                 connection = self._connect()
@@ -180,7 +180,7 @@ class HostActor:
 
     def _end(self) -> None:
         """End everything, and this process, so that Ray starts another one."""
-        self._over.set()  # so that clients hear it now
+        self._over.set()  # so that clients learn it now
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -191,20 +191,20 @@ class HostActor:
         os._exit(1)
 
     def drain(self, epoch: int, on: bool) -> None:
-        """Remember whether the node takes new sessions, for a director that does not know.
+        """Record whether the node takes new sessions, for a director without state.
 
         Args:
-            epoch: The number of the director that asks.
-            on: Whether it is drained.
+            epoch: The number of the calling director.
+            on: Whether the node is drained.
 
         Raises:
-            ConflictError: There is a later director.
+            ConflictError: A later director exists.
         """
         self._renewal.check(epoch)
         self._draining = on
 
     def stop(self, epoch: int) -> None:
-        """End the daemon with its sessions; return when all of it has ended. The caller kills this actor.
+        """End the daemon with its sessions, and wait for the end. The caller kills this actor.
 
         Raises:
             ConflictError: As `drain`.
@@ -216,7 +216,7 @@ class HostActor:
 
 
 def _raylet() -> int:
-    """Return the node's raylet, which has started this worker; 0 if it cannot be told."""
+    """Return the process id of the node's raylet, which started this worker; 0 if unknown."""
     pid = os.getppid()
     with suppress(OSError):
         if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
@@ -230,14 +230,14 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 
 
 def _end_earlier(base: Path, node: str) -> None:
-    """End what is left of earlier hosts of a node. One whose directory is gone has ended: that is removed last."""
+    """End leftovers of earlier hosts of a node. The directory is removed last, so a host without one has ended."""
     for directory in base.glob(f"{node}-*"):
         _wait_for_the_end(directory / "state")
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _wait_for_the_end(state: Path) -> None:
-    """End a daemon's custodian, with all kernels, and wait for it and for the daemon, by the locks that they hold."""
+    """End a daemon's custodian with all kernels. Wait for it and the daemon, by the locks that they hold."""
     from cellblock.launch.custody.client import Custodian
 
     for lock in ("daemon.lock", "custodian.lock"):

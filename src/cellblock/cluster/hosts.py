@@ -35,12 +35,13 @@ class RayHosts:
         patience: float = PATIENCE,
         options: ClusterOptions | None = None,
     ) -> None:
-        """Connect to nothing yet.
+        """Configure without connecting.
 
         Args:
-            address: The Ray cluster's, as `ray.init` takes it. A program that is connected to Ray stays connected where it is.
+            address: The Ray cluster's address, as for `ray.init`. A program that is already connected to Ray stays
+                connected there.
             patience: Seconds that a new session waits for room.
-            options: How hosts are made, if the cluster has none yet.
+            options: The options of hosts, if the cluster has none yet.
         """
         self._address = address
         self._patience = patience
@@ -55,11 +56,11 @@ class RayHosts:
         await self.close()
 
     async def start(self) -> None:
-        """Connect to the cluster, and have a host on each of its nodes if there is none yet.
+        """Connect to the cluster, and create a host on each of its nodes if there is none yet.
 
         Raises:
-            DaemonError: There is no Ray cluster at the address.
-            UnsupportedError: It has another version of cellblock, or Ray is not installed.
+            DaemonError: No Ray cluster exists at the address.
+            UnsupportedError: The cluster has another version of cellblock, or Ray is not installed.
         """
         if self._made is None:
             from cellblock.cluster.opening import open_link
@@ -67,7 +68,7 @@ class RayHosts:
             self._made = await asyncio.to_thread(open_link, self._address, self._patience, self._options)
 
     async def close(self) -> None:
-        """Close the connections. Sessions that were not closed go on."""
+        """Close the connections. Sessions that were not closed continue."""
         link, self._made = self._made, None
         if link is not None:
             await link.close()
@@ -93,16 +94,16 @@ class RayHosts:
         fresh: bool = False,
         **options: Any,
     ) -> ClusterSession:
-        """Return the session of a name, which is made on the node that suits it best if there is none.
+        """Return the session with this name, and create it on the most suitable node if it does not exist.
 
         Args:
-            name: Its name; empty for one that nobody else has.
-            tags: Labels, if it is made.
-            memory: Bytes that it is promised; 0 for the cluster's default.
-            patience: Seconds that it waits for room; None: the default of these hosts.
-            fresh: Whether it is an error if there is one of that name.
-            options: Its options, if it is made: those of named sessions (docs/named-sessions.md). Paths are the node's.
-                Without ``working_dir`` it gets a directory of its own, which ends with it.
+            name: The session's name; empty for a generated unique one.
+            tags: Labels of a new session.
+            memory: Bytes reserved for it; 0 for the cluster's default.
+            patience: Seconds to wait for room; None for the default of these hosts.
+            fresh: Whether an existing session is an error.
+            options: Options of a new session (docs/named-sessions.md). Paths are the node's. Without ``working_dir``, it
+                gets a directory of its own, which ends with it.
 
         Raises:
             BusyError: There was no room; the message says what is full.
@@ -117,14 +118,14 @@ class RayHosts:
 
     @asynccontextmanager
     async def session(self, name: str = "", **options: Any) -> AsyncGenerator[ClusterSession, None]:
-        """Make a session for an ``async with`` block; it ends with the block.
+        """Create a session for an ``async with`` block; it ends with the block.
 
         Args:
-            name: Its name, which must not be in use; empty for one that nobody else has.
+            name: The session's name, which must not be in use; empty for a generated unique one.
             options: As for `get_or_create`.
 
         Raises:
-            ConflictError: There is one of that name; `get_or_create` returns it.
+            ConflictError: A session with this name exists; `get_or_create` returns it.
         """
         session = await self.get_or_create(name, fresh=True, **options)
         try:
@@ -136,11 +137,11 @@ class RayHosts:
                 raise error
 
     async def find(self, name: str) -> ClusterSession:
-        """Return the session of a name or id.
+        """Return the session with a name or id.
 
         Raises:
-            NotFoundError: There is none.
-            SessionLostError: It ended with its node.
+            NotFoundError: The session does not exist.
+            SessionLostError: The session ended with its node.
         """
         from cellblock.cluster.session import ClusterSession
 
@@ -153,10 +154,10 @@ class RayHosts:
         return read_answer(List, await self.link.call(List()))  # type: ignore[no-any-return]
 
     async def status(self) -> dict[str, Any]:
-        """Return nodes with their sessions and memory, what waits and why, and problems."""
+        """Return nodes with their sessions and memory, the waiting queue, and problems."""
         return dict(await self.link.director.asked("status"))
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether an error says that there is no such session any more."""
+    """Return whether an error means that the session no longer exists."""
     return isinstance(error, LookupError)

@@ -1,4 +1,4 @@
-"""The sessions of a cluster, for asyncio: the same calls as those of the daemon's link, each made where its session is."""
+"""The sessions of a cluster, for asyncio, with the interface of the daemon's link. Each call goes to the session's node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from cellblock.operations.sessions import Create, Destroy, Status
 from cellblock.service.daemon.link import DaemonLink
 from cellblock.wire.packed import Packed
 
-if TYPE_CHECKING:  # imports Ray: every caller has done so already
+if TYPE_CHECKING:  # imports Ray, which every caller has already imported
     from cellblock.cluster.director_calls import DirectorCalls
 
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ _HEARS = 10.0
 
 
 class ClusterLink:
-    """Asks the nodes of a cluster. It belongs to one event loop.
+    """A link to the nodes of a cluster. It belongs to one event loop.
 
     Args:
         director: The director's calls.
@@ -73,17 +73,16 @@ class ClusterLink:
     # -- as `SessionLink` -------------------------------------------------------------------------------------------------
 
     async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """See `SessionLink`.
+        """Run an operation, and return its answer.
 
         Raises:
-            SessionLostError: The session's node is no more.
+            SessionLostError: The session's node has ended.
             BusyError: There was no room for a new session.
         """
         answer: AnswerT = await self._call(request, body)
         return answer
 
     async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
-        """See `SessionLink`."""
         key = routing.key_of(request)
         packed: Packed = await self._wherever(request, key, lambda where: self._ask(where, request, body, packed=True))
         return packed
@@ -110,11 +109,10 @@ class ClusterLink:
         answers = [answer for answer in asked if not isinstance(answer, BaseException)]
         errors = [error for error in asked if isinstance(error, BaseException)]
         if errors and (not answers or not isinstance(errors[0], DaemonError)):
-            raise errors[0]  # a node that has just ended has no sessions; everything else is wrong
+            raise errors[0]  # a node that has just ended has no sessions; any other error counts
         return join(answers)
 
     async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        """See `SessionLink`."""
         if isinstance(request, Watch):
             async with aclosing(watch_all(self._everywhere, lambda where: self._parts(where, Watch()))) as changes:
                 async for change in changes:
@@ -160,14 +158,13 @@ class ClusterLink:
         return [Where(**one) for one in await self.director.asked("everywhere")]
 
     async def _parts(self, where: Where, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        """Yield what a node answers to a request that is followed, until it is lost."""
+        """Yield a node's answers to a followed request, until the node is lost."""
         async with aclosing(self._link(where).follow(request, body)) as parts:
             with suppress(StopAsyncIteration):
                 while True:
                     yield await self._while_there(where, request, anext(parts))
 
     async def close(self) -> None:
-        """See `SessionLink`."""
         await self._placing.close()
         watching = [*self._watching.values()]
         self._watching.clear()
@@ -181,22 +178,22 @@ class ClusterLink:
     # -- sessions ---------------------------------------------------------------------------------------------------------
 
     async def create(self, request: Create, *, memory: int = 0, patience: float | None = None) -> Any:
-        """Make a session on a node with room, or return the one of its name.
+        """Create a session on a node with room, or return the existing session with its name.
 
         Args:
-            request: The session to make.
+            request: The session to create.
             memory: Bytes that it needs; 0 for the cluster's default.
             patience: Seconds to wait for room; None for the default.
 
         Raises:
-            BusyError: There was none.
+            BusyError: There was no room.
         """
         named = replace(request, name=request.name or routing.fresh_name())
         deadline = time.monotonic() + (self._patience if patience is None else patience)
         return await self._until_heard(lambda: self._create(named, memory, deadline))
 
     async def _until_heard(self, make: Callable[[], Awaitable[_T]]) -> _T:
-        """Make sessions where the director has placed them. If a node refuses, try again until the director knows why."""
+        """Create sessions where the director placed them. If a node refuses, retry until the director knows why."""
         deadline, pause = 0.0, _SOON
         while True:
             try:
@@ -218,7 +215,7 @@ class ClusterLink:
             where = Where(**placed)
             try:
                 made = await self._ask(where, routing.for_a_node(request, name, where.grant))
-            except BusyError as error:  # such as a durable session whose lease another node still has
+            except BusyError as error:  # for example a durable session whose lease another node still has
                 if time.monotonic() + error.retry_after > deadline:
                     raise
                 await asyncio.sleep(error.retry_after)
@@ -227,7 +224,7 @@ class ClusterLink:
                 unknown = isinstance(error, OutcomeUnknownError) and not has_ended(error)
                 if tries >= _TRIES or unknown or isinstance(error, NotPlacedError):
                     raise type(error)(where.named(error)) from error
-                await self.director.asked("locate", where.mark, where.mark)  # what has become of it
+                await self.director.asked("locate", where.mark, where.mark)  # the node's fate
             except (InvalidInputError, LaunchError, UnsupportedError) as error:
                 raise type(error)(where.named(error)) from error
             else:
@@ -250,8 +247,8 @@ class ClusterLink:
         return made
 
     async def _ask(self, where: Where, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
-        """Ask a host, and do not wait any longer when it is lost: one that stands still never answers."""
-        if (watching := self._watch(where)).done():  # before anything is sent: it is certain that nothing was carried out
+        """Send a request to a host, and stop waiting when the host is lost, because a frozen host never answers."""
+        if (watching := self._watch(where)).done():  # before anything is sent: the request was certainly not executed
             raise _lost(where, watching)
         link = self._link(where)
         return await self._while_there(where, request, (link.call_packed if packed else link.call)(request, body))
@@ -281,10 +278,10 @@ class ClusterLink:
             try:
                 return str(await self.director.asked("until_lost", where.mark))
             except DaemonError:
-                await asyncio.sleep(_PAUSE)  # there is no director, so nobody knows
+                await asyncio.sleep(_PAUSE)  # without a director, the state is unknown
 
     async def _wherever(self, request: Request[Any], key: str, ask: Callable[[Where], Awaitable[_T]]) -> _T:
-        """Ask where a session is, wait while it moves from node to node, and find the node that it has moved to."""
+        """Send a request to a session's node. Wait while the session moves, and follow it to its new node."""
         deadline, pause = time.monotonic() + self._patience, _SOON
         while True:
             try:
@@ -302,23 +299,23 @@ class ClusterLink:
             pause = min(pause * 2, _LATER)
 
     async def _where_is(self, session: str) -> Where:
-        """Return the node of a session, also if it has moved there."""
+        """Return the node of a session, even after a move."""
         if mark_of(session) and session not in self._known:
             status = Status(session)
             await self._wherever(status, session, lambda where: self._ask(where, status))
         return await self._locate(self._nearest(session))
 
     def _nearest(self, key: str) -> str:
-        """Return the key to look up the node of a session or an execution: an id that has moved, a mark, or a name."""
+        """Return the key for the node of a session or an execution: an id that has moved, a mark, or a name."""
         return key if key in self._known else mark_of(key) or key
 
     async def _heirs(self, key: str) -> list[Where]:
-        """Return the nodes to which sessions have moved that were made on the node of an id."""
+        """Return the nodes to which sessions have moved that were created on the node of an id."""
         mark = mark_of(key)
         return [Where(**one) for one in await self.director.asked("heirs", mark)] if mark else []
 
     async def _at(self, request: Request[Any], key: str, ask: Callable[[Where], Awaitable[_T]]) -> _T:
-        """Ask where a session is. If it is not there any more, or its node is lost, find out what has become of it."""
+        """Send a request to a session's node. If the session or the node is gone, find its new location."""
         where = await self._locate(key)
         try:
             return await ask(where)
@@ -335,13 +332,13 @@ class ClusterLink:
             raise
 
     async def _moved(self, key: str, where: Where) -> Where | None:
-        """Return where a session is that was not where it was known to be; None if it is there or nowhere."""
+        """Return the new location of a session; None if it has not moved, or exists nowhere."""
         self._known.pop(key, None)
         answer = await self.director.asked("locate", key)
         return None if "lost" in answer or answer["mark"] == where.mark else Where(**answer)
 
     async def _raise_lost(self, key: str, where: Where, error: DaemonError) -> None:
-        """Raise that a session is lost, if its node is; return if that can still be asked."""
+        """Raise if a session was lost with its node; return if it can still be reached."""
         self._known.pop(key, None)
         ended = has_ended(error)
         answer = await self.director.asked("locate", key, "" if ended else where.mark)

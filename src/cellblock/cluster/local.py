@@ -1,7 +1,7 @@
-"""``python -m cellblock.cluster.local NODES``: a Ray cluster of several nodes on this machine, for trying and for tests.
+"""``python -m cellblock.cluster.local NODES``: a Ray cluster of several nodes on this machine, for experiments and tests.
 
-It prints the cluster's address when its nodes are up, and ends with the cluster when it is told to (SIGTERM). Ray listens on
-all addresses of this machine, so it asks for a token, which is in this user's state directory.
+It prints the cluster's address when its nodes are up, and ends with the cluster on SIGTERM. Ray listens on all addresses of
+this machine, so it requires a token, which is in this user's state directory.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def start_nodes(count: int) -> str:
     """Start a Ray cluster on this machine that outlives this program; return its address.
 
     Raises:
-        StateError: There is one already.
-        DaemonError: It cannot be started.
+        StateError: A cluster already exists.
+        DaemonError: The cluster cannot be started.
     """
     path = _path()
     if (running := running_address()) is not None:
@@ -97,12 +97,12 @@ def start_nodes(count: int) -> str:
 
 
 def authenticate(address: str) -> None:
-    """Make Ray send the token of the cluster that `start_nodes` has started, if the address is that cluster's."""
+    """Make Ray send the token of the cluster started by `start_nodes`, if the address is that cluster's."""
     own = running_address()
     if own is not None and address in ("auto", own) and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token())
-        if "ray" in sys.modules:  # it has read its settings already, and has no public way to read them again
+        if "ray" in sys.modules:  # Ray has already read its settings, and has no public function to reload them
             with contextlib.suppress(ImportError, AttributeError):
                 from ray._raylet import Config  # type: ignore[attr-defined,unused-ignore]
 
@@ -110,13 +110,13 @@ def authenticate(address: str) -> None:
 
 
 def running_address() -> str | None:
-    """Return the address of the cluster that `start_nodes` has started; None if there is none."""
+    """Return the address of the cluster started by `start_nodes`; None if there is none."""
     found = _running()
     return None if found is None else str(found["address"])
 
 
 def stop_nodes() -> bool:
-    """End the cluster that `start_nodes` has started; return whether there was one."""
+    """End the cluster started by `start_nodes`; return whether there was one."""
     found = _running()
     if found is None:
         return False
@@ -124,7 +124,7 @@ def stop_nodes() -> bool:
     deadline = time.monotonic() + _END
     while _running() is not None and time.monotonic() < deadline:
         time.sleep(0.05)
-    if _running() is not None:  # Ray waits for nodes that somebody else has ended
+    if _running() is not None:  # Ray would wait for nodes that were already ended
         os.kill(found["pid"], signal.SIGKILL)
     _path().unlink(missing_ok=True)
     return True
@@ -149,7 +149,7 @@ def _running() -> dict[str, Any] | None:
 
 
 def _began(pid: int) -> str | None:
-    """Return when a process began, in the kernel's own units; None if there is none, or it has ended."""
+    """Return when a process started, in the kernel's own units; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

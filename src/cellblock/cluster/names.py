@@ -1,14 +1,14 @@
-"""Which node has which session: names, placements, leases, and what is known to be lost. Knows neither Ray nor sockets.
+"""The locations of sessions in a cluster: names, placements, leases, and losses. Knows neither Ray nor sockets.
 
-A name is given to one node at a time, until that node is known to have no session of it any more:
+A name is given to one node at a time, until that node certainly has no session with this name:
 
-- A placement is valid for a while, by the clock of the node. The node reports its names in a census with its time;
-  a name that is missing in a census after that time is free again.
-- A node answers only while its lease lasts, which it counts from before it asked. Here the lease ends later: it counts from
-  when the request came, with a margin for clocks that do not run alike. A node that does not renew its lease is lost; its
-  names are free when the lease has ended, or before if it is known that all of its processes have ended.
-- After a restart, nothing is known. Names that no node reports are free only when every node has reported its own, or can no
-  longer have a lease.
+- A placement is valid for a limited time, by the clock of the node. The node reports its names in a census with its time. A
+  name that is missing in a census after the placement's expiry is free again.
+- A node answers only while its lease lasts, counted from before its request. The director counts from the arrival of the
+  request, with a margin for clock drift, so here the lease ends later. A node that does not renew its lease is lost. Its
+  names are free when the lease has ended, or earlier if all of its processes have certainly ended.
+- After a restart, nothing is known. Names that no node reports are free only when every node has reported its names, or can
+  no longer have a lease.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Promise:
 
     Attributes:
         site: The node.
-        until: The time of the node's clock from which on it holds only if the node has a session of that name.
-        memory: Bytes that are promised to it.
+        until: The time of the node's clock after which the promise needs an existing session.
+        memory: Bytes reserved for the session.
     """
 
     site: Site
@@ -47,20 +47,20 @@ class Promise:
 
 @dataclass(slots=True)
 class Site:
-    """A host of sessions: one life of a node's daemon.
+    """A host of sessions: one run of a node's daemon.
 
     Attributes:
-        node: The node, as placement knows it.
-        ray_node: The id that Ray has for the node.
+        node: The node, for placement.
+        ray_node: Ray's id of the node.
         mark: The suffix of its sessions' ids.
-        address: Where its daemon listens.
-        port: At this port.
+        address: The address of its daemon.
+        port: The port of its daemon.
         time: The time of its clock at its last census.
-        until: When its lease ends, by the clock here.
+        until: When its lease ends, by the director's clock.
         about: Its daemon's description of itself.
         names: The promises, by name.
-        told: The names that its last census had.
-        origins: The marks of the hosts on which sessions were made that are, or were, here.
+        told: The names in its last census.
+        origins: The marks of the hosts that created sessions which are, or were, here.
         why: Why it is lost; empty if it is not.
     """
 
@@ -79,16 +79,16 @@ class Site:
 
     @property
     def sessions(self) -> list[str]:
-        """The names of its sessions, and of those that are about to be made."""
+        """The names of its sessions, including those about to be created."""
         return sorted(name for name, promise in self.names.items() if promise.memory or name in self.told)
 
 
 @dataclass(frozen=True, slots=True)
 class InDoubt:
-    """It is not known yet whether a name is free. As text, it says why.
+    """An unknown state of a name. As text, it gives the reason.
 
     Attributes:
-        seconds: For how long at most.
+        seconds: The maximum duration.
     """
 
     why: str
@@ -102,10 +102,10 @@ class Names:
     """The knowledge of one director.
 
     Attributes:
-        epoch: Its number: directors that were started later have higher ones.
-        lease: Seconds that a node may answer after it asked for a lease.
-        sites: The hosts by mark, also lost ones whose lease has not ended.
-        lost: Why hosts are lost, by mark, and sessions, by name: the last ones.
+        epoch: The director's number, which is higher for later directors.
+        lease: Seconds that a node may answer after it requested a lease.
+        sites: The hosts by mark, including lost ones whose lease has not ended.
+        lost: The reasons of the last losses: of hosts by mark, and of sessions by name.
     """
 
     def __init__(self, lease: float, epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -122,19 +122,19 @@ class Names:
 
     @property
     def longest(self) -> float:
-        """Seconds after which a lease that was given before has certainly ended."""
+        """Seconds after which an earlier lease has certainly ended."""
         return self.lease * _DRIFT + _MARGIN
 
     # -- after a restart -------------------------------------------------------------------------------------------------
 
     def await_reports(self, ray_nodes: Iterable[str]) -> None:
-        """Keep unknown names in doubt until these nodes have told theirs, or can have no lease any more."""
+        """Keep unknown names in doubt until these nodes have reported theirs, or can no longer have a lease."""
         self._awaited = {*ray_nodes}
         self._settled_at = self._clock() + self.longest
 
     @property
     def doubt(self) -> InDoubt | None:
-        """Why names that are not known may be in use; None if they are free."""
+        """Why unknown names may be in use; None if they are free."""
         left = self._settled_at - self._clock()
         if not self._awaited or left <= 0:
             self._awaited = set()
@@ -144,7 +144,7 @@ class Names:
     # -- nodes -----------------------------------------------------------------------------------------------------------
 
     def join(self, site: Site) -> None:
-        """Take up a host, or the same one again. It has seen to it that earlier hosts of its node have ended."""
+        """Add a host, idempotently. It has ensured that earlier hosts of its node have ended."""
         for mark, other in [*self.sites.items()]:
             if other.ray_node == site.ray_node and mark != site.mark:
                 self.end(mark, "its host on the node ended")
@@ -157,14 +157,14 @@ class Names:
         """Renew the lease of a host that has reported its names.
 
         Args:
-            mark: The host's.
+            mark: The host's mark.
             at: The time of its clock when it looked.
-            names: The names; None: as before.
+            names: The names; None: unchanged.
             about: Its daemon's description of itself.
-            made: Names of sessions that were made since its last census, and may have ended.
+            made: Names of sessions that were created since its last census, and may have ended.
 
         Returns:
-            Whether the lease is renewed; if not, the host is lost, and has to begin anew.
+            Whether the lease is renewed. Otherwise the host is lost, and has to start over.
         """
         site = self.sites.get(mark)
         if site is None or site.why or (site.until and self._clock() >= site.until):
@@ -180,7 +180,7 @@ class Names:
             for name in site.told - site.names.keys():
                 moves = name in self._names  # from another node, by an earlier director
                 self._promise(self._moving if moves else self._names, name, site, 0, 0)
-        for name in before - site.told:  # they have ended; their names may still be used by placements that were given
+        for name in before - site.told:  # they have ended; valid placements may still use their names
             self._give_back(name, site)
         for name, promise in [*site.names.items()]:
             if promise.until < at and name not in site.told:
@@ -188,13 +188,13 @@ class Names:
         return True
 
     def lose(self, mark: str, why: str) -> None:
-        """Note that a host is lost. Its names stay in doubt until its lease has ended."""
+        """Record that a host is lost. Its names stay in doubt until its lease has ended."""
         site = self.sites.get(mark)
         if site is not None and not site.why:
             site.why = why
 
     def end(self, mark: str, why: str) -> None:
-        """Note that all processes of a host have ended."""
+        """Record that all processes of a host have ended."""
         site = self.sites.pop(mark, None)
         if site is None:
             return
@@ -205,7 +205,7 @@ class Names:
                 self._remember(name, f"session {name!r} was on node {site.node.name}, and is lost: {site.why}")
 
     def expire(self) -> None:
-        """Note which leases have ended."""
+        """Record expired leases."""
         now = self._clock()
         for mark, site in [*self.sites.items()]:
             if site.until and now >= site.until:
@@ -220,12 +220,12 @@ class Names:
     # -- names -----------------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Site | None:
-        """Return the host to which a name is given; None if there is none."""
+        """Return the host that has a name; None if there is none."""
         promise = self._names.get(name)
         return None if promise is None else promise.site
 
     def place(self, name: str, wanted: Wanted) -> Site | NoRoom | InDoubt:
-        """Return the host that has the session of a name, or is to make it."""
+        """Return the host that has, or will create, the session with a name."""
         if (moves := self._moving.get(name)) is not None:
             return InDoubt(f"session {name!r} is moving to node {moves.site.node.name}", _MOVES)
         if (promise := self._names.get(name)) is not None:
@@ -250,9 +250,9 @@ class Names:
         return site
 
     def reserve(self, names: Iterable[str], mark: str, memory: int) -> str:
-        """Give names to a host, for branches of a session there; return which of them is in use, or empty.
+        """Reserve names on a host for branches of a session there; return a name that is in use, or empty.
 
-        A host that was given a name and has not made its session yet may get it again: it decides which request comes first.
+        A host that was given a name and has not created its session may get it again, and orders the requests itself.
         """
         site, new = self.sites[mark], [*names]
         given = {name: promise for name in new if (promise := self._names.get(name)) is not None}
@@ -268,20 +268,20 @@ class Names:
         return ""
 
     def grant(self, site: Site) -> str:
-        """Return the grant for sessions that were placed on a host just now (`Lease.check`)."""
+        """Return the grant for sessions that were just placed on a host (`Lease.check`)."""
         return f"{self.epoch}:{site.time + GRANT}"
 
     # -- moving ----------------------------------------------------------------------------------------------------------
 
     def move(self, name: str, mark: str) -> Site | NoRoom | InDoubt | None:
-        """Return the host to which a session is to move from another one, which has it until `moved`.
+        """Return the host to which a session will move from another one, which has it until `moved`.
 
         Args:
             name: The session.
             mark: The host that has it.
 
         Returns:
-            None if it is not there any more; why it cannot move now, otherwise.
+            The new host; None if the session is no longer there; otherwise, why it cannot move now.
         """
         promise = self._names.get(name)
         if promise is None or promise.site.mark != mark or name not in promise.site.told:
@@ -298,12 +298,12 @@ class Names:
         return site
 
     def moved(self, name: str, mark: str, origin: str) -> None:
-        """Note that the host to which a session moved has it now, and the one before does not.
+        """Record that a session has moved to a host, and left the previous one.
 
         Args:
             name: The session.
             mark: The host.
-            origin: The mark of the host on which it was made.
+            origin: The mark of the host that created the session.
         """
         if (there := self._moving.get(name)) is None or there.site.mark != mark:
             return
@@ -313,13 +313,13 @@ class Names:
         there.site.origins.add(origin)
 
     def stayed(self, name: str, mark: str) -> None:
-        """Note that a session has not moved to a host, which reports that it does not have it."""
+        """Record that a session has not moved to a host, which reports that it does not have it."""
         if (there := self._moving.get(name)) is not None and there.site.mark == mark:
             there.site.told -= {name}
             self._free(name, there.site)
 
     def heirs(self, mark: str) -> list[Site]:
-        """Return the hosts to which sessions have moved that were made on another one."""
+        """Return the hosts to which sessions have moved that were created on another one."""
         return [site for site in self.sites.values() if mark in site.origins and site.mark != mark and not site.why]
 
     # -- promises --------------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class Names:
         site.node.free -= memory
 
     def _give_back(self, name: str, site: Site) -> None:
-        """Release the memory that a host has promised to a session."""
+        """Release the memory that a host has reserved for a session."""
         if (promise := site.names.get(name)) is not None:
             site.node.free += promise.memory
             promise.memory = 0
@@ -338,7 +338,7 @@ class Names:
         """End the promise of a host. If the session has moved, its new host has the name now.
 
         Returns:
-            Whether no host has the name any more.
+            Whether the name is free.
         """
         self._give_back(name, site)
         promise = site.names.pop(name)

@@ -1,11 +1,11 @@
-"""``python -m cellblock.cluster.node``: runs the daemon of one node of a cluster, and always ends all of its processes.
+"""``python -m cellblock.cluster.node``: runs the daemon of one cluster node, and always ends all of its processes.
 
-It is a fresh process with one thread and without what Ray gives its workers. Its standard input is a pipe whose other end only
-the node's `HostActor` has: when that closes, because the actor has ended or was killed, everything ends here. It ends as well
-with the node's raylet, which actors outlive for a while, and when the lease in `Lease` runs out, because then the director may
-give the names of these sessions to others. A daemon that dies is started again, and goes on with its sessions.
+It is a fresh process with one thread and without the settings of Ray's workers. Its standard input is a pipe from the
+node's `HostActor`. When the pipe closes, because the actor has ended or was killed, everything ends here. It also ends with
+the node's raylet, which actors outlive for a while. It finally ends when the lease in `Lease` expires, because the director
+may then give the names of these sessions to others. A daemon that dies is restarted, and continues its sessions.
 
-Its argument is JSON (`Options`). When the daemon is about to listen, it prints a line: the port.
+The argument is JSON (`Options`). When the daemon is about to listen, the process prints a line with the port.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Options:
     """The options of a node.
 
     Attributes:
-        directory: A directory for all that it writes, which is made and removed with it.
-        address: The address to listen at.
-        port: The port; 0 for any that is free.
+        directory: A directory for all files of the node, created and removed with it.
+        address: The address to listen on.
+        port: The port; 0 for any free port.
         mark: The suffix of its sessions' ids.
-        raylet: The node's raylet, which this does not outlive; 0 if it is unknown.
+        raylet: The process id of the node's raylet, with which the node ends; 0 if unknown.
     """
 
     directory: str
@@ -55,7 +55,6 @@ class Options:
     raylet: int = 0
 
     def to_json(self) -> str:
-        """Return it as an argument."""
         return json.dumps(asdict(self))
 
     @property
@@ -75,12 +74,12 @@ class Options:
 
     @property
     def workspaces(self) -> Path:
-        """Where sessions get directories of their own."""
+        """The parent directory of session workspaces."""
         return Path(self.directory) / "workspaces"
 
 
 def main(arguments: list[str]) -> int:
-    """Run a node until its time has come; return why it ended, as an exit status."""
+    """Run a node until it has to end; return the reason as an exit status."""
     options = Options(**json.loads(arguments[0]))
     _leave_ray()
     lease = Lease(options.lease)
@@ -98,8 +97,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _leave_ray() -> None:
-    """Undo what a Ray worker has done to this process, and become a subreaper: the parent of all orphans below it."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, by which cells are interrupted
+    """Undo the changes of a Ray worker to this process, and become a subreaper: the parent of all orphans below it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, which interrupts cells
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # ignore the terminal's signals
     with suppress(OSError):
@@ -112,9 +111,9 @@ def _leave_ray() -> None:
 
 
 def be_as_important() -> None:
-    """Run as other programs do: Ray gives its workers a niceness of 15, and sessions would starve on a busy node.
+    """Reset the priority: Ray gives its workers a niceness of 15, and sessions would starve on a busy node.
 
-    Only root may take it back. For others, `RAY_worker_niceness=0` in the environment of Ray's nodes does so.
+    Only root may reset it. For other users, set `RAY_worker_niceness=0` in the environment of Ray's nodes.
     """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -132,7 +131,7 @@ class _Node:
                 self._raylet = os.pidfd_open(options.raylet)
 
     def run(self) -> int:
-        """Return why it ended: 0 if it was told to, 2 if the lease has run out, 3 if the daemon does not stay."""
+        """Return why the node ended: 0 on request, 2 if the lease expired, 3 if the daemon keeps failing."""
         while True:
             began = time.monotonic()
             self._starts = [start for start in self._starts if began - start < _IN]
@@ -167,11 +166,11 @@ class _Node:
         )
 
     def _watch(self, daemon: subprocess.Popen[bytes]) -> int | None:
-        """Wait until something ends; return the exit code if all has to end, or None if only the daemon has ended."""
+        """Wait for an event. Return the exit code if everything must end, or None if only the daemon has ended."""
         ended = os.pidfd_open(daemon.pid)
         try:
             poll = select.poll()
-            poll.register(0, select.POLLIN)  # which closes with the actor
+            poll.register(0, select.POLLIN)  # closes with the actor
             poll.register(ended, select.POLLIN)
             if self._raylet >= 0:
                 poll.register(self._raylet, select.POLLIN)
@@ -200,7 +199,7 @@ def _children() -> list[int]:
 
 
 def _reaped_orphan(daemon: int) -> bool:
-    """Reap a child that has ended, if there is one beside the daemon."""
+    """Reap an ended child other than the daemon, if there is one."""
     for pid in _children():
         if pid != daemon:
             with suppress(ChildProcessError):
@@ -210,7 +209,7 @@ def _reaped_orphan(daemon: int) -> bool:
 
 
 def end_all_below() -> None:
-    """Kill all that this process has started, and what that has started: whatever loses its parent becomes a child here."""
+    """Kill all descendants of this process: orphans become its children."""
     while children := _children():
         for pid in children:
             with suppress(ProcessLookupError):

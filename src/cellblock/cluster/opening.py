@@ -1,4 +1,4 @@
-"""Opens links to the sessions of a Ray cluster. What is beyond it imports Ray."""
+"""Opens links to the sessions of a Ray cluster. The modules that it loads import Ray."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def open_director(address: str, options: ClusterOptions | None = None) -> Direct
     """Connect to a Ray cluster; return the calls of its director.
 
     Args:
-        address: The cluster's.
-        options: The options of a director that is started here; None: there has to be one.
+        address: The cluster's address.
+        options: The options of a new director; None: it has to exist.
 
     Raises:
-        DaemonError: There is no cluster, or no director.
+        DaemonError: The cluster or its director does not exist.
         UnsupportedError: Ray is not installed, or the cluster has another version of cellblock.
     """
     local.authenticate(address)

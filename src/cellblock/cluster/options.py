@@ -14,17 +14,17 @@ DIRECTOR = "director"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """How hosts are made on the nodes of a Ray cluster.
+    """The options of the hosts on the nodes of a Ray cluster.
 
     Attributes:
         cpus: Processors that each host reserves of its node; None: half of them.
-        memory: Bytes that each host reserves of its node for sessions; None: half of what Ray has there.
-        session_memory: Bytes that a session is promised if its maker does not say.
-        lease: Seconds for which a node may go on without the director. Names of a node that is cut off are in use for as long.
-        port: The port of each host; 0: any that is free.
-        directory: The directory on each node for what hosts write.
+        memory: Bytes that each host reserves of its node for sessions; None: half of Ray's memory there.
+        session_memory: Default bytes reserved for a session.
+        lease: Seconds that a node may continue without the director. Names of a disconnected node stay in use for as long.
+        port: The port of each host; 0: any free port.
+        directory: The directory on each node for the hosts' files.
         environment: Variables for daemons, such as settings (``CELLBLOCK_…``).
-        on: The custom resource of Ray that a node must have to get a host; empty: every node gets one.
+        on: The custom Ray resource that a node must have to get a host; empty: every node gets one.
     """
 
     cpus: float | None = None
@@ -37,5 +37,4 @@ class ClusterOptions:
     on: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return them as plain data."""
         return dataclasses.asdict(self)

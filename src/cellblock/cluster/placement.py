@@ -1,7 +1,7 @@
-"""Decides which node of a cluster a new session goes to: the roomier one of two that are drawn at random.
+"""Decides on which cluster node a new session is placed: the one with more room of two random nodes.
 
-A pure function over what is known of the nodes. It changes nothing: the caller subtracts the session's memory from the node's
-`free`, and adds it again when the session ends or a report of the node says otherwise.
+A pure function of the nodes' known state. It changes nothing: the caller subtracts the session's memory from the node's
+`free`, and adds it again when the session ends or a report of the node differs.
 
     chosen = place(nodes, Wanted(memory=256 * MB, preload=frozenset({"pandas"})), random.random)
     match chosen:
@@ -10,9 +10,9 @@ A pure function over what is known of the nodes. It changes nothing: the caller 
         case NoRoom():
             ...  # wait if chosen.fits_later, else refuse: str(chosen) says why
 
-Two drawn nodes are as good as all of them: with hundreds of nodes, the fullest one holds hardly more than the average, also if
-several directors place at once and learn of each other's placements later. If each took the roomiest node of all, they would
-all take the same one. `bench/placement.py` measures both.
+Two random nodes are as good as all of them. With hundreds of nodes, the fullest one holds hardly more than the average,
+even if several directors place concurrently and learn of each other's placements later. If each director chose the emptiest
+node, all would choose the same one. `bench/placement.py` measures both.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SPILL = 2
 
 @dataclass(slots=True)
 class Node:
-    """One node, as far as it is known.
+    """A node, as far as it is known.
 
     Attributes:
-        name: Its name, which errors show.
-        memory: Bytes that its sessions may use in all.
-        free: Bytes of these that are promised to no session.
+        name: The node's name in errors.
+        memory: Bytes that its sessions may use in total.
+        free: Bytes of these that are not reserved.
         warm: The sets of preloaded modules that a zygote of the node has imported.
         draining: Whether it takes no new sessions.
     """
@@ -48,15 +48,15 @@ class Wanted:
     """The needs of a new session.
 
     Attributes:
-        memory: Bytes that are promised to it.
-        preload: Modules that are imported before it starts; empty if it makes no difference which node.
+        memory: Bytes to reserve.
+        preload: Modules to import before it starts; empty if every node is equal.
     """
 
     memory: int
     preload: frozenset[str] = frozenset()
 
     def is_prepared(self, node: Node) -> bool:
-        """Whether a session starts on a node without waiting for imports."""
+        """Return whether a session starts on a node without waiting for imports."""
         return not self.preload or self.preload in node.warm
 
 
@@ -66,10 +66,10 @@ class NoRoom:
 
     Attributes:
         wanted: Bytes that the session needs.
-        nodes: How many nodes there are.
-        draining: How many of them are draining.
-        free: The most bytes that are free on a node that is not draining; 0 if there is none.
-        memory: The most bytes that such a node can ever have free.
+        nodes: The number of nodes.
+        draining: The number of draining nodes.
+        free: The maximum of free bytes on a node that is not draining; 0 if there is none.
+        memory: The maximum of bytes that such a node can ever have free.
     """
 
     wanted: int
@@ -80,7 +80,7 @@ class NoRoom:
 
     @property
     def fits_later(self) -> bool:
-        """Whether a node can take the session when others have ended, so that it makes sense to wait."""
+        """Whether a node can take the session when others have ended, so that waiting makes sense."""
         return 0 < self.memory >= self.wanted
 
     def __str__(self) -> str:
@@ -97,11 +97,11 @@ class NoRoom:
 def place(nodes: Sequence[Node], wanted: Wanted, random: Callable[[], float]) -> Node | NoRoom:
     """Choose a node for a session.
 
-    Of two nodes that can take it, the one with more free memory is chosen. If a node is prepared, it comes first, unless
-    another one has more than twice its free memory: so the nodes that were prepared first are not the only ones in use.
+    Of two suitable nodes, the one with more free memory is chosen. A prepared node is preferred, unless another one has
+    more than twice its free memory. Otherwise only the nodes prepared first would be used.
 
-    Usually, this looks at two nodes. It looks at all of them only if one of these two cannot take the session, or neither is
-    prepared.
+    Usually, only two nodes are examined. All nodes are examined only if one of the two cannot take the session, or neither
+    is prepared.
 
     Args:
         nodes: All nodes.
@@ -109,7 +109,7 @@ def place(nodes: Sequence[Node], wanted: Wanted, random: Callable[[], float]) ->
         random: Returns a number from 0 up to, but not including, 1, such as `random.random`.
 
     Returns:
-        One of the nodes, or why there is none.
+        A node, or why there is none.
     """
     pair = _two_of(nodes, random)
     if not pair or not all(_can_take(node, wanted) for node in pair):

@@ -1,4 +1,4 @@
-"""Asks the director where to place new sessions, many in one call: a call costs a hundred times as much as a decision."""
+"""Batched requests to the director to place sessions: a call costs a hundred times as much as a decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Wanted = tuple[str, int, Sequence[str]]
 
 
 class Placing:
-    """Batches the requests that come during a call, and sends them with the next call."""
+    """A batcher that collects requests during a call, and sends them with the next call."""
 
     def __init__(self, director: DirectorCalls) -> None:
         self._director = director
@@ -26,10 +26,10 @@ class Placing:
         self._asking: asyncio.Task[None] | None = None
 
     async def place(self, name: str, memory: int, preload: Sequence[str], patience: float) -> dict[str, Any]:
-        """Return where a session is, or is to be made, as `Director.place` does.
+        """Return the location of an existing or new session, as `Director.place` does.
 
         Raises:
-            DaemonError: There is no director any more.
+            DaemonError: The director has ended.
         """
         answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(((name, memory, preload), answer))
@@ -51,17 +51,17 @@ class Placing:
                     if not answer.done():
                         answer.set_exception(DaemonError("the link to the cluster was closed"))
                 raise
-            except Exception as error:  # what Ray raises is not known
+            except Exception as error:  # Ray's exceptions are not documented
                 for _, answer in batch:
                     if not answer.done():
                         answer.set_exception(error)
             else:
                 for (_, answer), placed in zip(batch, answers, strict=True):
-                    if not answer.done():  # else the caller has given up
+                    if not answer.done():  # otherwise the caller has given up
                         answer.set_result(placed)
 
     async def close(self) -> None:
-        """Ask for no more."""
+        """Stop sending requests."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])

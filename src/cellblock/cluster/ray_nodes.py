@@ -1,4 +1,4 @@
-"""The director's interface to Ray: the nodes, those that are being drained, a host on each node, and the director's number."""
+"""The director's interface to Ray: nodes, drained nodes, a host on each node, and the director's number."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class RayHost:
         return await getattr(self._actor, what).remote(*arguments)
 
     def kill(self) -> None:
-        """End the actor for good."""
-        with suppress(Exception):  # of many kinds, from Ray: it has ended
+        """End the actor permanently."""
+        with suppress(Exception):  # many kinds, from Ray: it has ended
             ray.kill(self._actor, no_restart=True)
 
 
 class RayNodes:
-    """The nodes of the Ray cluster that this program is connected to."""
+    """The nodes of the Ray cluster to which this program is connected."""
 
     async def number(self) -> int:
-        """Return a number that is higher than that of each director before."""
+        """Return a number that is higher than every earlier director's."""
         return await asyncio.to_thread(_number)
 
     async def latest(self) -> int:
@@ -49,22 +49,22 @@ class RayNodes:
         return max(await asyncio.to_thread(_taken), default=0)
 
     async def all(self) -> Sequence[Mapping[str, Any]]:
-        """Return all nodes, as `ray.nodes` has them."""
+        """Return all nodes in the form of `ray.nodes`."""
         return await asyncio.to_thread(ray.nodes)
 
     async def draining(self) -> Mapping[str, float]:
-        """Return the nodes that Ray drains, with the seconds that are left."""
+        """Return the nodes that Ray drains, with the remaining seconds."""
         return await asyncio.to_thread(_draining)
 
     def host(self, ray_node: str, *, cpus: float, memory: int, on: str, arguments: tuple[Any, ...]) -> RayHost:
-        """Make the host of a node, unless there is one.
+        """Create the host of a node, unless it exists.
 
         Args:
             ray_node: Ray's id of the node.
             cpus: Processors to reserve.
             memory: Bytes to reserve.
             on: The custom resource that it needs; empty: none.
-            arguments: Those of `HostActor`.
+            arguments: The arguments of `HostActor`.
         """
         options: dict[str, Any] = {
             "name": f"host-{ray_node}",
@@ -94,7 +94,7 @@ def _taken() -> list[int]:
 
 
 def _number() -> int:
-    """Take the first number that nobody has taken: Ray's store creates a key for one alone."""
+    """Acquire the first unused number: Ray's store creates a key only once."""
     taken = _taken()
     number = max(taken, default=0) + 1
     while _internal_kv_put(b"%d" % number, __version__.encode(), overwrite=False, namespace=_NUMBERS):  # it existed
@@ -105,7 +105,7 @@ def _number() -> int:
 
 
 def _draining() -> Mapping[str, float]:
-    from ray._private.state import state  # Ray has no public way to ask
+    from ray._private.state import state  # Ray has no public function for this
 
     found: Mapping[str, int] = state.get_draining_nodes()
     return {node: deadline / 1000 - time.time() if deadline else math.inf for node, deadline in found.items()}

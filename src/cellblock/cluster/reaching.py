@@ -1,4 +1,4 @@
-"""Connects to the hosts of a cluster: how both sides prove who they are, and how the end of a host is detected."""
+"""Connects to the hosts of a cluster: authentication of both sides, and detection of a host's end."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _CONNECT = 3.0
 
 
 class EndedError(DaemonError):
-    """A host has ended: its port is open for as long as it lives."""
+    """A host has ended: its port is open as long as it lives."""
 
 
 def has_ended(error: BaseException | None) -> bool:
-    """Whether an error comes from a host that has ended."""
+    """Return whether an error comes from a host that has ended."""
     while error is not None and not isinstance(error, EndedError):
         error = error.__cause__
     return error is not None
 
 
 async def connect(where: Where) -> socket.socket:
-    """Return a connection to a host.
+    """Connect to a host.
 
     Raises:
-        DaemonError: It cannot be reached.
+        DaemonError: The host cannot be reached.
     """
     try:
         return await addresses.connect(where.address, where.port, _CONNECT)
@@ -42,7 +42,7 @@ async def connect(where: Where) -> socket.socket:
 
 
 def context_of(credentials: str) -> ssl.SSLContext:
-    """Return how a client proves that it belongs to the cluster. OpenSSL reads that from a file alone."""
+    """Return the client's TLS settings. OpenSSL reads the certificate only from a file."""
     with tempfile.NamedTemporaryFile(prefix="cellblock-", suffix=".pem") as file:
         file.write(credentials.encode())
         file.flush()

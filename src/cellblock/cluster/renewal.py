@@ -1,4 +1,4 @@
-"""The renewal of a host's lease: by the newest director that it knows, and never by an older one."""
+"""The renewal of a host's lease, only by the newest director that it knows."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class Renewal:
     """
 
     def __init__(self, lease: Lease, seconds: float) -> None:
-        """Begin without a director.
+        """Set up without a director.
 
         Args:
-            lease: The lease, which this alone writes.
-            seconds: How long it lasts.
+            lease: The lease, which only this object writes.
+            seconds: The duration of the lease.
         """
         self.epoch = 0
         self._lease = lease
         self._seconds = seconds
 
     def answered(self, answer: Mapping[str, Any], asked: int) -> Outcome:
-        """Take the answer to a report.
+        """Handle the answer to a report.
 
         Args:
-            answer: As `Director.report` gives it.
-            asked: When it was asked (`service.daemon.lease.now`).
+            answer: The result of `Director.report`.
+            asked: When the report was sent (`service.daemon.lease.now`).
         """
         if answer["epoch"] < self.epoch:
             return "older"
         if answer["lost"]:
             return "lost"
-        if answer["epoch"] > self.epoch:  # obey only the new director, and report our sessions to it
+        if answer["epoch"] > self.epoch:  # obey only the new director, and report the sessions to it
             self.epoch = answer["epoch"]
             self._lease.renew(self._lease.until, self.epoch)
             return "join"
@@ -49,10 +49,10 @@ class Renewal:
         return "renewed"
 
     def check(self, epoch: int) -> None:
-        """Check that a director may ask for something.
+        """Check that a director may send a request.
 
         Raises:
-            ConflictError: Another one has taken over from it.
+            ConflictError: A later director has taken over.
         """
         if epoch < self.epoch:
             raise ConflictError(f"director {epoch} has been replaced by {self.epoch}: nothing was done")

@@ -1,4 +1,4 @@
-"""Where a request goes in a cluster, by what its operation declares."""
+"""Routing of requests in a cluster, by the declarations of their operations."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Where:
     Attributes:
         node: The node's name.
         mark: The suffix of its sessions' ids.
-        address: Where it listens.
-        port: At this port.
-        grant: The grant for sessions that are made there.
+        address: The host's address.
+        port: The host's port.
+        grant: The grant for sessions created there.
     """
 
     node: str
@@ -36,12 +36,12 @@ class Where:
     grant: str
 
     def named(self, error: Exception) -> str:
-        """Return the message of an error that was met there."""
+        """Add the node's name to the message of an error."""
         return f"node {self.node}: {error}"
 
 
 def key_of(request: Request[Any]) -> str:
-    """Return the key to the host of a request: a session's name or id, or an execution's id. Empty: all hosts are asked."""
+    """Return the key to the host of a request: a session's name or id, or an execution's id. Empty: all hosts."""
     for name in ("session", "execution"):
         if given := getattr(request, name, ""):
             return str(given)
@@ -49,11 +49,11 @@ def key_of(request: Request[Any]) -> str:
 
 
 def for_a_node(request: Create, name: str, grant: str) -> Create:
-    """Return a request as a node can carry it out: without what its maker's machine alone has."""
+    """Convert a request for a node: without options that only the creator's machine can use."""
     options = dict(request.options)
     options.pop("current_dir", None)
     if options.get("python") == sys.executable:
-        del options["python"]  # each node has its own
+        del options["python"]  # each node has its own interpreter
     return replace(request, name=name, grant=grant, options=options)
 
 
@@ -69,7 +69,7 @@ def preloaded(options: Mapping[str, Any]) -> list[str]:
 
 
 def lost(answer: Mapping[str, Any], key: str) -> SessionLostError | None:
-    """Return the error for a session that the director does not know or knows to be lost; None if it knows where it is."""
+    """Return the error for a session that is unknown or lost; None if the director knows its location."""
     if "lost" not in answer:
         return None
     return SessionLostError(

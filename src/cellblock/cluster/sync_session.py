@@ -1,4 +1,4 @@
-"""One session of a cluster, for plain synchronous Python: what can be asked of it, by the operations of named sessions."""
+"""One session of a cluster, for plain synchronous Python, with the operations of named sessions."""
 
 # Made from session.py by tests/unasync.py: do not edit it.
 
@@ -75,10 +75,10 @@ _TRIES, _PAUSE = 10, 0.01
 
 
 class SyncClusterSession:
-    """A session on one of the cluster's nodes. Its paths are those of that node.
+    """A session on one of the cluster's nodes. Its paths are the node's.
 
     Attributes:
-        record: Its record when it was made or found.
+        record: The session's record when it was created or found.
     """
 
     def __init__(self, link: ClusterConnection, record: SessionRecord) -> None:
@@ -92,29 +92,29 @@ class SyncClusterSession:
 
     @property
     def id(self) -> str:
-        """Its id, which no other session ever has."""
+        """The session's id, which is never reused."""
         return self.record.kernel_id
 
     @property
     def workspace(self) -> str:
-        """The directory of its node in which it works."""
+        """The session's workspace on its node."""
         return self.record.workspace
 
     # -- code ------------------------------------------------------------------------------------------------------------
 
     def execute(self, code: str, *, language: Language = "python", timeout: float | None = 120.0) -> CodeExecutionResult:
-        """Run code and return its result, whatever its outcome.
+        """Run code and return its result, whether or not it succeeded.
 
         Args:
-            code: Python as IPython takes it, or a script for bash.
+            code: IPython code, or a bash script.
             language: ``python`` or ``bash``.
-            timeout: Seconds that it may run; None for no limit.
+            timeout: Limit in seconds; None for no limit.
 
         If the caller is cancelled, the code is stopped.
 
         Raises:
-            SessionLostError: Its node is no more; the code did not run.
-            OutcomeUnknownError: Its node ended meanwhile, and nobody can say how far the code ran.
+            SessionLostError: The session's node has ended; the code did not run.
+            OutcomeUnknownError: The session's node ended meanwhile, and how far the code ran is unknown.
         """
         request = Submit(self.id, language=language, timeout=milliseconds(timeout), key=secrets.token_hex(16), wait=True)
         try:
@@ -140,13 +140,13 @@ class SyncClusterSession:
         key: str = "",
         stdin: bool = False,
     ) -> ExecutionRecord:
-        """Submit code. It runs whether or not this program stays.
+        """Submit code. It runs even if this program ends.
 
         Args:
             code: The code.
             language: ``python`` or ``bash``.
-            timeout: Seconds that it may run; None for no limit.
-            key: An idempotency key: what was submitted with it before does not run again, and is returned.
+            timeout: Limit in seconds; None for no limit.
+            key: An idempotency key. If it was used before, return the earlier execution instead of running the code again.
             stdin: Whether `input()` waits for `answer`.
         """
         request = Submit(
@@ -164,22 +164,22 @@ class SyncClusterSession:
     ) -> Generator[ExecutionEvent, None, None]:
         """Run code, and yield its events as they happen, until the last, which has the result.
 
-        If the connection is lost, it is made again, and nothing is missing. Calls that wait for a decision come as events of
-        the kind ``approval``; `decide` decides.
+        If the connection is lost, the client reconnects, and no event is missed. Calls that wait for a decision are events
+        of the kind ``approval``; `decide` decides them.
         """
         execution = self.submit(code, language=language, timeout=timeout)
         with closing(self.attach(execution)) as events:
             yield from events
 
     def attach(self, execution: ExecutionRecord | str, from_event: int = 0) -> Generator[ExecutionEvent, None, None]:
-        """Yield the events of an execution that come after one, until the last. If the connection is lost, go on.
+        """Yield the events of an execution after a given one, until the last. Reconnect if the connection is lost.
 
         Args:
             execution: The execution, or its id.
-            from_event: The number of the last event that is known already.
+            from_event: The number of the last known event.
 
         Raises:
-            SessionLostError: Its node is no more.
+            SessionLostError: The session's node has ended.
         """
         known, again = from_event, False
         while True:
@@ -200,7 +200,7 @@ class SyncClusterSession:
         """Wait for the end of an execution, and return its result.
 
         Raises:
-            OutcomeUnknownError: Nobody can say how far it ran.
+            OutcomeUnknownError: How far it ran is unknown.
             CellblockError: It could not be run.
         """
         last: ExecutionEvent | None = None
@@ -210,7 +210,7 @@ class SyncClusterSession:
         return outcome_of(last, execution_of(execution))
 
     def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
-        """Return how far an execution is."""
+        """Return the current record of an execution."""
         return self._ask(Lookup(execution_of(execution)))
 
     def executions(self, count: int = 100) -> list[ExecutionRecord]:
@@ -218,35 +218,35 @@ class SyncClusterSession:
         return self._ask(Executions(self.id, count))
 
     def cancel(self, execution: ExecutionRecord | str) -> bool:
-        """Stop an execution, or keep one that waits from running; return whether it had not ended."""
+        """Stop an execution, or remove it from the queue; return whether it had not ended."""
         return self._ask(Cancel(execution_of(execution)))
 
     def answer(self, execution: ExecutionRecord | str, line: str) -> bool:
-        """Answer `input()`; return whether it had asked."""
+        """Answer `input()`; return whether a line was requested."""
         return self._ask(Answer(execution_of(execution)), line.encode())
 
     def interrupt(self) -> bool:
-        """Stop what runs; return whether something did."""
+        """Stop the running code; return whether any was running."""
         return self._ask(Interrupt(self.id))
 
     def restart(self) -> SessionRecord:
-        """Give it a fresh kernel, without variables."""
+        """Restart the session with a fresh kernel, without variables."""
         return self._ask(Restart(self.id))
 
     def status(self) -> SessionRecord:
-        """Return how it is now."""
+        """Return the current record."""
         return self._ask(Status(self.id))
 
     def history(self, count: int = 1000) -> list[HistoryEntry]:
-        """Return the cells that it ran, oldest first."""
+        """Return the cells that the session ran, oldest first."""
         return self._ask(History(self.id, count))
 
     def variables(self) -> list[Variable]:
-        """Return its variables: type, size, shape, and a short text of each."""
+        """Return the variables: type, size, shape, and a short text of each."""
         return self._ask(Variables(self.id))
 
     def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
-        """Install packages; return what pip said."""
+        """Install packages; return the result with pip's output."""
         request = Install(self.id, requirements, milliseconds(timeout))
         return CodeExecutionResult.from_dict(self._link.call(request))
 
@@ -257,8 +257,8 @@ class SyncClusterSession:
 
         Args:
             name: The server's name in code.
-            params: As for `generate_mcp_sources`. Relative paths begin in the workspace, and ``${NAME}`` is a variable of the
-                node's daemon (`ClusterOptions.environment`).
+            params: As for `generate_mcp_sources`. Relative paths start in the workspace, and ``${NAME}`` is a variable of
+                the node's daemon (`ClusterOptions.environment`).
 
         Raises:
             McpServerError: The server could not be started or reached.
@@ -267,37 +267,37 @@ class SyncClusterSession:
         return [*registered["tools"]]
 
     def close(self) -> None:
-        """End it, with its variables. Ending one that has ended is fine."""
+        """End the session, with its variables. The operation is idempotent."""
         self._link.call(Destroy(self.id))
 
     # -- states ----------------------------------------------------------------------------------------------------------
 
     def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
-        """Keep the state that it has now, as `Session.checkpoint` does. It stays on its node."""
+        """Create a checkpoint of the current state, as `Session.checkpoint` does. It stays on the session's node."""
         return self._ask(MakeCheckpoint(self.id, name, files))
 
     def checkpoints(self) -> list[CheckpointRecord]:
-        """Return its checkpoints, oldest first."""
+        """Return the checkpoints, oldest first."""
         return self._ask(Checkpoints(self.id))
 
     def restore(self, checkpoint: CheckpointRecord | str, *, processes: ProcessesMode = "keep") -> Changes:
-        """Go back to a checkpoint, as `Session.restore` does; return which files have changed, if it holds any."""
+        """Restore a checkpoint, as `Session.restore` does; return the changed files, if it includes files."""
         return (self._ask(Restore(self.id, checkpoint_of(checkpoint), processes))).changes
 
     def drop_checkpoint(self, checkpoint: CheckpointRecord | str) -> None:
-        """Drop a checkpoint, and free its memory."""
+        """Delete a checkpoint, and free its memory."""
         self._ask(DropCheckpoint(self.id, checkpoint_of(checkpoint)))
 
     def undo(self, count: int = 1, *, partial: bool = False, processes: ProcessesMode = "keep") -> Undone:
-        """Go back over the last cells, as `Session.undo` does."""
+        """Undo the last cells, as `Session.undo` does."""
         return self._ask(Undo(self.id, count, partial, processes))
 
     def redo(self) -> Undone:
-        """Take back the last undo, until the next cell begins, as `Session.redo` does."""
+        """Revert the last undo, until the next cell begins, as `Session.redo` does."""
         return self._ask(Redo(self.id))
 
     def trash(self) -> list[TrashEntry]:
-        """Return what undo, redo, restore and adopt have replaced or removed, as `Session.trash` does."""
+        """Return files that undo, redo, restore and adopt replaced or removed, as `Session.trash` does."""
         return self._ask(Trash(self.id))
 
     def restore_trash(self, path: str = "", entry: str = "") -> Changes:
@@ -305,11 +305,11 @@ class SyncClusterSession:
         return self._ask(RestoreTrash(self.id, path, entry))
 
     def diff(self, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> StateChanges:
-        """Return what has changed since a checkpoint, as `Session.diff` does."""
+        """Return the changes since a checkpoint, as `Session.diff` does."""
         return self._ask(Diff(self.id, checkpoint_of(checkpoint), checkpoint_of(until)))
 
     def file_versions(self, path: str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> FileVersions:
-        """Return a file as a checkpoint holds it, and as it was later, as `Session.file_versions` does."""
+        """Return a file at a checkpoint and at a later state, as `Session.file_versions` does."""
         return self._ask(VersionsOfFile(self.id, checkpoint_of(checkpoint), path, checkpoint_of(until)))
 
     def fork(
@@ -320,29 +320,29 @@ class SyncClusterSession:
         seeds: Sequence[int] | None = None,
         same_random_state: bool = False,
     ) -> list[SyncClusterSession]:
-        """Make sessions of these names that begin with the state that it has now, on its node; see `Session.fork`."""
+        """Create sessions with these names from the current state, on the same node, as `Session.fork` does."""
         request = fork_of(self.id, names, files, seeds, same_random_state)
         return [SyncClusterSession(self._link, record) for record in self._ask(request)]
 
     def adopt(self, branch: SyncClusterSession | SessionRecord | str) -> Changes:
-        """Go on with the state of another session of its node, mostly a branch, which is ended by that."""
+        """Continue from another session's state on the same node (usually a branch), and close that session."""
         other = (
             branch if isinstance(branch, str) else branch.id if isinstance(branch, SyncClusterSession) else branch.kernel_id
         )
         return self._ask(Adopt(self.id, other))
 
     def save(self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = 120.0) -> SaveReport:
-        """Save it to a file of its node, by an absolute path; return what was saved, and what could not be."""
+        """Save the session to an absolute path on its node; return the saved items, and those that could not be saved."""
         return self._ask(Save(self.id, os.fspath(path), workspace, milliseconds(timeout)))
 
     def load(self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = 120.0) -> LoadReport:
-        """Continue in it what was saved to a file that its node can read; it gets a fresh kernel."""
+        """Load a saved session from a file on the node, into a fresh kernel."""
         return self._ask(Load(self.id, os.fspath(path), workspace, milliseconds(timeout)))
 
     # -- files -----------------------------------------------------------------------------------------------------------
 
     def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """List a folder of its workspace."""
+        """List a folder of the workspace."""
         return self._ask(ListFiles(self.id, path, recursive))
 
     def read_file(self, path: str) -> bytes:
@@ -353,14 +353,14 @@ class SyncClusterSession:
         """Yield the content of a file of any size, part by part.
 
         Raises:
-            FilesError: It cannot be read, or changed meanwhile.
+            FilesError: The file cannot be read, or changed meanwhile.
         """
         reading = FileReading(self.id, path)
         while (request := reading.next) is not None:
             yield reading.take(self._link.call(request))
 
     def write_file(self, path: str, data: bytes | str | Iterable[bytes]) -> FileInfo:
-        """Write a file, whole or not at all. Text is written as UTF-8. Large data can come in pieces."""
+        """Write a file atomically. Text is encoded as UTF-8. Large data can be passed in pieces."""
         if isinstance(data, bytes | str):
             return self._ask(WriteFile(self.id, path), data.encode() if isinstance(data, str) else data)
         upload = secrets.token_hex(16)
@@ -368,7 +368,7 @@ class SyncClusterSession:
             for piece in data:
                 self._link.call(WritePart(self.id, path, upload), piece)
             written = self._link.call(WritePart(self.id, path, upload, more=False))
-        except BaseException:  # also a cancellation: what has come is dropped
+        except BaseException:  # also a cancellation: received parts are dropped
             with suppress(CellblockError):
                 self._link.call(WritePart(self.id, path, upload, abort=True))
             raise
@@ -376,7 +376,7 @@ class SyncClusterSession:
         return info
 
     def remove_file(self, path: str, *, recursive: bool = False) -> bool:
-        """Remove a file, or a folder with all that is in it if `recursive` says so."""
+        """Remove a file, or a folder with its content if `recursive` is set."""
         return self._ask(RemoveFile(self.id, path, recursive))
 
     # -- programs beside the kernel --------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ class SyncClusterSession:
         max_output: int = MAX_OUTPUT,
         stop: Scope = "tree",
     ) -> ExecResult:
-        """Run a program beside its kernel, as `Session.exec` does."""
+        """Run a program in addition to the kernel, as `Session.exec` does."""
         request = exec_of(self.id, command, cwd, env, timeout, merge, log, max_output, stop)
         return ExecResult.from_dict(self._link.call(request, as_bytes(input, "input")))
 
@@ -411,19 +411,19 @@ class SyncClusterSession:
         keep: Keep = "tail",
         label: str = "",
     ) -> ProcessInfo:
-        """Start a program beside its kernel, as `Session.spawn` does. Output that nobody has read is dropped by default."""
+        """Start a program in addition to the kernel, as `Session.spawn` does. By default, unread output is dropped."""
         return self._ask(spawn_of(self.id, command, cwd, env, stdin, pty, merge, log, keep, label))
 
     def processes(self) -> list[ProcessInfo]:
-        """Return its programs, oldest first: those that run, and the last ones that have ended."""
+        """Return the programs, oldest first: running ones, and the last ones that ended."""
         return self._ask(Processes(self.id))
 
     def read_process(self, process: ProcessInfo | str, since: int = 0, wait: float = 0.0) -> ProcessOutput:
-        """Return what a program has printed from a position on, and how it ended if it has."""
+        """Return a program's output from a position on, and its outcome if it has ended."""
         return self._ask(read_of(self.id, process, since, wait))
 
     def write_process(self, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
-        """Write to a program's standard input or terminal; return whether it reads on."""
+        """Write to a program's standard input or terminal; return whether the program still reads."""
         return self._ask(WriteProcess(self.id, process_of(process), end), as_bytes(data, "data"))
 
     def signal_process(self, process: ProcessInfo | str, number: int, scope: Scope = "group") -> None:
@@ -435,25 +435,25 @@ class SyncClusterSession:
         self._ask(ResizeProcess(self.id, process_of(process), rows, columns))
 
     def stop_process(self, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree") -> ExecResult:
-        """End a program and all that it has started."""
+        """Stop a program and all processes that it started."""
         return self._ask(stop_of(self.id, process, grace, scope))
 
     # -- approvals -------------------------------------------------------------------------------------------------------
 
     def pending(self) -> list[PendingApproval]:
-        """Return what waits for a decision, oldest first."""
+        """Return pending decisions, oldest first."""
         return self._ask(Pending(self.id))
 
     def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
-        """Decide about what waits, and answer what MCP servers ask; return the ids to which it applies."""
+        """Decide pending requests, and answer questions of MCP servers; return the ids that are now decided this way."""
         return self._ask(Decide(ids, allow, always, answer=dict(answer or {})))
 
     def allowed(self) -> list[Permission]:
-        """Return what was allowed for the rest of the session, oldest first."""
+        """Return permissions for the rest of the session, oldest first."""
         return self._ask(Allowed(self.id))
 
     def revoke(self, *ids: str) -> list[str]:
-        """Revoke what was allowed, by the ids of `allowed`; return which of them there were."""
+        """Revoke permissions by the ids of `allowed`; return the ids that existed."""
         return self._ask(Revoke(ids))
 
     # -- requests --------------------------------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ class SyncClusterSession:
     @overload
     def _ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT: ...
     def _ask(self, request: Request[Any], body: bytes = b"") -> Any:
-        """Ask for an operation, and return its answer as objects of `model`."""
+        """Run an operation, and return its answer as `model` objects."""
         return read_answer(type(request), self._link.call(request, body))
 
 

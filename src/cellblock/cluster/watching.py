@@ -1,4 +1,4 @@
-"""The activity of all sessions of a cluster: the streams of its nodes as one."""
+"""The activity of all sessions of a cluster: the streams of its nodes, merged."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _EVER = ("cells", "failures", "started")
 
 
 async def watch_all(nodes: Callable[[], Awaitable[list[Where]]], watch: Callable[[Where], Changes]) -> Changes:
-    """Yield what happens on all nodes.
+    """Yield the changes of all nodes.
 
-    The first change is fresh, and says what is there as each node reports it. Nobody can continue from a position: another
-    stream begins anew.
+    The first change is fresh, with the state reported by each node. Positions cannot be resumed: another stream starts
+    over.
 
     Args:
-        nodes: Returns the nodes that there are.
-        watch: Returns what happens on one of them, until it is lost. Its first change is fresh.
+        nodes: Returns the current nodes.
+        watch: Yields the changes of one node, until it is lost. Its first change is fresh.
     """
     told = Told()
     coming: asyncio.Queue[tuple[str, dict[str, Any] | None]] = asyncio.Queue(_AHEAD)
@@ -53,7 +53,7 @@ async def watch_all(nodes: Callable[[], Awaitable[list[Where]]], watch: Callable
                 if not getting.done():
                     getting.cancel()
             if not getting.done():
-                looking.result()  # it ends by a fault of ours alone
+                looking.result()  # it ends only because of a bug
             mark, change = getting.result()
             yield told.lost(mark) if change is None else told.heard(mark, change)
     finally:
@@ -64,11 +64,11 @@ async def watch_all(nodes: Callable[[], Awaitable[list[Where]]], watch: Callable
 async def _look(
     nodes: Callable[[], Awaitable[list[Where]]], watch: Callable[[Where], Changes], coming: asyncio.Queue[Any]
 ) -> None:
-    """Pass on the changes of each node, also of nodes that come later."""
+    """Forward the changes of each node, including nodes that join later."""
     tasks: dict[str, asyncio.Task[None]] = {}
     try:
         while True:
-            with suppress(CellblockError):  # without a director, nobody knows of new nodes
+            with suppress(CellblockError):  # without a director, new nodes are unknown
                 for where in await nodes():
                     if where.mark not in tasks or tasks[where.mark].done():
                         tasks[where.mark] = asyncio.create_task(_pass_on(where, watch, coming))
@@ -81,7 +81,7 @@ async def _look(
 
 
 async def _pass_on(where: Where, watch: Callable[[Where], Changes], coming: asyncio.Queue[Any]) -> None:
-    with suppress(CellblockError):  # it is lost, or leaves; if it is still there, it is asked again
+    with suppress(CellblockError):  # the node is lost, or leaves; if it is still there, it is watched again
         async with aclosing(watch(where)) as changes:
             async for change in changes:
                 await coming.put((where.mark, change))
@@ -92,7 +92,6 @@ class Told:
     """The state of a cluster as a reader knows it."""
 
     def __init__(self) -> None:
-        """Begin: nothing was told."""
         self._era, self._numbers = secrets.token_hex(4), itertools.count(1)
         self._sessions: dict[str, str] = {}
         """The id of a session → the mark of the node that reported it last: sessions move."""
@@ -101,14 +100,13 @@ class Told:
         self._left = dict.fromkeys(_EVER, 0)
 
     def change(self, *, fresh: bool = False, **parts: Any) -> dict[str, Any]:
-        """Return a `Change` of these parts."""
         return {**as_dict(Change(f"{self._era}-{next(self._numbers)}", fresh)), **parts}
 
     def heard(self, mark: str, change: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a node's change is for the reader.
+        """Convert a node's change for the reader.
 
         Args:
-            mark: The node's.
+            mark: The node's mark.
             change: The change.
         """
         self._sessions.update((one["kernel_id"], mark) for one in change["sessions"])
@@ -131,7 +129,7 @@ class Told:
         return self.change(ended=ended, decided=decided)
 
     def _sums(self, mark: str, samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Record a node's figures. One of the nodes sets the pace: of each of its moments, return the figures of all."""
+        """Record a node's figures. One node sets the pace: for each of its samples, return the sum of all nodes."""
         kept = self._samples.setdefault(mark, deque(maxlen=_SAMPLES))
         kept.extend(new := [*samples])
         return [self._sum(one) for one in new] if mark == next(iter(self._samples)) else []
@@ -145,7 +143,7 @@ class Told:
 
 
 def _gone(told: dict[str, str], mark: str, ids: Iterable[str]) -> list[str]:
-    """Forget and return what a node has reported as gone and no other node has now."""
+    """Delete and return ids that a node reports as gone and that no other node has now."""
     gone = [one for one in ids if told.get(one) == mark]
     for one in gone:
         del told[one]

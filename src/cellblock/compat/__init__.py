@@ -1,1 +1,1 @@
-"""Names of other packages under which programs find cellblock."""
+"""Other packages' names for cellblock's interfaces."""

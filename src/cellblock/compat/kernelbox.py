@@ -4,7 +4,7 @@ One line before the first import switches all of them over::
 
     import cellblock.compat.kernelbox; cellblock.compat.kernelbox.install()
 
-docs/migrating.md says what differs.
+docs/migrating.md lists the differences.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NAME = "kernelbox"
 
 
 def install() -> None:
-    """Make ``import kernelbox`` find this module, whether or not KernelBox is installed. Can be called again.
+    """Make ``import kernelbox`` find this module, even if KernelBox is installed. The operation is idempotent.
 
     Raises:
-        StateError: KernelBox has been imported already, and modules that have its functions would keep them.
+        StateError: KernelBox was already imported, and other modules may hold its functions.
     """
     if sys.modules.setdefault(_NAME, sys.modules[__name__]) is not sys.modules[__name__]:
         raise StateError("kernelbox is imported already: call cellblock.compat.kernelbox.install() before whatever imports it")

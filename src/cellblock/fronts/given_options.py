@@ -1,4 +1,4 @@
-"""Options of a session as callers write them: paths are relative to the caller's directory, and one name is a list of one.
+"""Conversion of session options from callers: relative paths become absolute, and a single name becomes a list.
 
 Standard library only: the command line has no time for more.
 """
@@ -18,10 +18,10 @@ _LISTS = ("allow_hosts", "packages", "preload", "tools")
 
 
 def as_meant(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as another process can use them, whose current directory is another one.
+    """Return options with absolute paths, for use in another process.
 
     Args:
-        options: The options, as a program or a command line gives them.
+        options: The options, as given by a program or a command line.
     """
     return {name: _as_meant(name, value) for name, value in options.items()}
 
@@ -33,11 +33,11 @@ def _as_meant(name: str, value: Any) -> Any:
         return value
     if name in PATHS:
         return _absolute(value)
-    if name == "python" and (os.sep in value or value.startswith("~")):  # else it is a command, which PATH finds
+    if name == "python" and (os.sep in value or value.startswith("~")):  # otherwise a command, which PATH finds
         return _absolute(value)
     return [value] if name in _LISTS else value
 
 
 def _absolute(path: Any) -> Any:
-    """Return an absolute path; anything else, such as an empty text, as it is: it is refused later."""
+    """Return an absolute path. Other values, such as an empty text, are unchanged, and refused later."""
     return os.path.abspath(os.path.expanduser(path)) if isinstance(path, str | os.PathLike) and path else path

@@ -48,13 +48,13 @@ _FILE_STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error of one request, as it is answered.
+    """An error of one request, as sent to the client.
 
     Attributes:
         status: The HTTP status.
-        code: Which kind of problem it is; never changes.
+        code: The stable code of the kind of problem.
         detail: An explanation of what happened and what to do.
-        retry_after: Seconds after which to try again, or None.
+        retry_after: Seconds after which to retry, or None.
         details: Other attributes of the error, by name.
     """
 
@@ -65,7 +65,6 @@ class Problem:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the body of the answer."""
         after = {} if self.retry_after is None else {"retry_after": self.retry_after}
         return {
             "type": f"urn:cellblock:problem:{self.code}",
@@ -79,7 +78,7 @@ class Problem:
 
 
 def problem_of(error: CellblockError) -> Problem:
-    """Return the problem that an error is for a client."""
+    """Convert an error to a problem."""
     status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
     if isinstance(error, FilesError):
         status = _FILE_STATUS.get(error.errno or 0, status)
@@ -88,11 +87,11 @@ def problem_of(error: CellblockError) -> Problem:
 
 
 def error_of(status: int, body: Any) -> CellblockError:
-    """Return the error that a problem document stands for.
+    """Convert a problem document to an error.
 
     Args:
         status: The HTTP status of the answer.
-        body: The document; anything else if somebody between has answered.
+        body: The document, or anything else if an intermediary answered.
     """
     data = body if isinstance(body, dict) else {}
     detail = data.get("detail")

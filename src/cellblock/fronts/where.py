@@ -1,4 +1,4 @@
-"""Where named sessions are: in the daemon of this machine, or on a Ray cluster if the settings name one (`ray_address`)."""
+"""The location of named sessions: the daemon of this machine, or a Ray cluster if the settings name one (`ray_address`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_connection(chosen: settings.Settings | None = None) -> SessionConnection:
-    """Return a connection to the sessions; the daemon is started if it is needed and there is none.
+    """Connect to the sessions, and start the daemon if needed.
 
     Raises:
         DaemonError: The daemon cannot be started or reached, or the cluster cannot be reached.
@@ -27,7 +27,7 @@ def open_connection(chosen: settings.Settings | None = None) -> SessionConnectio
 
 
 def open_if_running() -> SessionConnection | None:
-    """Return a connection to the sessions; None if there is no daemon, and no cluster is named.
+    """Connect to the sessions; return None if no daemon runs and no cluster is named.
 
     Raises:
         DaemonError: The daemon or the cluster cannot be reached.
@@ -49,7 +49,7 @@ def open_link(place: Place | None = None) -> SessionLink:
     """Return a link to the sessions.
 
     Args:
-        place: Where the daemon is, if it is the daemon; the user's own by default.
+        place: The daemon's directory, if the sessions are in a daemon; the user's own by default.
 
     Raises:
         DaemonError: The cluster cannot be reached.

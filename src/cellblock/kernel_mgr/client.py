@@ -1,4 +1,4 @@
-"""`KernelClient` and what it returns, where programs for ipybox import it from."""
+"""`KernelClient` and its results, at the import path of programs for ipybox."""
 
 from cellblock.fronts.kernel_mgr.client import ExecutionError, ExecutionResult, KernelClient
 

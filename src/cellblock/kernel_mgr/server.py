@@ -1,4 +1,4 @@
-"""`KernelGateway`, where programs for ipybox import it from."""
+"""`KernelGateway`, at the import path of programs for ipybox."""
 
 from cellblock.fronts.kernel_mgr.server import KernelGateway
 

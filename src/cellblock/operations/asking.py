@@ -1,4 +1,4 @@
-"""Requests that take several steps to make from what callers pass. The fronts that take the same arguments check them here."""
+"""Requests that are built in several steps from callers' arguments, with validation shared by all interfaces."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def fork_of(
 
 
 def as_bytes(data: bytes | str, name: str) -> bytes:
-    """Return what a program is to read; text becomes UTF-8.
+    """Return the input of a program as bytes; text becomes UTF-8.
 
     Args:
         data: The argument.
-        name: Its name, for messages.
+        name: The argument's name, for messages.
 
     Raises:
-        InvalidInputError: It is neither bytes nor text.
+        InvalidInputError: The input is neither bytes nor text.
     """
     if not isinstance(data, bytes | str):
         raise InvalidInputError(f"{name} must be bytes or text, not {type(data).__name__}")

@@ -22,11 +22,11 @@ OPERATIONS: dict[str, type[Request[Any]]] = {}
 
 
 class Limits:
-    """The constraints on a field in HTTP: ``Annotated[int, Limits(ge=1)]``. The daemon's own checks are those of the session.
+    """Constraints on a field in HTTP: ``Annotated[int, Limits(ge=1)]``. The session validates the daemon's requests.
 
     Attributes:
-        choices: The texts that it can be, if these are few.
-        bounds: Bounds as pydantic has them: ``ge``, ``le``, ``lt``, ``min_length``, ``max_length``.
+        choices: The permitted texts, if they are few.
+        bounds: Bounds in pydantic's form: ``ge``, ``le``, ``lt``, ``min_length``, ``max_length``.
     """
 
     def __init__(self, *choices: str, **bounds: int) -> None:
@@ -36,23 +36,23 @@ class Limits:
 
 @record
 class Route:
-    """Where an operation is found over HTTP. The gateway makes its route of it, and the gateway's clients make their calls.
+    """The HTTP route of an operation, from which the gateway's routes and its clients' calls are made.
 
-    Fields of the operation are in the path, where it names them. The others are in the query if the method is GET or DELETE,
-    and in the body if it is POST.
+    Fields in the path are named there. Other fields are in the query for GET and DELETE, and in the body for POST.
 
     Attributes:
         method: ``GET``, ``POST`` or ``DELETE``.
-        path: Its path, as FastAPI has it.
-        summary: A few words about it.
-        scope: The scope that it takes.
-        within: The field of the answer's JSON object that holds the answer of the operation; empty if they are the same.
+        path: The path, in FastAPI's form.
+        summary: A short description.
+        scope: The required scope.
+        within: The field of the JSON object that contains the operation's answer; empty if there is no such object.
         text: The field that becomes the body of the request.
         text_limits: The constraints on that field.
         text_default: The default of that field; None: it is required.
-        attended: Whether it is given up when its client leaves. Its answer can be large.
-        without: Fields that HTTP does not have.
-        others: A verb such as ``make``, if it acts on other sessions: tokens for one session cannot ask for it. Else empty.
+        attended: Whether the operation is cancelled when its client leaves. Its answer can be large.
+        without: Fields that are unavailable in HTTP.
+        others: A verb such as ``make`` for an operation that affects other sessions: tokens for one session cannot use it.
+            Else empty.
     """
 
     method: str
@@ -69,7 +69,7 @@ class Route:
 
     @property
     def places(self) -> list[str]:
-        """The fields that are in the path."""
+        """The fields in the path."""
         return [place.partition(":")[0] for place in re.findall("{(.+?)}", self.path)]
 
     def sent(self, kind: type[Request[Any]]) -> list[Field[Any]]:
@@ -86,21 +86,21 @@ _AnswerT_co = TypeVar("_AnswerT_co", covariant=True)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Request(Generic[_AnswerT_co]):
-    """One operation with its arguments: the base of all operations.
+    """One operation with its arguments: the base class of all operations.
 
     An operation is a subclass of ``Request[ANSWER]``, which `record` makes a frozen dataclass. ANSWER is the type of the
-    answer as a client gets it; if the answer has many parts, that of a part. Types of `model` are named in a text, so that a
-    client loads only those that it needs.
+    client's answer, or of one part if the answer has many. Types of `model` are named in a string, so that a client loads
+    only the types that it needs.
 
     Attributes:
-        op: Its name, on the daemon's socket and in errors.
-        repeatable: Whether it can be repeated if it is not known whether it was carried out: twice is the same as once.
-        route: Where it is found over HTTP; None if it is not.
-        join: For an operation that is about all sessions: makes one answer of those of the nodes of a cluster. None: it is
-            about one session, and asked of the node that has it.
+        op: The operation's name, on the daemon's socket and in errors.
+        repeatable: Whether the operation is idempotent, so that a request with an unknown outcome can be repeated.
+        route: The HTTP route; None if there is none.
+        join: Merges the answers of a cluster's nodes, for operations on all sessions. None for operations on one session,
+            which are sent to its node.
     """
 
-    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)  # quicker than typing, and every client loads them all
+    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)  # faster than typing, and all clients load them
     op: ClassVar[str]
     repeatable: ClassVar[bool]
     route: ClassVar[Route | None]
@@ -117,7 +117,7 @@ class Request(Generic[_AnswerT_co]):
         """Declare an operation.
 
         Raises:
-            TypeError: There is one of this name, or it has no docstring, from which its documentation is made.
+            TypeError: The name is already used, or the class has no docstring for the documentation.
         """
         super().__init_subclass__()
         if not cls.__doc__ and sys.flags.optimize < 2:
@@ -135,7 +135,7 @@ class Request(Generic[_AnswerT_co]):
 
 
 def in_order_of(field: str) -> Callable[[Sequence[list[dict[str, Any]]]], list[dict[str, Any]]]:
-    """Return a function that makes one list of those of several nodes, sorted by a field of their items (`Request.join`)."""
+    """Return a function that merges lists of several nodes, sorted by a field of their items (`Request.join`)."""
 
     def joined(answers: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         return sorted((item for answer in answers for item in answer), key=lambda item: item[field])
@@ -144,10 +144,10 @@ def in_order_of(field: str) -> Callable[[Sequence[list[dict[str, Any]]]], list[d
 
 
 def one_after_the_other(answers: Sequence[list[Any]]) -> list[Any]:
-    """Make one list of those of several nodes (`Request.join`)."""
+    """Concatenate lists of several nodes (`Request.join`)."""
     return [item for answer in answers for item in answer]
 
 
 def all_of_them(answers: Sequence[bool]) -> bool:
-    """Say whether every node has done it (`Request.join`)."""
+    """Return whether every node has succeeded (`Request.join`)."""
     return all(answers)

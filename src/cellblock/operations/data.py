@@ -1,4 +1,4 @@
-"""Conversions between callers' values and the data of operations, and between answers and their objects of `model`."""
+"""Conversions between callers' values and the data of operations, and between answers and `model` objects."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ModelT_co = TypeVar("_ModelT_co", covariant=True)
 
 
 class Data(dict[str, Any], Generic[_ModelT_co]):
-    """For type checkers: an object of a class of `model` as JSON data. There are no objects of this class, but plain dicts."""
+    """A type-checking marker for the JSON data of a `model` class. At run time, the values are plain dicts."""
 
 
 def as_data(found: _ModelT) -> Data[_ModelT]:
-    """Return an object of `model` as JSON data."""
+    """Convert a `model` object to JSON data."""
     from cellblock.model.plain import as_dict
 
     to_dict: Callable[[], Any] | None = getattr(found, "to_dict", None)
@@ -31,10 +31,10 @@ def as_data(found: _ModelT) -> Data[_ModelT]:
 
 
 def milliseconds(seconds: float | None, name: str = "timeout", *, may_be_zero: bool = False) -> int:
-    """Return a caller's time in seconds as milliseconds; -1 for none, or for one that is as good as none.
+    """Convert a caller's seconds to milliseconds; -1 for None, and for values too large to matter.
 
     Raises:
-        InvalidInputError: It is not a positive number, or 0 where that is allowed.
+        InvalidInputError: The number is not positive, or 0 where that is allowed.
     """
     if seconds is None:
         return -1
@@ -47,7 +47,7 @@ def milliseconds(seconds: float | None, name: str = "timeout", *, may_be_zero: b
 
 
 def session_of(kernel: SessionRecord | str) -> str:
-    """Return the name or the id of a session, as a caller has given it."""
+    """Return the name or id of a session from a caller's argument."""
     if isinstance(kernel, str):
         return kernel
     from cellblock.model.sessions import SessionRecord
@@ -58,28 +58,28 @@ def session_of(kernel: SessionRecord | str) -> str:
 
 
 def checkpoint_of(checkpoint: CheckpointRecord | str) -> str:
-    """Return the name or the id of a checkpoint, as a caller has given it."""
+    """Return the name or id of a checkpoint from a caller's argument."""
     return checkpoint if isinstance(checkpoint, str) else checkpoint.id
 
 
 def execution_of(execution: ExecutionRecord | str) -> str:
-    """Return the id of an execution, as a caller has given it."""
+    """Return the id of an execution from a caller's argument."""
     return execution if isinstance(execution, str) else execution.id
 
 
 def process_of(process: ProcessInfo | str) -> str:
-    """Return the id of a program, as a caller has given it."""
+    """Return the id of a program from a caller's argument."""
     return process if isinstance(process, str) else process.id
 
 
 def answer_type(kind: type[Request[Any]]) -> Any:
-    """Return the type of an operation's answer. Classes of `model` that it names are loaded."""
+    """Return the type of an operation's answer, and load the `model` classes that it names."""
     (answer,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]  # each is made from a generic class
     return eval(answer, {}, _Names()) if isinstance(answer, str) else answer  # noqa: S307  # a text of our own
 
 
 class _Names(dict[str, Any]):
-    """The names in the texts of answer types: `Data`, and the modules of `model`."""
+    """The names in the strings of answer types: `Data`, and the modules of `model`."""
 
     def __missing__(self, name: str) -> Any:
         if name == "Data":
@@ -90,7 +90,7 @@ class _Names(dict[str, Any]):
 
 
 def read_answer(kind: type[Request[Any]], answer: Any) -> Any:
-    """Return an answer as its declaration has it: objects of `model` instead of their JSON data."""
+    """Convert JSON data to the declared answer type, with `model` objects."""
     if kind not in _readers:
         _readers[kind] = _reader(answer_type(kind))
     read = _readers[kind]

@@ -45,7 +45,7 @@ class Submit(Request[Any], op="submit"):
 
     @property
     def may_repeat(self) -> bool:
-        """See `Request`: with a key, nothing runs twice."""
+        """Whether there is a key: with one, nothing runs twice."""
         return bool(self.key)
 
 

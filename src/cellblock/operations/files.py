@@ -1,7 +1,7 @@
 """Files and packages of a session.
 
-A path is relative to the workspace. An absolute one that is not in the workspace names a file as the session's own code sees
-it, which works with it by its own rights (`Session.fs`).
+A path is relative to the workspace. An absolute path outside the workspace names a file as the session's own code sees it,
+and is accessed with that code's rights (`Session.fs`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Moving a session from one node of a cluster to another one, between two cells. Only nodes ask each other for this.
+"""Moves of a session between cluster nodes, between two cells. Only nodes send these requests to each other.
 
-The node that takes a session over asks the other one to give it away. While that answer is being read, the session stands
-still. When its save is loaded, the new node says so; the old one ends the session for good, and only then does it go on.
+The new node asks the old one to give the session away. The session is held while that answer is being read. When the new
+node has loaded the save, it reports that. The old node then ends the session permanently, and only then does the new one
+continue it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ if TYPE_CHECKING:
 
 
 class GiveAway(Request[Any], op="give away"):
-    """Hold a session between two cells, and send what it is made of.
+    """Hold a session between two cells, and send its state.
 
-    Answered by parts: first a dictionary with the session's ``record``, ``options``, ``permissions`` and past ``executions``,
-    the ``hold`` for `GivenAway`, and how many bytes the save has; then these bytes. Until the answer is closed, the session is
-    held: other requests are refused with `MovingError`. It goes on if the answer is closed before `GivenAway`.
+    Answered by parts: first a dictionary with the session's ``record``, ``options``, ``permissions`` and past
+    ``executions``, the ``hold`` for `GivenAway`, and the size of the save in bytes; then these bytes. Until the answer is
+    closed, the session is held, and other requests are refused with `MovingError`. If the answer is closed before
+    `GivenAway`, the session continues.
 
     Attributes:
         session: The session's id or name.
         patience: Milliseconds to wait until it is idle.
-        whole: Whether it is an error if something of it would be lost.
+        whole: Whether losing a part of it is an error.
     """
 
     session: str
@@ -34,7 +36,7 @@ class GiveAway(Request[Any], op="give away"):
 
 
 class GivenAway(Request[bool], op="given away", repeatable=True):
-    """End a session that is held, as it goes on elsewhere from now on. Answered when nothing of it runs here any more.
+    """End a held session that continues elsewhere. Answered when nothing of it runs here any more.
 
     Attributes:
         session: The session's id.
@@ -51,7 +53,7 @@ class TakeOver(Request["Data[sessions.SessionRecord]"], op="take over"):
     Attributes:
         session: The session's name.
         address: The address of the other node.
-        port: Its port.
+        port: The port of the other node.
         grant: The placement (`Lease.check`).
         patience: As for `GiveAway`.
         whole: As for `GiveAway`.

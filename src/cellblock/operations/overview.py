@@ -1,4 +1,4 @@
-"""All sessions together: what happens in them, and what has happened in one."""
+"""Operations on all sessions together, and on the history of one."""
 
 from __future__ import annotations
 

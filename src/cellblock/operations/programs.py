@@ -1,4 +1,4 @@
-"""Programs beside the kernel of a session."""
+"""Programs that run in addition to the kernel of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of a session that is read part by part. No I/O: the caller sends the request of `next`, and hands over the answer."""
+"""Reads a file of a session part by part, without I/O: the caller sends the request of `next`, and passes the answer."""
 
 from __future__ import annotations
 
@@ -12,20 +12,14 @@ _PART = 4 * 1024 * 1024
 
 
 class FileReading:
-    """Reads one file, which must stay the same meanwhile.
+    """A reader of one file, which must not change meanwhile.
 
     Attributes:
-        offset: How many bytes were read.
-        size: The size of the file; None until the first part has come.
+        offset: The number of bytes read.
+        size: The size of the file; None until the first part has arrived.
     """
 
     def __init__(self, session: str, path: str) -> None:
-        """Begin.
-
-        Args:
-            session: The session.
-            path: The file.
-        """
         self._session, self._path = session, path
         self._known: Mapping[str, Any] | None = None
         self.offset = 0
@@ -39,7 +33,7 @@ class FileReading:
         return ReadPart(self._session, self._path, self.offset, _PART)
 
     def take(self, answer: Mapping[str, Any]) -> bytes:
-        """Take the answer; return the part of the file.
+        """Handle an answer; return the part of the file.
 
         Raises:
             FilesError: The file has changed since the first part.

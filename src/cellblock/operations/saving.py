@@ -1,6 +1,6 @@
-"""Saving a session to a file, and reading one from a file.
+"""Operations that save a session to a file, and load one.
 
-Paths are absolute paths of the machine that runs sessions. For URLs, that machine uses its own credentials.
+Paths are absolute paths on the machine that runs sessions. For URLs, that machine uses its own credentials.
 """
 
 from __future__ import annotations

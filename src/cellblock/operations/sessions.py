@@ -1,4 +1,4 @@
-"""The daemon and its sessions, and what an editor asks a session."""
+"""Operations on the daemon and its sessions, and requests of editors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Cursor = Annotated[int, Limits(ge=-1, le=2**31)]
 
 
 def _joined_about(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the status of a cluster: how many there are of everything, and every node's problems."""
+    """Return the status of a cluster: total counts, and every node's problems."""
     if not answers:
         raise NotFoundError("the cluster has no nodes that can be asked ('cellblock cluster status' says why)")
     sums = {name: sum(one[name] for one in answers) for name in _COUNTED}
@@ -92,7 +92,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
 
     @property
     def may_repeat(self) -> bool:
-        """See `Request`: a session that is there already is returned."""
+        """Whether an existing session is no error: a repeated request then returns it."""
         return not self.fresh
 
 
@@ -174,7 +174,7 @@ class Interrupt(
 
     @property
     def may_repeat(self) -> bool:
-        """See `Request`: without a key, it could stop what begins meanwhile."""
+        """Whether there is a key: without one, the request could stop code that starts meanwhile."""
         return bool(self.key)
 
 

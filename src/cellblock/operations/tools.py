@@ -1,4 +1,4 @@
-"""Tools of MCP servers for one session: their typed APIs are in its workspace, on the machine that runs it."""
+"""Tools of MCP servers for one session. Their typed APIs are in its workspace, on the machine that runs it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sessions with names, and the daemon that keeps them."""
+"""Named sessions, and the daemon that runs them."""

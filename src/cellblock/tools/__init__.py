@@ -1,6 +1,6 @@
-"""MCP tools. The rooms: `mcp` (reach a server), `serving` (take calls in), `apigen` (typed APIs), `calling` (call from code).
+"""MCP tools: `mcp` (servers), `serving` (incoming calls), `apigen` (typed APIs), `calling` (calls from code).
 
-`from cellblock.tools import search` is what code in a session writes to find a tool, and `actions` to save one.
+Code in a session imports `search` from here to find tools, and `actions` to save them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["actions", "search"]
 
 
 def __getattr__(name: str) -> object:
-    # Loaded when it is asked for: the trusted side imports this package, too, and never searches.
+    # Loaded on use: the trusted side imports this package, too, and never searches.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

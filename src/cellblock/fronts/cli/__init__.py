@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: The arguments after the program's name; those of the process by default.
+        arguments: The arguments after the program's name; the process's arguments by default.
 
     Returns:
         The exit status (docs/cli.md).
@@ -64,7 +64,7 @@ def _run_quickly(command: str, given: dict[str, Any]) -> int:
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Print warnings in one line, as errors are: the line of our code that warns means nothing to users."""
+    """Print warnings in one line, as errors: users do not need the source line that warns."""
     from cellblock.fronts.cli.problems import say
 
     with warnings.catch_warnings():
@@ -73,10 +73,10 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _open_what_is_closed() -> None:
-    """Reopen standard descriptors that are closed: otherwise a socket could get the number 0, 1 or 2 and be used as one."""
+    """Reopen closed standard descriptors. Otherwise a socket could get the number 0, 1 or 2 and be used as one."""
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this descriptor
             setattr(sys, name, os.fdopen(opened, mode, closefd=opened != number))
 
 

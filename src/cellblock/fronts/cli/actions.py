@@ -134,7 +134,7 @@ def _known(action: str) -> tuple[str, str]:
     """Return the category and the name of an action.
 
     Raises:
-        NotFoundError: There is no such action.
+        NotFoundError: The action does not exist.
     """
     from cellblock.tools.calling import search
 

@@ -78,14 +78,14 @@ def run(arguments: list[str]) -> int:
     """Run a command; return the exit status.
 
     Raises:
-        CellblockError: It could not be run.
+        CellblockError: The command failed.
     """
     if asked := os.environ.get(COMPLETE):
         _complete(asked)
         return OK
     command = made_command()
     try:
-        # Not its main(), which handles closed pipes and exit statuses in its own way.
+        # typer's own main() handles closed pipes and exit statuses differently.
         with command.make_context("cellblock", arguments) as context:
             status: int = command.invoke(context)
     except _USAGE_ERROR as error:
@@ -99,12 +99,12 @@ def run(arguments: list[str]) -> int:
 
 @functools.cache
 def made_command() -> Any:
-    """Make click's command of all that is declared here: once in a process, as that takes as long as most commands."""
+    """Create click's command from these declarations. Cached, because it takes as long as most commands."""
     return typer.main.get_command(app)
 
 
 def _show_types_of_values_only() -> None:
-    """Hide the types of flags, which take no value, and of arguments, whose names say enough, in the help.
+    """Hide the types of flags and arguments in the help: flags take no value, and names of arguments say enough.
 
     Newer versions of typer show them; with older ones, this changes nothing.
     """
@@ -133,12 +133,12 @@ def _complete(what: str) -> None:
 
 
 def _say_how(error: Any, arguments: list[str]) -> int:
-    """Print in one line what is wrong with the usage, and which help describes the right one."""
+    """Print a usage error in one line, with the help command for the right usage."""
     context = error.ctx
     path = context.command_path if context is not None else "cellblock"
     message = error.format_message().rstrip(".").replace("Value error, ", "")
     if not message:
-        return USAGE  # there was no command, so the help was printed
+        return USAGE  # no command was given, so the help was printed
     commands = getattr(getattr(context, "command", None), "commands", {})
     unknown = next((word for word in arguments if not word.startswith("-") and word not in path.split()), "")
     if commands and "No such command" in message:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = new_app("Decide about tool calls, commands and hosts, and see what was decided.", no_args_is_help=False)
 _MAX_SHOWN = 200  # characters of a call
-_SHORTEST = 6  # characters of an id that stand for all of it
+_SHORTEST = 6  # characters of an id prefix that can stand for the id
 _CUT = "only the beginning of its arguments is on record"
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
@@ -67,7 +67,7 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
 
 
 def _shown(decision: Decision) -> str:
-    """Return what was decided about in one line, with a mark if it was cut."""
+    """Return a decision's subject in one line, with a mark if it was cut."""
     from cellblock.tools.approvals.request import visible  # imports asyncio, which --help does not need
 
     call = visible(f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}")
@@ -89,7 +89,7 @@ def _is_whole(decision: Decision) -> bool:
 
 
 def _names() -> dict[str, str]:
-    """Return the names of existing sessions by id; empty if there is no daemon, as decisions can be shown without names."""
+    """Return the names of existing sessions by id; empty if no daemon runs, because decisions can be shown without names."""
     with suppress(CellblockError):
         if (connection := open_if_running()) is not None:
             with closing(connection):
@@ -99,7 +99,7 @@ def _names() -> dict[str, str]:
 
 def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
     fields = ("at", "session", "kind", "server", "tool", "outcome", "by", "reason")
-    arguments = decision.payload.decode(errors="replace")  # text, because only the beginning of long ones is kept
+    arguments = decision.payload.decode(errors="replace")  # text, because only the start of long arguments is stored
     return {name: getattr(decision, name) for name in fields} | {
         "session_name": names.get(decision.session, ""),
         "arguments": arguments,
@@ -119,7 +119,7 @@ def pending(
         return OK
     if not found:
         print("Nothing waits for a decision.")
-    for each in found:  # no table: it would cut the arguments
+    for each in found:  # no table, which would cut the arguments
         about = f"{each['id']}  {each['session_name']}  {age(time.time() - each['since'])}"
         print(painted(printable(about, lines=False), "dim", sys.stdout))
         print(f"  {printable(_with_form(each), lines=False)}")
@@ -165,7 +165,7 @@ def _decide(
         raise InvalidInputError("name what to decide about: ids from 'cellblock approvals pending', or --all")
     waiting = ask(Pending())
     known = [each["id"] for each in waiting]
-    # Questions need an answer each; one answer does not fit all of them.
+    # Each question needs its own answer.
     chosen = [each["id"] for each in waiting if not allow or each["kind"] != "question"]
     if not every:
         chosen = [_complete(each, known) for each in ids]
@@ -187,7 +187,7 @@ def _all_of(chosen: list[str], done: list[str], why: str, where: str) -> int:
 
 
 def _complete(given: str, known: list[str]) -> str:
-    """Return the only id with this prefix, if there is exactly one. A short prefix could mean a later request by accident."""
+    """Return the only id with this prefix. A short prefix could accidentally mean a later request."""
     found = [each for each in known if each.startswith(given) and len(given) >= _SHORTEST]
     return found[0] if len(found) == 1 else given
 

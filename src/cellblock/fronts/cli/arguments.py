@@ -26,7 +26,7 @@ MACHINE = "This machine"
 
 
 def new_app(about: str, **options: Any) -> typer.Typer:
-    """Return a group of commands with the settings that all groups share."""
+    """Create a group of commands with the settings that all groups share."""
     return typer.Typer(
         help=about,
         no_args_is_help=options.pop("no_args_is_help", True),
@@ -38,7 +38,7 @@ def new_app(about: str, **options: Any) -> typer.Typer:
 
 
 def known_names(incomplete: str) -> list[str]:
-    """Return names of sessions for completion; empty if there is no daemon."""
+    """Return names of sessions for completion; empty if no daemon runs."""
     from cellblock.errors import CellblockError
     from cellblock.fronts.where import open_if_running
     from cellblock.operations.sessions import List
@@ -109,7 +109,7 @@ _OF_KERNELS = {name: kind for name, kind in _OF_SESSIONS.items() if name not in 
 
 
 def makes_sessions(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of a session, in the place of its parameter `options`, which gets them as a dict."""
+    """Replace a command's parameter `options`, a dict, by the options of a session."""
     return _with_options(command, _OF_SESSIONS)
 
 
@@ -119,7 +119,7 @@ def serves_sessions(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def makes_kernels(command: Callable[..., int]) -> Callable[..., int]:
-    """Do the same for a command whose sessions work where Jupyter says."""
+    """Do the same for a command whose sessions use Jupyter's working directory."""
     return _with_options(command, _OF_KERNELS)
 
 
@@ -156,7 +156,7 @@ def made_options(
     option: list[str] | None = None,
     **sandbox: Any,
 ) -> dict[str, Any]:
-    """Return these arguments as options of a new session."""
+    """Convert these arguments to options of a new session."""
     options = {name: value for name, value in sandbox.items() if value}
     if sandbox_config is not None:
         options["sandbox_config"] = os.path.abspath(sandbox_config)
@@ -169,7 +169,7 @@ def made_options(
 
 
 def _options(given: list[str]) -> dict[str, Any]:
-    """Return options by name: values are parsed as JSON if possible, else taken as text; repeated names make a list."""
+    """Return options by name. Values are parsed as JSON if possible; repeated names make a list."""
     import json
 
     options: dict[str, Any] = {}
@@ -189,7 +189,7 @@ def pair(option: str, text: str) -> tuple[str, str]:
     """Split an option's value at its first ``=``.
 
     Raises:
-        InvalidInputError: There is none.
+        InvalidInputError: The value has no ``=``.
     """
     key, equals, value = text.partition("=")
     if not key or not equals:

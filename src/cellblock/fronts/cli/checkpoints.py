@@ -107,7 +107,6 @@ def restore(session: Session, checkpoint: CHECKPOINT, stop_processes: _StopProce
 
 
 def _print_changes(changes: dict[str, Any]) -> None:
-    """Print which files were changed."""
     for kind in ("written", "removed", "kept"):
         for path in changes[kind]:
             print(f"{kind}: {printable(path, lines=False)}")
@@ -138,7 +137,7 @@ def undo(
 
 
 def _print_undone(undone: dict[str, Any], session: str, verb: str) -> None:
-    """Print what an undo or a redo has done to files, and how to get back what it has replaced or removed."""
+    """Print the file changes of an undo or a redo, and how to restore replaced or removed files."""
     from cellblock.model.checkpoints import undone_summary
 
     for file in undone["files"]:
@@ -231,7 +230,7 @@ def diff(
         lines = FileVersions.from_dict(versions).diff()
         if sys.stdout.isatty():
             print(printable(lines), end="")
-        else:  # for `patch` and the like, as it is
+        else:  # unchanged, for `patch` and similar programs
             sys.stdout.buffer.write(lines.encode("utf-8", "surrogateescape"))
         return OK
     changes = ask(Diff(session, checkpoint, until))
@@ -257,7 +256,7 @@ def _variable_rows(changes: Mapping[str, list[dict[str, Any]]]) -> Iterator[tupl
 
 
 def _value(variable: Mapping[str, Any]) -> str:
-    """Return a variable's value in a few words, or its type if nothing else is known of it."""
+    """Return a short text of a variable's value, or its type if the value is unknown."""
     return str(variable["preview"] or variable["type"])[:_SHOWN]
 
 
@@ -299,10 +298,10 @@ def fork(
 
 
 def _numbered(session: str, count: int) -> list[str]:
-    """Return unused names for this many branches, such as demo-1 and demo-2.
+    """Return unused names for the branches, such as demo-1 and demo-2.
 
     Raises:
-        InvalidInputError: They are too few or too many.
+        InvalidInputError: The number of branches is out of range.
     """
     if not 1 <= count <= _MOST_BRANCHES:
         raise InvalidInputError(f"a session has 1 to {_MOST_BRANCHES} branches at once, not {count}")

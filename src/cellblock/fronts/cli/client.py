@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def connect() -> SessionConnection:
-    """Return a connection to the daemon, which is started if there is none.
+    """Connect to the daemon, and start it if needed.
 
     Raises:
-        DaemonError: It cannot be started or reached.
+        DaemonError: The daemon cannot be started or reached.
     """
     telemetry.inherit()
     return where.open_if_running() or _start()
@@ -51,7 +51,6 @@ def connected() -> Iterator[SessionConnection]:
 
 
 def ask(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-    """Send one request to the daemon, and return its answer."""
     with connected() as connection:
         return connection.call(request, body)
 
@@ -65,10 +64,10 @@ def _known_sessions(connection: SessionConnection) -> str:
 
 
 def chosen(*names: str | None) -> str:
-    """Return the one name or id that was given.
+    """Return the only name or id that was given.
 
     Raises:
-        InvalidInputError: None was given, or more than one, or an empty one.
+        InvalidInputError: None was given, more than one, or an empty one.
     """
     given = [name for name in names if name is not None]
     if len(given) != 1 or not given[0]:
@@ -77,10 +76,10 @@ def chosen(*names: str | None) -> str:
 
 
 def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options of a session: those given, then those of the settings, then defaults for where this command runs.
+    """Return the options of a session: the given ones, then settings, then defaults for the current directory.
 
     Raises:
-        InvalidInputError: The current directory is gone, or a setting is wrong.
+        InvalidInputError: The current directory is gone, or a setting is invalid.
     """
     try:
         directory = os.getcwd()

@@ -156,7 +156,7 @@ def stop(address: _Address = None, as_json: Json = False) -> int:
     with Progress("ending the sessions"):
         try:
             open_director(chosen).stop()
-        except DaemonError:  # its nodes were ended by other means: the process that started them is still there
+        except DaemonError:  # its nodes were ended by other means; the process that started them still runs
             if chosen != own:
                 raise
         if chosen == own:

@@ -31,10 +31,10 @@ def attach(name: str, options: Mapping[str, Any]) -> int:
 
     Args:
         name: The session's name.
-        options: Options of the session; it must not exist then.
+        options: Options of a new session, which must not exist.
 
     Raises:
-        CellblockError: The session cannot be made or reached.
+        CellblockError: The session cannot be created or reached.
     """
     if not sys.stdin.isatty() or not sys.stdout.isatty():
         raise InvalidInputError(f"attach needs a terminal; programs use 'cellblock exec --name {name} CODE'")
@@ -92,9 +92,9 @@ class _Console:
         try:
             self._try(code)
         except NotRunError as error:
-            if self._connection.usable:  # it was withdrawn while it was queued
+            if self._connection.usable:  # withdrawn while it was queued
                 problems.report(error)
-            else:  # the daemon was killed while nothing ran: the code was not sent, and the next daemon has the session
+            else:  # the daemon was killed between cells: the code was not sent, and the next daemon has the session
                 self._try(code)
 
     def _try(self, code: str) -> None:
@@ -108,7 +108,7 @@ class _Console:
         try:
             result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader, name)
             self._number = (result["execution_count"] or self._number) + 1
-        except NotFoundError:  # the message names the id, which means nothing to users
+        except NotFoundError:  # the message has the id, which means nothing to users
             raise NotFoundError(f"there is no session {name!r}: somebody has ended it") from None
         except NotRunError:
             raise
@@ -122,7 +122,7 @@ class _Console:
 
 
 def _prompt(history: Iterable[str], ask: _Ask) -> PromptSession[str]:
-    """Return the prompt that reads cells: with history, completion, colours, and several lines if the code continues."""
+    """Create the prompt that reads cells, with history, completion, colours, and continuation lines."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.lexers import PygmentsLexer
@@ -148,7 +148,7 @@ def _completer(ask: _Ask) -> Completer:
     from prompt_toolkit.completion import Completer, Completion
 
     class FromSession(Completer):
-        """Completes by asking the session. Its answers are untrusted: those with control characters are not offered."""
+        """A completer that asks the session. Its answers are untrusted: those with control characters are not offered."""
 
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
             found = ask(document.text, document.cursor_position)
@@ -163,7 +163,7 @@ def _completer(ask: _Ask) -> Completer:
 
 
 def _keys() -> KeyBindings:
-    """Return the key bindings: Enter runs complete code, and begins a new line otherwise; Ctrl-O always begins a new line."""
+    """Return the key bindings: Enter runs complete code, and otherwise inserts a line break; Ctrl-O always inserts one."""
     from IPython.core.inputtransformer2 import TransformerManager
     from prompt_toolkit.application.current import get_app
     from prompt_toolkit.filters import Condition

@@ -24,7 +24,7 @@ def received(connection: SessionConnection, session: str, path: str, progress: P
     """Yield a file of a session, part by part.
 
     Raises:
-        FilesError: It cannot be read, or changed meanwhile.
+        FilesError: The file cannot be read, or changed meanwhile.
     """
     said, reading = progress.text, FileReading(session, path)
     while (request := reading.next) is not None:
@@ -34,11 +34,11 @@ def received(connection: SessionConnection, session: str, path: str, progress: P
 
 
 def send(connection: SessionConnection, session: str, source: str, target: str, progress: Progress) -> Any:
-    """Copy a local file into a session, and return its description there.
+    """Copy a local file into a session; return its description there.
 
     Raises:
-        InvalidInputError: It cannot be read.
-        CellblockError: It cannot be written.
+        InvalidInputError: The local file cannot be read.
+        CellblockError: The session's file cannot be written.
     """
     said, upload, sent = progress.text, secrets.token_hex(16), 0
     try:
@@ -67,21 +67,21 @@ def _readable(path: str) -> Iterator[IO[bytes]]:
 
 
 def save(parts: Iterator[bytes], target: str, *, force: bool) -> int:
-    """Write a local file, which appears when it is complete; return its size in bytes.
+    """Write a local file atomically; return its size in bytes.
 
     Args:
-        parts: Its content.
+        parts: The content.
         target: The file.
         force: Whether to replace an existing file.
 
     Raises:
-        InvalidInputError: It exists already, or cannot be written.
+        InvalidInputError: The file already exists, or cannot be written.
     """
     target = os.path.realpath(target)
     try:
         _check_free(target, force)
         if os.path.exists(target) and not os.path.isfile(target):
-            with open(target, "wb") as device:  # a device or a pipe is written to, not replaced
+            with open(target, "wb") as device:  # a device or a pipe is opened, not replaced
                 return _written(device, parts)
         return _save_whole(parts, target, force)
     except OSError as error:

@@ -39,22 +39,22 @@ def run(
     for_model: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Run code in a session, which is made if it does not exist; return the exit status.
+    """Run code in a session, which is created if it does not exist; return the exit status.
 
     Args:
         name: The session's name.
-        session_id: Its id, instead.
+        session_id: The session's id, instead.
         code: The code; ``-`` for standard input.
         file: The file with the code, instead.
-        bash: Whether it is for bash.
-        timeout: Seconds that it may run.
-        as_json: Whether to print JSON, although standard output is a terminal.
-        as_text: Whether to print the code's output, although standard output is not a terminal.
+        bash: Whether the code is for bash.
+        timeout: Limit in seconds.
+        as_json: Whether to print JSON even to a terminal.
+        as_text: Whether to print the code's output even if standard output is not a terminal.
         for_model: Whether to print one text for a language model instead.
-        options: Options of the session; it must not exist then.
+        options: Options of a new session, which must not exist.
 
     Raises:
-        CellblockError: It could not be run.
+        CellblockError: The code could not be run.
     """
     unnamed = name is None and session_id is None
     if unnamed:
@@ -91,10 +91,10 @@ def _named(options: Mapping[str, Any]) -> str:
 
 
 def make(connection: SessionConnection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a session with options; return its record.
+    """Create a session with options; return its record.
 
     Raises:
-        InvalidInputError: There is one already.
+        InvalidInputError: The session already exists.
     """
     try:
         made: dict[str, Any] = connection.call(Create(name, session_options(options), fresh=True))
@@ -107,7 +107,7 @@ def make(connection: SessionConnection, name: str, options: Mapping[str, Any]) -
 
 
 def _print_for_model(connection: SessionConnection, session: str, data: Mapping[str, Any], execution: str) -> None:
-    """Print the text of a result for a language model. A file that the session can open has the whole output."""
+    """Print the text of a result for a language model. A file in the session has the complete output."""
     from cellblock.model import MODEL_CHARS, CodeExecutionResult
     from cellblock.model.overflow import for_model
 
@@ -121,7 +121,7 @@ def _print_for_model(connection: SessionConnection, session: str, data: Mapping[
 
 
 def _submit(connection: SessionConnection, request: Submit, body: bytes, *, make: bool) -> str:
-    """Submit code; return the execution's id. With `make`, a missing session is made."""
+    """Submit code; return the execution's id. With `make`, a missing session is created."""
     try:
         return str(connection.call(request, body)["id"])
     except NotFoundError:
@@ -132,10 +132,10 @@ def _submit(connection: SessionConnection, request: Submit, body: bytes, *, make
 
 
 def milliseconds(timeout: str | None) -> int:
-    """Return a timeout in the daemon's unit, milliseconds; that of the settings if none is given.
+    """Convert a timeout to milliseconds, the daemon's unit; None means the setting.
 
     Raises:
-        InvalidInputError: It is not a positive number of seconds, or a setting is wrong.
+        InvalidInputError: The number is not positive, or a setting is invalid.
     """
     if timeout is None:
         return max(round(settings.current().execution_timeout * 1000), 1)
@@ -163,10 +163,10 @@ def _code(code: str | None, file: str | None) -> bytes:
 
 
 def read_source(file: str) -> bytes:
-    """Return the code in a file.
+    """Read the code in a file.
 
     Raises:
-        InvalidInputError: It cannot be read, or does not hold code.
+        InvalidInputError: The file cannot be read, or contains no code.
     """
     try:
         with open(file, "rb") as opened:

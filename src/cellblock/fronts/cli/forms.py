@@ -24,10 +24,10 @@ def fields_of(question: Mapping[str, Any]) -> str:
 
 
 def read_answer(text: str) -> dict[str, Any]:
-    """Return an answer that was given as JSON.
+    """Parse an answer given as JSON.
 
     Raises:
-        InvalidInputError: It is not a JSON object.
+        InvalidInputError: The text is not a JSON object.
     """
     try:
         given = json.loads(text)
@@ -42,7 +42,7 @@ def read_line(question: Mapping[str, Any], line: str) -> dict[str, Any]:
     """Parse a typed answer: the value of the only field, or a JSON object.
 
     Raises:
-        InvalidInputError: It is neither.
+        InvalidInputError: The text is neither.
     """
     fields = question["arguments"].get("schema", {}).get("properties", {})
     typed = line.strip()

@@ -39,11 +39,11 @@ class NotBegunError(KeyboardInterrupt):
 
 
 class Reader(Protocol):
-    """Consumes the events of an execution."""
+    """A consumer of the events of an execution."""
 
     @property
     def asks(self) -> bool:
-        """Whether it waits for standard input."""
+        """Whether the reader waits for standard input."""
 
     def take(self, kind: str, data: Data, execution: str) -> None:
         """Handle one event (`ExecutionEvent`)."""
@@ -59,11 +59,11 @@ class Reader(Protocol):
 
 
 def follow(connection: SessionConnection, submit: Callable[[], str], reader: Reader, session: str) -> dict[str, Any]:
-    """Submit an execution, and follow it to its end. Ctrl-C stops it; its result is then still read.
+    """Submit an execution, and follow it to its end. Ctrl-C stops it; its result is still read.
 
     Args:
-        connection: A connection that is not used for anything else meanwhile.
-        submit: Submits it, and returns its id.
+        connection: A connection for exclusive use.
+        submit: Submits the execution, and returns its id.
         reader: Handles the events.
         session: The session's name, for messages.
 
@@ -71,9 +71,9 @@ def follow(connection: SessionConnection, submit: Callable[[], str], reader: Rea
         The result (`CodeExecutionResult.to_dict`).
 
     Raises:
-        CellblockError: It could not be run.
-        NotBegunError: It was stopped before it began.
-        KeyboardInterrupt: It does not stop.
+        CellblockError: The execution could not be run.
+        NotBegunError: The execution was stopped before it began.
+        KeyboardInterrupt: The execution does not stop.
     """
     with _Interrupts() as interrupts, Progress("making the session") as progress, closing(reader):
         execution = submit()
@@ -136,7 +136,7 @@ class _Events:
 
 
 def _waiting(session: str) -> str:
-    """Return what an execution waits for that has not begun."""
+    """Return what a queued execution waits for."""
     try:
         connection = open_if_running()
         if connection is not None:
@@ -155,10 +155,11 @@ def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
 
 
 class _Interrupts:
-    """While this is entered, Ctrl-C stops the execution. Pressed three times, it is an ordinary `KeyboardInterrupt`.
+    """A context in which Ctrl-C stops the execution. Pressed three times, it raises `KeyboardInterrupt`.
 
-    Python runs signal handlers in the main thread, between system calls, and a signal that arrives just before a call does not
-    interrupt it. So a thread waits on the descriptor to which Python writes signals at once (`signal.set_wakeup_fd`).
+    Python runs signal handlers in the main thread, between system calls. A signal that arrives just before a call does not
+    interrupt the call. A thread therefore waits on the descriptor to which Python writes signals at once
+    (`signal.set_wakeup_fd`).
 
     Attributes:
         count: How often Ctrl-C was pressed.
@@ -187,7 +188,7 @@ class _Interrupts:
             self._writer.close()
 
     def stop_by(self, execution: str) -> None:
-        """Set how to stop the execution. It is stopped at once if Ctrl-C was pressed already."""
+        """Set how to stop the execution. It is stopped at once if Ctrl-C was already pressed."""
         self._execution = execution
         if self._asked:
             threading.Thread(target=_cancel, args=(execution,), daemon=True).start()
@@ -217,39 +218,39 @@ def _cancel(execution: str) -> None:
 
 
 class Silent:
-    """Shows only requests that wait for a decision."""
+    """A reader that shows only requests that wait for a decision."""
 
     asks = False
     execution = ""
 
     def take(self, kind: str, data: Data, execution: str) -> None:
-        """See `Reader`."""
         self.execution = execution
         if kind == "approval":
             say_what_waits(data)
 
     def read(self) -> None:
-        """See `Reader`."""
+        pass
 
     def end(self, result: Data) -> None:
-        """See `Reader`."""
+        pass
 
     def close(self) -> None:
-        """See `Reader`."""
+        pass
 
 
 class Terminal:
-    """Shows output as it arrives, and asks the user."""
+    """A reader that shows output as it arrives, and asks the user."""
 
     execution = ""
     raw = False
     """Whether output is written unchanged, because standard output is not a terminal."""
 
     def __init__(self, value_prefix: str = "") -> None:
-        """Begin at the start of a line.
+        """Start at the beginning of a line.
 
         Args:
-            value_prefix: Prefix of the value of the last expression, such as ``Out[{}]: ``; ``{}`` is the number of the cell.
+            value_prefix: Prefix of the value of the last expression, such as ``Out[{}]: ``; ``{}`` is the number of the
+                cell.
         """
         self._value_prefix = value_prefix
         self._number: int | None = None
@@ -259,11 +260,9 @@ class Terminal:
 
     @property
     def asks(self) -> bool:
-        """See `Reader`."""
         return self._questions.open
 
     def take(self, kind: str, data: Data, execution: str) -> None:
-        """See `Reader`."""
         match kind:
             case "begun":
                 self._number = data["execution_count"]
@@ -272,7 +271,7 @@ class Terminal:
             case "display":
                 self._show(data)
             case "input":
-                self._line_open = sys.stdin.isatty()  # until the user types, which ends the line
+                self._line_open = sys.stdin.isatty()  # until the user types a line feed
                 self._questions.ask_for_line(execution, password=data["password"])
                 if self._questions.has_line:
                     self.read()
@@ -286,13 +285,11 @@ class Terminal:
                 say(f"… {data['dropped']} earlier events are no longer kept")
 
     def read(self) -> None:
-        """See `Reader`."""
         self._shown_already = self._questions.read()
         if self._shown_already:
             self._line_open = False
 
     def end(self, result: Data) -> None:
-        """See `Reader`."""
         self._finish_line()
         if error := result["error"]:
             text = "\n".join(error["traceback"]) or f"{error['ename']}: {error['evalue']}"
@@ -305,11 +302,10 @@ class Terminal:
             say(note)
 
     def close(self) -> None:
-        """See `Reader`."""
         self._questions.close()
 
     def _stream(self, name: str, text: str) -> None:
-        if self._shown_already:  # the terminal has shown what was typed
+        if self._shown_already:  # the terminal has shown the typed text
             known, self._shown_already = self._shown_already, ""
             text = text.removeprefix(known)
         stream = sys.stderr if name == "stderr" else sys.stdout
@@ -347,7 +343,7 @@ def _shown(text: str, terminal: bool) -> str:
 
 
 def note_on(result: Data) -> str:
-    """Return a note that adds to the error, which says how the code was stopped; empty if there is nothing to add."""
+    """Return a note on how the code was stopped, in addition to the error; empty if there is nothing to add."""
     if result["status"] == "timeout":
         return "stopped at its timeout (--timeout SECONDS allows more)"
     if result["recovery"] == "restarted" and result["status"] in ("success", "error"):
@@ -356,6 +352,5 @@ def note_on(result: Data) -> str:
 
 
 def exit_status(result: Data) -> int:
-    """Return the exit status for a result."""
     known = {"success": problems.OK, "timeout": problems.TIMED_OUT, "interrupted": problems.INTERRUPTED}
     return known.get(result["status"], problems.FAILED)

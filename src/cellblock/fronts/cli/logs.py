@@ -24,13 +24,13 @@ def show(session: str, count: int, *, follow: bool, as_json: bool) -> int:
     """Print the last executions of a session, oldest first.
 
     Args:
-        session: Its name or id.
-        count: How many.
+        session: The session's name or id.
+        count: The number of executions.
         follow: Whether to wait for further executions, until Ctrl-C.
         as_json: Whether to print JSON, in one document.
 
     Raises:
-        CellblockError: There is no such session.
+        CellblockError: The session does not exist.
     """
     with connected() as connection:
         records = connection.call(Executions(session, count))[::-1]
@@ -50,7 +50,6 @@ def show(session: str, count: int, *, follow: bool, as_json: bool) -> int:
 
 
 def show_one(execution: str, *, follow: bool, as_json: bool) -> int:
-    """Print one execution."""
     with connected() as connection:
         record = connection.call(Lookup(execution))
         if as_json:
@@ -72,7 +71,7 @@ def _events(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _show(connection: SessionConnection, record: dict[str, Any], *, follow: bool) -> None:
-    """Print an execution: when it ran, its code, and its output; wait for the end of one that runs if `follow` says so."""
+    """Print an execution's time, code and output. With `follow`, wait for the end of a running one."""
     at = datetime.fromtimestamp(record["begun"] or record["submitted"]).astimezone().isoformat(sep=" ", timespec="seconds")
     state = record["state"]
     print(painted(f"── {at}  {record['id']}{'' if state == 'done' else f'  {state}'}", "dim", sys.stdout))
@@ -98,7 +97,7 @@ def _follow(connection: SessionConnection, execution: str) -> None:
 
 
 def _finish(reader: live.Terminal, result: dict[str, Any], streamed: bool) -> None:
-    """Print the rest of the output: all of it, if it was not streamed."""
+    """Print the rest of the output, or all of it if it was not streamed."""
     if not streamed:
         for item in result["outputs"]:
             reader.take("display", item, "")

@@ -206,7 +206,7 @@ def show(
 
 
 async def _trouble(wanted: Policy, workspace: str | None, tier: Tier) -> str | None:
-    """Start a session with a policy; return in one line why that failed, or None."""
+    """Start a session with a policy; return why that failed in one line, or None."""
     from cellblock.host import Host
 
     try:
@@ -236,5 +236,5 @@ def init(
 
 
 def _name(text: str) -> str:
-    """Make a name safe to print: code in a session may have chosen it."""
+    """Make a name safe to print, because code in a session may have chosen it."""
     return printable(text, lines=False)

@@ -57,7 +57,7 @@ def report(error: CellblockError) -> int:
 
 
 def _in_one_line(message: str) -> str:
-    """Return a message about an MCP server with the last line of its output, which usually says what is wrong."""
+    """Return a message about an MCP server with the last line of its output, which usually has the cause."""
     head, *written = [line for line in message.splitlines() if line.strip()]
     if len(written) < 2:  # the first line introduces the others
         return message

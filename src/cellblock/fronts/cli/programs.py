@@ -1,4 +1,4 @@
-"""The commands sh and processes: programs beside a session's kernel."""
+"""The commands sh and processes: programs that run in addition to a session's kernel."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def sh(
 
 
 def _start(connection: SessionConnection, request: Spawn) -> dict[str, Any]:
-    """Start a program, in a session that is made if it does not exist."""
+    """Start a program, in a session that is created if it does not exist."""
     try:
         return connection.call(request)
     except NotFoundError:
@@ -158,19 +158,19 @@ def processes(
 
 
 class _Run:
-    """A program of this command: carries its output and input, the terminal's size, and signals.
+    """A program of this command, connected to the terminal: output, input, window size, and signals.
 
-    Each has a connection of its own: a program that does not read holds up what is written to it, and nothing else.
+    Each direction has its own connection, so a program that does not read delays only its input.
     """
 
     def __init__(self, control: SessionConnection, session: str, process: str, *, terminal: bool) -> None:
-        """Begin to carry.
+        """Start to forward.
 
         Args:
             control: The connection that the program is bound to.
             session: The session.
             process: The program's id.
-            terminal: Whether it has a terminal.
+            terminal: Whether the program has a terminal.
         """
         self._control = control
         self._session = session
@@ -179,7 +179,7 @@ class _Run:
         self._interrupts = 0
 
     def follow(self, seconds: float | None) -> int:
-        """Carry everything until the program ends; return the exit status."""
+        """Forward everything until the program ends; return the exit status."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with closing(connect()) as connection, self._signals(), _raw(sys.stdin.fileno()) if self._terminal else nullcontext():
             threading.Thread(target=self._feed, daemon=True).start()
@@ -192,7 +192,7 @@ class _Run:
         return UNAVAILABLE if result.exit_code is None else result.exit_code
 
     def _carry(self, connection: SessionConnection, deadline: float | None) -> tuple[ExecResult, bool]:
-        """Carry output until the program ends; return how, and whether that was at its time limit."""
+        """Forward output until the program ends; return the result, and whether it reached the time limit."""
         position, timed_out = 0, False
         while True:
             wait = _WAIT
@@ -211,8 +211,8 @@ class _Run:
                 _in_thread(self._tell, StopProcess(self._session, self._process))
 
     def _feed(self) -> None:
-        """Write what comes on standard input to the program, in a thread."""
-        with suppress(CellblockError, OSError, ValueError), closing(connect()) as connection:  # until one of them has ended
+        """Forward standard input to the program, in a thread."""
+        with suppress(CellblockError, OSError, ValueError), closing(connect()) as connection:  # until one of the two has ended
             source = sys.stdin.fileno()
             while True:
                 data = os.read(source, _PIECE)
@@ -221,9 +221,9 @@ class _Run:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Pass on Ctrl-C, and in a terminal its size. The second Ctrl-C stops the program, with all that it has started."""
+        """Forward Ctrl-C and changes of the window size. The second Ctrl-C stops the program and its child processes."""
         handlers: dict[int, Callable[[int, object], None]] = {signal.SIGINT: self._interrupted}
-        if self._terminal:  # its mode has to be restored when this command is ended
+        if self._terminal:  # the terminal's mode must be restored when this command is ended
             handlers = {signal.SIGWINCH: self._resized, signal.SIGTERM: _leave, signal.SIGHUP: _leave}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
@@ -243,7 +243,7 @@ class _Run:
         _in_thread(self._tell, ResizeProcess(self._session, self._process, *_size()))
 
     def _tell(self, request: Request[Any]) -> None:
-        with suppress(CellblockError):  # it has ended
+        with suppress(CellblockError):  # the program has ended
             self._control.call(request)
 
 
@@ -252,7 +252,7 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def _in_thread(do: Callable[..., object], *arguments: object) -> None:
-    """Do what a handler of signals may not wait for."""
+    """Run a function that signal handlers must not wait for."""
     threading.Thread(target=do, args=arguments, daemon=True).start()
 
 
@@ -263,13 +263,13 @@ def _size() -> tuple[int, int]:
 
 @contextmanager
 def _raw(descriptor: int) -> Iterator[None]:
-    """Give each key to the program, which has a terminal of its own."""
+    """Pass each key to the program, which has a terminal of its own."""
     import termios
     import tty
 
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed already is not lost
+        tty.setraw(descriptor, termios.TCSADRAIN)  # already typed input is not lost
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

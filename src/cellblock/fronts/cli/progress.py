@@ -17,13 +17,13 @@ _EVERY = 0.2
 
 
 class Progress:
-    """A line on standard error while something takes longer than a second; nothing if that is not a terminal.
+    """A line on standard error while an operation takes longer than a second; nothing without a terminal.
 
-    Use it as a context manager. The line is gone when something else is printed (`hide`), and at the end.
+    A context manager. The line disappears when something else is printed (`hide`), and at the end.
 
     Attributes:
-        text: Its text, which may change at any time.
-        find_text: Called once, in a thread, when the line is about to be shown for the first time; returns another text.
+        text: The text, which may change at any time.
+        find_text: Called once, in a thread, before the line is shown for the first time; returns another text.
     """
 
     def __init__(self, text: str) -> None:

@@ -29,7 +29,7 @@ _ELSEWHERE = {"accepted": "somebody else has allowed it", "rejected": "somebody 
 
 
 def say_what_waits(data: Mapping[str, Any]) -> None:
-    """Print what waits for a decision, and how to decide."""
+    """Print the pending decision, and how to decide."""
     if data["kind"] == "question":
         say(f"cellblock: waits for an answer: {printable(data['text'], lines=False)}")
         say(f"  {fields_of(data)}")
@@ -55,16 +55,16 @@ class Questions:
 
     @property
     def open(self) -> bool:
-        """Whether one is open."""
+        """Whether a question is open."""
         return bool(self._open)
 
     @property
     def has_line(self) -> bool:
-        """Whether the first one can be answered by buffered input: lines of a pipe arrive together."""
+        """Whether buffered input can answer the first question: lines of a pipe arrive together."""
         return self.open and b"\n" in self._typed
 
     def ask_for_line(self, execution: str, *, password: bool) -> None:
-        """Ask for a line; its prompt was shown already."""
+        """Ask for a line, whose prompt was already shown."""
         self._add(_Question(execution=execution, password=password))
 
     def ask_about(self, approval: Mapping[str, Any]) -> None:
@@ -86,10 +86,10 @@ class Questions:
                 self._show()
 
     def read(self) -> str:
-        """Read what is ready on standard input; if it completes a line, answer the first question.
+        """Read available standard input; if it completes a line, answer the first question.
 
         Returns:
-            The text that the session will echo, and the terminal has shown already.
+            Text that the session will echo, although the terminal has already shown it.
         """
         try:
             piece = os.read(0, _PIECE) if b"\n" not in self._typed else b""
@@ -119,7 +119,7 @@ class Questions:
         return f"{line}\n"
 
     def tell(self, request: Answer | Decide, body: bytes = b"") -> Any:
-        """Send the daemon an answer, on a second connection."""
+        """Send an answer to the daemon, on a second connection."""
         if self._control is None or not self._control.usable:
             self._control = connect()
         return self._control.call(request, body)
@@ -186,14 +186,13 @@ class Questions:
             self._set_echo(on=False)
 
     def _forget_what_was_typed(self) -> None:
-        """Discard pending input: nothing may decide about a call before it is shown."""
+        """Discard pending input, so that no earlier key decides about a call."""
         import termios
 
         self._typed = b""
         termios.tcflush(0, termios.TCIFLUSH)
 
     def _set_echo(self, *, on: bool) -> None:
-        """Turn the terminal's echo on or off."""
         if not sys.stdin.isatty() or (on and self._echo is None):
             return
         import termios
@@ -209,7 +208,7 @@ class Questions:
 
 
 def _choices(approval: Mapping[str, Any]) -> str:
-    """Return the choices about a call. Each says what it covers."""
+    """Return the choices for a call, each with what it covers."""
     given = approval["arguments"]
     one, all_ = {
         "shell": ("this command", "every command"),

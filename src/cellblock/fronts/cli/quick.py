@@ -1,4 +1,4 @@
-"""Parses the plain forms of ``exec`` and ``mcp`` without typer, whose import takes long.
+"""Parses the simple forms of ``exec`` and ``mcp`` without typer, which is slow to import.
 
 `app.exec_` and `mcp.mcp` declare the same commands for typer, which parses everything else and reports errors.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class _Form:
-    """The options of one command that are parsed here, each with the name of its parameter.
+    """The options of one command that are parsed here, each with its parameter's name.
 
     The last of its `words` may be given alone.
     """
@@ -48,7 +48,7 @@ _FORMS = {
 
 
 def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Return the arguments of a command's function; None if typer must parse them.
+    """Parse the arguments of a command's function; return None if typer must parse them.
 
     Args:
         command: The command's name.
@@ -85,9 +85,9 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
 
 
 def in_words(found: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments of `exec`: two words are a session and its code, one is the code, or the session of a file.
+    """Return the arguments of `exec`. Two words are a session and its code; one is the code, or the session of a file.
 
-    This form prints the code's output in a pipe, too; KernelBox's ``--name NAME CODE`` prints JSON there.
+    This form prints the code's output even to a pipe. KernelBox's ``--name NAME CODE`` prints JSON there.
     """
     names = ("name",) if found.get("file") is not None else ("name", "code")[2 - len(words) :]
     given = dict(zip(names[: len(words)], words, strict=True))

@@ -105,7 +105,7 @@ def _cellblock_run(source, path, arguments):
 
 
 class _Script(live.Terminal):
-    """Shows the script's output without traces of the cell that runs it, and passes on standard input."""
+    """A reader that shows the script's output without traces of the cell that runs it, and forwards standard input."""
 
     raw = True
 
@@ -115,18 +115,15 @@ class _Script(live.Terminal):
 
     @property
     def asks(self) -> bool:
-        """See `Reader`."""
         return bool(self._reading) or super().asks
 
     def take(self, kind: str, data: live.Data, execution: str) -> None:
-        """See `Reader`."""
         if kind == "input":
             self._reading = execution
         else:
             super().take(kind, data, execution)
 
     def read(self) -> None:
-        """See `Reader`."""
         if super().asks:
             super().read()
             return
@@ -138,28 +135,25 @@ class _Script(live.Terminal):
         self._questions.tell(Answer(execution, end=not piece), base64.b64encode(piece))
 
     def end(self, result: live.Data) -> None:
-        """See `Reader`."""
         error = result["error"]
         if result["status"] == "died":
             cause = error["evalue"].removeprefix("The kernel died: ").removesuffix(f". {STATE_LOST}")
             self._finish_line()
             say(f"the script has died: {cause}")
         if result["status"] in ("died", "timeout", "interrupted") or (error and error["ename"] == "SystemExit"):
-            # The script's own traceback was printed as it ended, and its session is not used afterwards.
+            # The script's own traceback was already printed, and its session is not used afterwards.
             result = {**result, "error": None, "recovery": None}
         super().end(result)
 
 
 class _Unseen(_Script):
-    """Shows nothing until the script has ended."""
+    """A reader that shows nothing until the script has ended."""
 
     def take(self, kind: str, data: live.Data, execution: str) -> None:
-        """See `Reader`."""
         if kind in ("input", "approval", "decided"):
             super().take(kind, data, execution)
 
     def end(self, result: live.Data) -> None:
-        """See `Reader`."""
         from cellblock.model import MODEL_CHARS, CodeExecutionResult
 
         found, status = CodeExecutionResult.from_dict(dict(result)), _status(result)
@@ -173,7 +167,7 @@ class _Unseen(_Script):
 
 
 def _own_text(item: OutputItem) -> str:
-    """Return the script's part of one output, without the error of the cell that ran it."""
+    """Return the script's part of an output, without the error of the cell that ran it."""
     if item.kind == "error":
         return ""
     return item.text or "" if item.kind == "stream" else f"{item.text}\n"
@@ -183,14 +177,14 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
     """Run a script; return its exit status.
 
     Args:
-        file: Its path; ``-`` for standard input, which the script then cannot read.
-        arguments: Its ``sys.argv[1:]``.
-        options: Options of its session.
-        timeout: Seconds that it may run.
+        file: The script's path; ``-`` for standard input, which the script then cannot read.
+        arguments: The script's ``sys.argv[1:]``.
+        options: Options of the session.
+        timeout: Limit in seconds.
         for_model: Whether to print one text for a language model at the end instead.
 
     Raises:
-        CellblockError: It could not be run.
+        CellblockError: The script could not be run.
     """
     limit = -1 if timeout is None else milliseconds(timeout)
     if file == "-":
@@ -213,7 +207,7 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an orderly exit, so that the session ends, too."""
+    """Convert SIGTERM and SIGHUP to a regular exit, so that the session ends, too."""
 
     def end(number: int, frame: object) -> NoReturn:
         sys.exit(128 + number)

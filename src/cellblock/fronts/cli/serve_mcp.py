@@ -17,7 +17,7 @@ def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any)
         log_level: The level of the log on standard error.
         options: The other `ServerOptions` that were given.
     """
-    gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays, and each collection would visit it
+    gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays
     try:
         _serve(no_sandbox, log_level, options)
     finally:

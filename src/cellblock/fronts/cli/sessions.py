@@ -123,7 +123,7 @@ def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None,
             print("ended" if len(wanted) == 1 else f"{len(ended)} ended")
         for number, one in enumerate(missing, 1):
             try:
-                connection.call(Status(one))  # its error says more than "not found"
+                connection.call(Status(one))  # the error says more than "not found"
             except NotFoundError as error:
                 if number == len(missing):
                     raise

@@ -1,4 +1,4 @@
-"""``cellblock tokens``: makes, lists and revokes tokens for ``cellblock serve``."""
+"""``cellblock tokens``: creates, lists and revokes tokens for ``cellblock serve``."""
 
 from __future__ import annotations
 

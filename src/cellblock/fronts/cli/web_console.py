@@ -55,12 +55,12 @@ def console(
 
 
 def _open(server: str, code: str, page: Path | None) -> None:
-    """Open the console of a server in the browser, or print its address.
+    """Open the console of a server in the browser, or print its URL.
 
     Args:
-        server: Its address.
+        server: The server's URL.
         code: The login code.
-        page: A file that only this user can read: the browser gets its name, as others see the arguments of programs.
+        page: A file that only this user can read. The browser gets its name, because others see program arguments.
     """
     address = f"{server}/console#login={code}"
     told = f"The console, for one login within two minutes: {address}"
@@ -76,7 +76,7 @@ def _open(server: str, code: str, page: Path | None) -> None:
 
 @contextmanager
 def _page() -> Iterator[Path]:
-    """Make a file that only this user can read, and remove it in the end."""
+    """Create a file that only this user can read, and finally remove it."""
     descriptor, name = tempfile.mkstemp(".html", "cellblock-console-")
     os.close(descriptor)
     try:

@@ -18,14 +18,14 @@ from cellblock.operations.data import execution_of, read_answer, session_of
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request.
+    """A request.
 
     Attributes:
-        method: Its method.
-        path: Its path, in which names are quoted.
+        method: The HTTP method.
+        path: The path, with quoted names.
         body: JSON data to send, or None.
         query: The query parameters.
-        once: Whether it must not be made twice, so that a lost connection leaves its outcome unknown.
+        once: Whether the request must not be repeated, so that a lost connection leaves its outcome unknown.
     """
 
     method: str
@@ -36,14 +36,14 @@ class Call:
 
 
 def of(request: Request[Any], text: str = "") -> Call:
-    """Return the call that asks for an operation. Fields that have their defaults are left out.
+    """Return the call for an operation. Fields with their default values are left out.
 
     Args:
         request: The operation.
-        text: Its text, if it has one: code, or a line.
+        text: The operation's text, if it has one: code, or a line.
 
     Raises:
-        InvalidInputError: Something cannot be part of an address.
+        InvalidInputError: A value cannot be part of a URL.
     """
     route = _route(request)
     path = re.sub("{(.+?)}", lambda place: _placed(place[1], getattr(request, place[1].partition(":")[0])), route.path)
@@ -58,7 +58,7 @@ def of(request: Request[Any], text: str = "") -> Call:
 
 
 def answer(request: Request[Any], data: Any) -> Any:
-    """Return what an operation is answered by, from the JSON data that a gateway has sent."""
+    """Convert the JSON answer of a gateway to the operation's answer."""
     field = _route(request).within
     return read_answer(type(request), data[field] if field else data)
 
@@ -74,7 +74,7 @@ def _route(request: Request[Any]) -> Route:
 
 
 def options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a session as JSON data. A relative path is below the gateway's current directory."""
+    """Convert session options to JSON data. The gateway resolves relative paths from its current directory."""
     try:
         data: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False, default=os.fspath))
     except (TypeError, ValueError) as error:
@@ -83,7 +83,7 @@ def options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code(text: str, language: str, timeout: float | None) -> dict[str, Any]:
-    """Return code to run as JSON data."""
+    """Convert code to JSON data."""
     if language not in ("python", "bash"):
         raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
     return {"code": text, "language": language, "timeout": timeout}
@@ -106,12 +106,12 @@ def events(execution: ExecutionRecord | str) -> str:
 
 
 def files(asked: bool) -> dict[str, str]:
-    """Return the query that says whether the files of the workspace are meant, too."""
+    """Return the query that includes or excludes the files of the workspace."""
     return {"files": "true" if asked else "false"}
 
 
 def format_of(local: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the query that says as what a session is exported to a file of this name."""
+    """Return the query for the export format that a file name implies."""
     kind = os.path.splitext(local)[1].lower()
     if kind not in (".ipynb", ".py"):
         raise InvalidInputError(f"{os.fspath(local)!r} must end with .ipynb, for a notebook, or .py, for a script")
@@ -119,7 +119,7 @@ def format_of(local: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _placed(place: str, value: str) -> str:
-    """Return a field of an operation as it is in the path."""
+    """Return a field of an operation for the URL path."""
     if place.endswith(":file"):
         return quote(value, errors="surrogateescape")
     if not isinstance(value, str) or not value.strip(".") or "/" in value:
@@ -128,14 +128,14 @@ def _placed(place: str, value: str) -> str:
 
 
 class EventLines:
-    """Turns the lines of server-sent events into the data of each event."""
+    """A parser that turns lines of server-sent events into events."""
 
     def __init__(self) -> None:
         self._kind = ""
         self._data: list[str] = []
 
     def take(self, line: str) -> tuple[str, Any] | None:
-        """Take one line; return the event that it ends, as its kind and its data."""
+        """Parse one line; return the kind and data of the event that it completes, if any."""
         if not line:
             kind, data = self._kind, "\n".join(self._data)
             self._kind, self._data = "", []

@@ -93,19 +93,19 @@ _ModelT = TypeVar("_ModelT")
 class Client:
     """A client of a gateway, with the names of `cellblock`'s own functions. Threads may share it.
 
-    It raises the same errors; a server that cannot be reached is a `DaemonError`, a token that is refused an `AccessError`.
+    It raises the same errors. An unreachable server raises `DaemonError`, a refused token `AccessError`.
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8080", token: str = "", *, verify: ssl.SSLContext | bool = True) -> None:
-        """Connect to nothing yet.
+        """Configure a client. It connects on first use.
 
         Args:
-            url: Where the gateway listens.
-            token: A token that `cellblock tokens create` has made; empty if the gateway asks for none.
-            verify: How the certificate of an ``https`` server is checked.
+            url: The gateway's URL.
+            token: A token from `cellblock tokens create`; empty if the gateway needs none.
+            verify: How to verify the certificate of an ``https`` server.
 
         Raises:
-            InvalidInputError: The URL is not valid.
+            InvalidInputError: The URL is invalid.
         """
         self._http = http_client(httpx2.Client, url, token, verify)
 
@@ -116,24 +116,23 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close its connections. Executions go on."""
+        """Close all connections. Executions continue."""
         self._http.close()
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def get_or_create(self, name: str, *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
-        """Return the session of this name, which is made if there is none.
+        """Return the session with this name, and create it if it does not exist.
 
         Args:
-            name: Its name.
-            tags: Labels, if it is made.
-            options: Its options, if it is made; they need a token with the scope admin.
+            name: The session's name.
+            tags: Labels of a new session.
+            options: Options of a new session; they need a token with the scope admin.
 
         Raises:
-            InvalidInputError: The name or an option is wrong; or there is such a session, with another isolation than these
-                options ask for.
-            AccessError: The token may not make it.
-            LaunchError: Its kernel could not be started.
+            InvalidInputError: The name or an option is invalid, or the existing session has a different isolation.
+            AccessError: The token does not permit creating the session.
+            LaunchError: The session's kernel could not be started.
         """
         body = {"tags": dict(tags or {}), "options": calls.options(options)}
         record = SessionRecord.from_dict(self._send(Call("POST", calls.session(name), body)))
@@ -141,36 +140,36 @@ class Client:
         return record
 
     def create(self, name: str = "", *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
-        """Make a session, as `get_or_create`. Without a name, it gets one that nobody else has.
+        """Create a session, as `get_or_create` does. Without a name, it gets a unique one.
 
         Raises:
-            ConflictError: There is one of this name.
+            ConflictError: A session with this name exists.
         """
         body = {"name": name or None, "tags": dict(tags or {}), "options": calls.options(options)}
         return SessionRecord.from_dict(self._send(Call("POST", "/kernels", body)))
 
     def list_kernels(self, *, refresh: bool = False) -> list[SessionRecord]:
-        """Return the sessions, oldest first; with `refresh`, look first whether their kernels are alive."""
+        """Return the sessions, oldest first. With `refresh`, first check whether their kernels are alive."""
         return self._ask(List(refresh))
 
     def status(self, kernel: SessionRecord | str) -> SessionRecord:
-        """Return how a session is now.
+        """Return the current record of a session.
 
         Raises:
-            NotFoundError: There is no such session.
+            NotFoundError: The session does not exist.
         """
         return self._ask(Status(session_of(kernel)))
 
     def restart(self, kernel: SessionRecord | str) -> SessionRecord:
-        """Give a session a fresh kernel, without variables."""
+        """Restart a session with a fresh kernel, without variables."""
         return self._ask(Restart(session_of(kernel)))
 
     def interrupt(self, kernel: SessionRecord | str) -> bool:
-        """Stop what runs in a session; return whether something did."""
+        """Stop the running code of a session; return whether any was running."""
         return self._ask(Interrupt(session_of(kernel)))
 
     def destroy(self, name: SessionRecord | str) -> bool:
-        """End a session; return whether there was one."""
+        """End a session; return whether it existed."""
         try:
             return self._ask(Destroy(session_of(name)))
         except NotFoundError:
@@ -185,17 +184,17 @@ class Client:
     def execute(
         self, kernel: SessionRecord | str, code: str, *, language: Language = "python", timeout: float | None = None
     ) -> CodeExecutionResult:
-        """Run code in a session and return its result, whatever its outcome.
+        """Run code in a session and return its result, whether or not it succeeded.
 
         Args:
-            kernel: The session, its name or its id.
-            code: Python as IPython takes it, or a script for bash.
+            kernel: The session's record, name or id.
+            code: IPython code, or a bash script.
             language: ``python`` or ``bash``.
-            timeout: Seconds that it may run; None for what the server's settings say.
+            timeout: Limit in seconds; None for the server's default.
 
         Raises:
-            NotFoundError: There is no such session.
-            OutcomeUnknownError: The connection or the daemon was lost meanwhile, and nobody can say how far the code ran.
+            NotFoundError: The session does not exist.
+            OutcomeUnknownError: The connection or the daemon was lost, and how far the code ran is unknown.
         """
         call = Call("POST", calls.session(kernel, "execute", "kernels"), calls.code(code, language, timeout), once=True)
         return CodeExecutionResult.from_dict(self._send(call))
@@ -210,7 +209,7 @@ class Client:
         language: Language = "python",
         timeout: float | None = None,
     ) -> CodeExecutionResult:
-        """Run code, and have it repaired and run again if it fails, as `cellblock.execute_with_retry`."""
+        """Run code; after a failure, repair it and run it again, as `cellblock.execute_with_retry` does."""
         attempts = Attempts(code, max_attempts)
         while True:
             result = self.execute(kernel, attempts.code, language=language, timeout=timeout)
@@ -228,14 +227,14 @@ class Client:
         key: str = "",
         stdin: bool = False,
     ) -> ExecutionRecord:
-        """Submit code. It runs whether or not this program stays.
+        """Submit code. It runs even if this program ends.
 
         Args:
-            kernel: The session, its name or its id.
+            kernel: The session's record, name or id.
             code: The code.
             language: ``python`` or ``bash``.
-            timeout: Seconds that it may run.
-            key: An idempotency key: what was submitted with it before does not run again, and is returned.
+            timeout: Limit in seconds.
+            key: An idempotency key. If it was used before, return the earlier execution instead of running the code again.
             stdin: Whether `input()` waits for `answer`.
         """
         body = {**calls.code(code, language, timeout), "key": key, "stdin": stdin}
@@ -243,11 +242,11 @@ class Client:
         return ExecutionRecord.from_dict(self._send(call))
 
     def follow(self, execution: ExecutionRecord | str, after: int = 0) -> Generator[ExecutionEvent, None, None]:
-        """Yield the events of an execution as they happen, until the last. If the connection is lost, it is made again.
+        """Yield the events of an execution as they happen, until the last. Reconnect if the connection is lost.
 
         Args:
             execution: The execution, or its id.
-            after: The number of the last event that is known already.
+            after: The number of the last known event.
 
         Yields:
             The events after that.
@@ -270,7 +269,7 @@ class Client:
         """Wait for the end of an execution, and return its result.
 
         Raises:
-            OutcomeUnknownError: Nobody can say how far it ran.
+            OutcomeUnknownError: How far it ran is unknown.
             CellblockError: It could not be run.
         """
         last: ExecutionEvent | None = None
@@ -280,7 +279,7 @@ class Client:
         return outcome_of(last, execution_of(execution))
 
     def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
-        """Return how far an execution is."""
+        """Return the current record of an execution."""
         return self._ask(Lookup(execution_of(execution)))
 
     def source(self, execution: ExecutionRecord | str) -> str:
@@ -288,24 +287,24 @@ class Client:
         return self._ask(Source(execution_of(execution)))
 
     def cells(self, kernel: SessionRecord | str, count: int = 200) -> list[CellRecord]:
-        """Return the last cells of a session, oldest first, with those that were undone and those that have not ended."""
+        """Return the last cells of a session, oldest first, including undone and unfinished cells."""
         return self._ask(Cells(session_of(kernel), count))
 
     def decisions(self, kernel: SessionRecord | str, count: int = 200) -> list[DecisionRecord]:
-        """Return the last decisions about what the code of a session asked for, oldest first."""
+        """Return the last decisions about requests of a session's code, oldest first."""
         return self._ask(Decisions(session_of(kernel), count))
 
     def watch(self, after: str = "") -> Generator[Change, None, None]:
-        """Yield what changes in the sessions that the token is for, without an end.
+        """Yield changes of all sessions that the token permits, without an end.
 
-        If the connection is lost, it is made again, and nothing is missed. If the daemon was replaced, or too much has changed
-        since, `Change.fresh` says that what was known before no longer counts.
+        If the connection is lost, the client reconnects, and no change is missed. If the daemon was replaced, or the
+        position is too old, `Change.fresh` says that earlier changes are obsolete.
 
         Args:
-            after: The position of the last change that is known already; empty: the first change says what there is.
+            after: The position of the last known change; if empty, the first change has the full state.
 
         Yields:
-            The changes after that: what sessions do, what waits for a decision, what was refused, and figures.
+            The changes after that: activity of sessions, pending decisions, refusals, and figures.
         """
         again = Watching(after)
         while True:
@@ -328,11 +327,11 @@ class Client:
         return self._ask(Executions(session_of(kernel), count))
 
     def cancel(self, execution: ExecutionRecord | str) -> bool:
-        """Stop an execution, or keep one that waits from running; return whether it had not ended."""
+        """Stop an execution, or remove it from the queue; return whether it had not ended."""
         return self._ask(Cancel(execution_of(execution)))
 
     def answer(self, execution: ExecutionRecord | str, line: str) -> bool:
-        """Answer `input()`; return whether it had asked."""
+        """Answer `input()`; return whether a line was requested."""
         return self._ask(Answer(execution_of(execution)), line)
 
     # -- programs beside the kernel ------------------------------------------------------------------------------------
@@ -351,11 +350,11 @@ class Client:
         max_output: int = MAX_OUTPUT,
         stop: Scope = "tree",
     ) -> ExecResult:
-        """Run a program beside a session's kernel, as `cellblock.exec_process` does. What it reads is text.
+        """Run a program in addition to a session's kernel, as `cellblock.exec_process` does. Its input is text.
 
         Raises:
-            NotFoundError: There is no such session.
-            OutcomeUnknownError: The connection was lost: nobody knows whether it ran.
+            NotFoundError: The session does not exist.
+            OutcomeUnknownError: The connection was lost, and whether the program ran is unknown.
         """
         return self._ask(exec_of(kernel, command, cwd, env, timeout, merge, log, max_output, stop), input)
 
@@ -373,21 +372,21 @@ class Client:
         keep: Keep = "tail",
         label: str = "",
     ) -> ProcessInfo:
-        """Start a program beside a session's kernel, as `cellblock.spawn_process` does."""
+        """Start a program in addition to a session's kernel, as `cellblock.spawn_process` does."""
         return self._ask(spawn_of(kernel, command, cwd, env, stdin, pty, merge, log, keep, label))
 
     def processes(self, kernel: SessionRecord | str) -> list[ProcessInfo]:
-        """Return the programs of a session, oldest first: those that run, and the last ones that have ended."""
+        """Return the programs of a session, oldest first: running ones, and the last ones that ended."""
         return self._ask(Processes(session_of(kernel)))
 
     def read_process(
         self, kernel: SessionRecord | str, process: ProcessInfo | str, since: int = 0, wait: float = 0.0
     ) -> ProcessOutput:
-        """Return what a program has printed from a position on, as `cellblock.read_process` does."""
+        """Return a program's output from a position on, as `cellblock.read_process` does."""
         return self._ask(read_of(kernel, process, since, wait))
 
     def write_process(self, kernel: SessionRecord | str, process: ProcessInfo | str, data: str, *, end: bool = False) -> bool:
-        """Write text to a program's standard input or terminal; return whether it reads on."""
+        """Write text to a program's standard input or terminal; return whether the program still reads."""
         return self._ask(WriteProcess(session_of(kernel), process_of(process), end), data)
 
     def signal_process(
@@ -403,17 +402,17 @@ class Client:
     def stop_process(
         self, kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
     ) -> ExecResult:
-        """End a program and all that it has started."""
+        """Stop a program and all processes that it started."""
         return self._ask(stop_of(kernel, process, grace, scope))
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def complete(self, kernel: SessionRecord | str, code: str, cursor: int | None = None) -> Completions:
-        """Return what could complete the code at a cursor, by default at its end."""
+        """Return completions of the code at a cursor, by default at its end."""
         return self._ask(Complete(session_of(kernel), -1 if cursor is None else cursor), code)
 
     def inspect(self, kernel: SessionRecord | str, code: str, cursor: int | None = None, *, detail: int = 0) -> str | None:
-        """Describe the name at a cursor; None if nothing is known of it."""
+        """Describe the name at a cursor; return None if it is unknown."""
         return self._ask(Inspect(session_of(kernel), -1 if cursor is None else cursor, detail), code)
 
     def history(self, kernel: SessionRecord | str, count: int = 1000) -> list[HistoryEntry]:
@@ -421,13 +420,13 @@ class Client:
         return self._ask(History(session_of(kernel), count))
 
     def install(self, kernel: SessionRecord | str, *requirements: str, timeout: float | None = None) -> CodeExecutionResult:
-        """Install packages for a session; return what pip said."""
+        """Install packages for a session; return the result with pip's output."""
         body = {"requirements": list(requirements), "timeout": timeout}
         call = Call("POST", calls.session(kernel, "install"), body, once=True)
         return CodeExecutionResult.from_dict(self._send(call))
 
     def search_tools(self, kernel: SessionRecord | str, words: str = "", limit: int = 20) -> list[str]:
-        """Return the signatures of tools that words are about."""
+        """Return the signatures of tools that match words."""
         call = Call("GET", calls.session(kernel, "tools"), query={"query": words, "limit": str(limit)})
         answer = self._send(call)
         return list(answer["tools"])
@@ -435,46 +434,46 @@ class Client:
     # -- approvals -----------------------------------------------------------------------------------------------------
 
     def pending(self, kernel: SessionRecord | str | None = None) -> list[PendingApproval]:
-        """Return what waits for a decision, oldest first; in one session, or in all."""
+        """Return pending decisions, oldest first; in one session, or in all."""
         return self._ask(Pending("" if kernel is None else session_of(kernel)))
 
     def precedents(self, approval: PendingApproval | str, count: int = 1) -> list[DecisionRecord]:
-        """Return the last calls that were allowed of the tool that waits for a decision, newest first, in whatever session."""
+        """Return the last allowed calls of the tool that waits for a decision, newest first, in all sessions."""
         return self._ask(Precedents(approval if isinstance(approval, str) else approval.id, "", count))
 
     def decide(
         self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None, reason: str = ""
     ) -> list[str]:
-        """Decide about what waits, and answer what MCP servers ask.
+        """Decide pending requests, and answer questions of MCP servers. The operation is idempotent.
 
         Args:
             ids: The ids of `pending`.
-            allow: Whether it may be done.
+            allow: Whether to allow the requests.
             always: ``tool`` or ``call``: allow the same from now on.
-            answer: The values of the form, by field, if these are questions (kind ``question``).
-            reason: Why it may not be done, for the code that asked.
+            answer: The values of the form, by field, for questions (kind ``question``).
+            reason: The reason for a denial, shown to the code that asked.
 
         Returns:
-            The ids to which the decision applies: they waited, or had been decided in the same way.
+            The ids of requests that are now decided this way, including those that already were.
         """
         return self._ask(Decide(ids, allow, always, answer=dict(answer or {}), reason=reason))
 
     def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
-        """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""
+        """Return permissions for the rest of a session, oldest first; in one session, or in all."""
         return self._ask(Allowed("" if kernel is None else session_of(kernel)))
 
     def revoke(self, *ids: str) -> list[str]:
-        """Revoke what was allowed, by the ids of `allowed`; return which of them there were."""
+        """Revoke permissions by the ids of `allowed`; return the ids that existed."""
         return self._ask(Revoke(ids))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def list_files(self, kernel: SessionRecord | str, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """List a folder of a session. An absolute path outside the workspace is as the session's own code sees it."""
+        """List a folder of a session. An absolute path outside the workspace is resolved as the session's own code sees it."""
         return self._ask(ListFiles(session_of(kernel), path, recursive))
 
     def remove_file(self, kernel: SessionRecord | str, path: str, *, recursive: bool = False) -> bool:
-        """Remove a file, or a folder with all that is in it if `recursive` says so."""
+        """Remove a file, or a folder with its content if `recursive` is set."""
         return self._ask(RemoveFile(session_of(kernel), path, recursive))
 
     def file_info(self, kernel: SessionRecord | str, path: str) -> FileInfo:
@@ -482,11 +481,11 @@ class Client:
         return self._ask(StatFile(session_of(kernel), path))
 
     def make_folder(self, kernel: SessionRecord | str, path: str) -> bool:
-        """Make a folder of a session, and those above it. One that exists is fine."""
+        """Create a folder of a session, and missing parent folders. An existing folder is no error."""
         return self._ask(MakeFolder(session_of(kernel), path))
 
     def rename_file(self, kernel: SessionRecord | str, path: str, to: str) -> bool:
-        """Give a file or a folder of a session another name. A file of that name is replaced."""
+        """Rename a file or a folder of a session. An existing file with the new name is replaced."""
         return self._ask(RenameFile(session_of(kernel), path, to))
 
     def read_file(self, kernel: SessionRecord | str, path: str) -> bytes:
@@ -498,23 +497,23 @@ class Client:
         return bytes(response.content)
 
     def write_file(self, kernel: SessionRecord | str, path: str, data: bytes | str | Iterable[bytes]) -> FileInfo:
-        """Write a file, whole or not at all. Text is written as UTF-8. Large data can come in pieces."""
+        """Write a file atomically. Text is encoded as UTF-8. Large data can be passed in pieces."""
         content = data.encode() if isinstance(data, str) else data
         return FileInfo.from_dict(self._upload("PUT", calls.file(kernel, path), content))
 
     def download(self, kernel: SessionRecord | str, path: str, local: str | os.PathLike[str]) -> None:
-        """Copy a file of a session to this machine's disk. It appears when it is complete."""
+        """Copy a file of a session to the local disk. The local file appears when it is complete."""
         self._receive("GET", calls.file(kernel, path), local)
 
     def upload(self, kernel: SessionRecord | str, local: str | os.PathLike[str], path: str = "") -> FileInfo:
-        """Copy a file of this machine's disk to a session, by default under its name."""
+        """Copy a local file to a session, by default under its name."""
         with opened(local) as file:
             return self.write_file(kernel, path or os.path.basename(local), pieces(file))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def checkpoint(self, kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
-        """Keep the state that a session has now, as `cellblock.checkpoint`."""
+        """Create a checkpoint of a session's current state, as `cellblock.checkpoint` does."""
         return self._ask(MakeCheckpoint(session_of(kernel), name, files))
 
     def checkpoints(self, kernel: SessionRecord | str) -> list[CheckpointRecord]:
@@ -524,26 +523,26 @@ class Client:
     def restore(
         self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, *, processes: ProcessesMode = "keep"
     ) -> Changes:
-        """Go back to a checkpoint of a session; return which files have changed, if the checkpoint holds any."""
+        """Restore a checkpoint of a session; return the changed files, if the checkpoint includes files."""
         restored = self._ask(Restore(session_of(kernel), checkpoint_of(checkpoint), processes))
         return restored.changes
 
     def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
-        """Drop a checkpoint of a session, and free its memory."""
+        """Delete a checkpoint of a session, and free its memory."""
         self._ask(DropCheckpoint(session_of(kernel), checkpoint_of(checkpoint)))
 
     def undo(
         self, kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, processes: ProcessesMode = "keep"
     ) -> Undone:
-        """Go back over the last cells of a session."""
+        """Undo the last cells of a session."""
         return self._ask(Undo(session_of(kernel), count, partial, processes))
 
     def redo(self, kernel: SessionRecord | str) -> Undone:
-        """Take back the last undo of a session, until its next cell begins."""
+        """Revert the last undo of a session, until its next cell begins."""
         return self._ask(Redo(session_of(kernel)))
 
     def trash(self, kernel: SessionRecord | str) -> list[TrashEntry]:
-        """Return what undo, redo, restore and adopt have replaced or removed in the workspace, newest first."""
+        """Return files of the workspace that undo, redo, restore and adopt replaced or removed, newest first."""
         return self._ask(Trash(session_of(kernel)))
 
     def restore_trash(self, kernel: SessionRecord | str, path: str = "", entry: str = "") -> Changes:
@@ -553,7 +552,7 @@ class Client:
     def diff(
         self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = ""
     ) -> StateChanges:
-        """Return what has changed in a session since a checkpoint, until another one or now."""
+        """Return the changes in a session from a checkpoint to another one, or to the current state."""
         return self._ask(Diff(session_of(kernel), checkpoint_of(checkpoint), checkpoint_of(until)))
 
     def file_versions(
@@ -563,7 +562,7 @@ class Client:
         checkpoint: CheckpointRecord | str,
         until: CheckpointRecord | str = "",
     ) -> FileVersions:
-        """Return a file of a session as a checkpoint holds it, and as it is in another one or now: `diff` shows the lines."""
+        """Return a file at a checkpoint, and at another checkpoint or now. `diff` shows the changed lines."""
         return self._ask(VersionsOfFile(session_of(kernel), checkpoint_of(checkpoint), path, checkpoint_of(until)))
 
     def fork(
@@ -575,11 +574,11 @@ class Client:
         seeds: Sequence[int] | None = None,
         same_random_state: bool = False,
     ) -> list[SessionRecord]:
-        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
+        """Create sessions with these names from the current state of a session, as `Session.fork` does."""
         return self._ask(fork_of(kernel, names, files, seeds, same_random_state))
 
     def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
-        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
+        """Continue from another session's state (usually a branch), and close that session; return the changed files."""
         return self._ask(Adopt(session_of(kernel), session_of(branch)))
 
     # -- files of a whole session --------------------------------------------------------------------------------------
@@ -589,9 +588,10 @@ class Client:
         return self._ask(Variables(session_of(kernel)))
 
     def save(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> SaveReport:
-        """Save a session to this machine's disk; return what was saved, and what could not be.
+        """Save a session to the local disk; return the saved items, and the items that could not be saved.
 
-        If `local` is a URL, such as ``s3://bucket/file``, the gateway's machine writes there, which takes the scope ``admin``.
+        If `local` is a URL, such as ``s3://bucket/file``, the gateway's machine writes there. This needs the scope
+        ``admin``.
         """
         if isinstance(local, str) and is_url(local):
             return self._ask(Save(session_of(kernel), local, workspace))
@@ -601,7 +601,7 @@ class Client:
         return report(local)
 
     def load(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> LoadReport:
-        """Continue a saved session in a session, which gets a fresh kernel. `local` is as for `save`."""
+        """Load a saved session into a session, which gets a fresh kernel. `local` is as for `save`."""
         if isinstance(local, str) and is_url(local):
             return self._ask(Load(session_of(kernel), local, workspace))
         with opened(local) as file:
@@ -609,19 +609,19 @@ class Client:
         return LoadReport.from_dict(answer)
 
     def export(self, kernel: SessionRecord | str, local: str | os.PathLike[str]) -> None:
-        """Write the cells of a session to this machine's disk: ``.ipynb`` for a notebook, ``.py`` for a script."""
+        """Write the cells of a session to the local disk: ``.ipynb`` for a notebook, ``.py`` for a script."""
         self._receive("GET", calls.session(kernel, "export"), local, calls.format_of(local))
 
     # -- requests -------------------------------------------------------------------------------------------------------
 
     def _upload(self, method: str, path: str, content: bytes | Iterable[bytes], query: Mapping[str, str] | None = None) -> Any:
-        """Send bytes, and return the JSON that is answered."""
+        """Send bytes, and return the JSON answer."""
         with errors():
             response = self._http.request(method, path, content=content, params=query)
         return read_answer(response)
 
     def _receive(self, method: str, path: str, local: str | os.PathLike[str], query: Mapping[str, str] | None = None) -> None:
-        """Write what the gateway sends to a file."""
+        """Write a downloaded body to a file."""
         with errors(), self._http.stream(method, path, params=query) as response:
             if response.status_code != 200:
                 response.read()
@@ -631,7 +631,7 @@ class Client:
                     file.write(piece)
 
     def _send(self, call: Call) -> Any:
-        """Make a call, and return the JSON that is answered."""
+        """Send a call, and return the JSON answer."""
         with errors(once=call.once):
             response = self._http.request(call.method, call.path, json=call.body, params=call.query)
         return read_answer(response)
@@ -643,5 +643,5 @@ class Client:
     @overload
     def _ask(self, request: Request[AnswerT], text: str = "") -> AnswerT: ...
     def _ask(self, request: Request[Any], text: str = "") -> Any:
-        """Ask for an operation, and return its answer."""
+        """Run an operation, and return its answer."""
         return calls.answer(request, self._send(calls.of(request, text)))

@@ -1,4 +1,4 @@
-"""The parts that both clients share beside their calls: connections, errors, attempts, files on disk."""
+"""The parts shared by both clients, apart from calls: connections, errors, retries, local files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TRIES = 10
 
 
 def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bool) -> C:
-    """Return a client for HTTP.
+    """Create an HTTP client.
 
     Raises:
         InvalidInputError: The URL or the token cannot be used.
@@ -56,18 +56,18 @@ def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bo
 
 @contextmanager
 def errors(*, once: bool = False) -> Iterator[None]:
-    """Raise what a request meets as cellblock's errors.
+    """Convert errors of a request to cellblock's errors.
 
     Raises:
         DaemonError: The server cannot be reached.
-        BusyError: Too many requests of this client are in progress; it was not sent.
-        OutcomeUnknownError: The connection was lost during a request that must not be made twice.
-        InvalidInputError: The URL is not valid.
+        BusyError: Too many requests of this client are in progress; this one was not sent.
+        OutcomeUnknownError: The connection was lost during a request that must not be repeated.
+        InvalidInputError: The URL is invalid.
         StateError: The client is closed.
     """
     try:
         yield
-    except RuntimeError as error:  # of httpx, which has no kind of its own for it
+    except RuntimeError as error:  # httpx has no specific class for it
         if "closed" in str(error):
             raise StateError("this client is closed: make a new one") from error
         raise
@@ -85,7 +85,7 @@ def errors(*, once: bool = False) -> Iterator[None]:
 
 
 def unreachable(error: Exception) -> DaemonError:
-    """Return the error for a gateway to which there is no connection."""
+    """Return the error for an unreachable gateway."""
     where = ""
     if isinstance(error, httpx2.RequestError) and (request := vars(error).get("_request")) is not None:
         where = f" at {request.url.scheme}://{request.url.netloc.decode()}"
@@ -100,7 +100,7 @@ def read_answer(response: httpx2.Response) -> Any:
     """Return the JSON of an answer.
 
     Raises:
-        CellblockError: What the answer says.
+        CellblockError: The answer is an error.
     """
     if not 200 <= response.status_code < 300:
         raise read_error(response)
@@ -111,7 +111,7 @@ def read_answer(response: httpx2.Response) -> Any:
 
 
 def read_error(response: httpx2.Response) -> CellblockError:
-    """Return the error that an answer stands for."""
+    """Convert an error answer to an exception."""
     try:
         body = response.json()
     except ValueError:
@@ -120,16 +120,16 @@ def read_error(response: httpx2.Response) -> CellblockError:
 
 
 class _Reconnecting:
-    """Follows something over connections that may be lost."""
+    """A reader that follows something over connections that may be lost."""
 
     def __init__(self) -> None:
         self._failed = 0
 
     def pause(self, error: Exception) -> float:
-        """Return the seconds after which to connect again.
+        """Return the seconds to wait before reconnecting.
 
         Raises:
-            DaemonError: It has failed too often.
+            DaemonError: The connection failed too often.
         """
         self._failed += 1
         if self._failed > _TRIES:
@@ -138,10 +138,10 @@ class _Reconnecting:
 
 
 class Reconnecting(_Reconnecting):
-    """Follows an execution.
+    """A reader that follows an execution.
 
     Attributes:
-        ended: Whether its last event has come.
+        ended: Whether the last event has arrived.
     """
 
     def __init__(self, after: int) -> None:
@@ -151,14 +151,14 @@ class Reconnecting(_Reconnecting):
 
     @property
     def query(self) -> dict[str, str]:
-        """The query that asks for later events than the last one."""
+        """The query for events after the last received one."""
         return {"after": str(self._after)}
 
     def event(self, kind: str, data: Any) -> ExecutionEvent | None:
-        """Take an event as it was received; return it, or None if it is known already.
+        """Parse a received event; return None if it is already known.
 
         Raises:
-            CellblockError: The server says what it met instead.
+            CellblockError: The server reports an error instead.
         """
         if kind == "problem":
             raise error_of(int(data.get("status", 500)), data)
@@ -172,7 +172,7 @@ class Reconnecting(_Reconnecting):
 
 
 class Watching(_Reconnecting):
-    """Follows all sessions, from connection to connection: the gateway ends each after a minute."""
+    """A reader that follows all sessions across connections, each of which the gateway ends after a minute."""
 
     def __init__(self, after: str) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Watching(_Reconnecting):
 
     @property
     def query(self) -> dict[str, str]:
-        """The query that asks for later changes than the last one."""
+        """The query for changes after the last received one."""
         return {"after": self._after} if self._after else {}
 
     def heard(self) -> None:
@@ -199,25 +199,25 @@ class Watching(_Reconnecting):
         self._heard = False
 
     def change(self, kind: str, data: Any) -> Change:
-        """Take a change as it was received, and return it.
+        """Parse a received change.
 
         Raises:
-            CellblockError: The server says what it met instead.
+            CellblockError: The server reports an error instead.
         """
         if kind == "problem":
             raise error_of(int(data.get("status", 500)), data)
         self._failed = 0
         change: Change = read_data(Watch, data)
-        self._after = change.position or self._after  # the first parts of a large change do not move it on
+        self._after = change.position or self._after  # only the last part of a large change has a position
         return change
 
 
 @contextmanager
 def arriving(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write a file that appears under its name when it is complete.
+    """Write a file atomically: it appears under its name when complete.
 
     Raises:
-        FilesError: It cannot be written.
+        FilesError: The file cannot be written.
     """
     name = os.path.abspath(local)
     try:
@@ -229,10 +229,10 @@ def arriving(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def opened(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file of this machine's disk.
+    """Open a local file.
 
     Raises:
-        FilesError: It cannot be read.
+        FilesError: The file cannot be read.
     """
     try:
         file = open(local, "rb")  # noqa: SIM115  # closed below
@@ -243,12 +243,10 @@ def opened(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file piece by piece."""
     while data := file.read(_PIECE):
         yield data
 
 
 async def async_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
-    """Yield a file piece by piece."""
     for piece in pieces(file):
         yield piece

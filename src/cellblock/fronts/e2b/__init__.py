@@ -1,1 +1,1 @@
-"""Serves sessions as E2B's sandbox does, for programs that were written for E2B: `cellblock serve --e2b`."""
+"""An E2B-compatible server for programs written for E2B: `cellblock serve --e2b`."""

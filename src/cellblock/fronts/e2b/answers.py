@@ -1,4 +1,4 @@
-"""Reads what E2B's clients send, and reports errors in the forms that they know."""
+"""Parses requests of E2B's clients, and reports errors in the forms that they know."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 async def read(request: Request, model: type[_Model]) -> _Model:
-    """Return what the body of a request says.
+    """Parse the body of a request.
 
     Raises:
-        InvalidInputError: It is not JSON, or not what the model wants.
+        InvalidInputError: The body is not JSON, or does not fit the model.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # Web pages of others can send other types without asking.
+        # Web pages of other origins can send other types without asking.
         raise InvalidInputError("the Content-Type must be application/json")
     return parse(await request.body(), model)
 
 
 def parse(body: bytes, model: type[_Model]) -> _Model:
-    """Return what JSON says.
+    """Parse JSON.
 
     Raises:
-        InvalidInputError: It is not valid JSON, or does not fit the model.
+        InvalidInputError: The data is not valid JSON, or does not fit the model.
     """
     try:
         return model.model_validate(parse_body(body or b"{}"))
@@ -44,16 +44,16 @@ def parse(body: bytes, model: type[_Model]) -> _Model:
 
 
 def as_text(problem: Problem) -> Response:
-    """Return an error in the form that the code interpreter's clients read."""
+    """Return an error in the form of the code interpreter's clients."""
     return PlainTextResponse(problem.detail, status_of(problem))
 
 
 def as_json(problem: Problem) -> Response:
-    """Return an error in the form that clients of envd read."""
+    """Return an error in the form of envd's clients."""
     status = status_of(problem)
     return Response(json.dumps({"code": status, "message": problem.detail}), status, media_type="application/json")
 
 
 def status_of(problem: Problem) -> int:
-    """Return the status for a problem: E2B has 400 for all errors of a request."""
+    """Return the status for a problem: E2B uses 400 for all errors of a request."""
     return 400 if problem.status == 422 else problem.status

@@ -1,4 +1,4 @@
-"""The application that E2B's clients talk to. Its paths are those of two of their servers, which have only one in common."""
+"""The application for E2B's clients, with the paths of two E2B servers, which share only one path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ContextRequest(BaseModel):
-    """A context to make, as E2B's clients send it."""
+    """A request to create a context."""
 
     model_config = ConfigDict(strict=True)
 
@@ -42,22 +42,21 @@ class ContextRequest(BaseModel):
 
 
 class E2BGuard(Guard):
-    """The gateway's guard, as E2B's clients meet it."""
+    """The gateway's guard for E2B's clients."""
 
     def token_in(self, scope: Scope, headers: Headers) -> str:
-        """See `Guard`."""
         sent = next((value for name, value in scope["headers"] if name == b"x-access-token"), b"")
         return sent.decode("latin-1") or super().token_in(scope, headers)
 
 
 def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace: Workspace) -> ASGIApp:
-    """Return the application.
+    """Create the application.
 
     Args:
         options: The options of the guard.
-        link: Where the sessions are.
-        place: Where the tokens are.
-        workspace: Where the sessions work.
+        link: The link to the sessions.
+        place: The directory of the tokens.
+        workspace: The sessions' workspace.
     """
     check = Tokens(place.directory).check() if options.auth else None
 
@@ -100,7 +99,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
 
 
 def allowed(app: ASGIApp) -> ASGIApp:
-    """Admit only callers that may run code in all sessions: a sandbox has several, and they share its files."""
+    """Admit only callers that may run code in all sessions: a sandbox has several sessions, which share its files."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/health":
@@ -114,36 +113,33 @@ def check_caller(caller: Token) -> None:
     """Check that a caller may run code in all sessions.
 
     Raises:
-        AccessError: It may not.
+        AccessError: The caller may not.
     """
     if caller.session or not caller.may("run"):
         raise AccessError("this needs a token with the scope 'run', for all sessions")
 
 
 async def health(_: Request) -> Response:
-    """Say that this server runs: it is asked for that alone."""
+    """Report that this server runs."""
     return JSONResponse("OK")
 
 
 async def make_context(request: Request) -> Response:
-    """Make a context."""
     wanted = await read(request, ContextRequest)
     return JSONResponse((await contexts_of(request).make(wanted.cwd, wanted.language)).to_dict())
 
 
 async def list_contexts(request: Request) -> Response:
-    """List the contexts."""
     return JSONResponse([one.to_dict() for one in await contexts_of(request).all()])
 
 
 async def remove_context(request: Request) -> Response:
-    """End a context."""
     await contexts_of(request).remove(request.path_params["context"])
     return JSONResponse(None)
 
 
 async def restart_context(request: Request) -> Response:
-    """Give a context a fresh kernel."""
+    """Restart a context with a fresh kernel."""
     await contexts_of(request).restart(request.path_params["context"])
     return JSONResponse(None)
 

@@ -1,4 +1,4 @@
-"""The Connect protocol, by which E2B's clients call envd: JSON over HTTP, one message or a stream of them."""
+"""The Connect protocol, which E2B's clients use for envd: JSON over HTTP, as one message or a stream."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ _STATUS = {
 Messages = AsyncGenerator[dict[str, Any], None]
 """The messages of a stream, as they come."""
 
-_DIGITS = 10  # as the protocol has it
+_DIGITS = 10  # defined by the protocol
 _PAUSE = 90.0
 
 
 class DeadlineError(CellblockError):
-    """An operation was not done within the client's time limit."""
+    """An operation exceeded the client's time limit."""
 
 
 class Message(BaseModel):
-    """A message that a client sends. Names are as Protobuf's JSON has them; what is left out has its default."""
+    """A message from a client. Names follow Protobuf's JSON; omitted fields have their defaults."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -85,7 +85,7 @@ _MessageT = TypeVar("_MessageT", bound=Message)
 
 
 def unary(path: str, model: type[_MessageT], answer: Callable[[Request, _MessageT], Awaitable[dict[str, Any]]]) -> Route:
-    """Return the route of a method that takes one message and answers with one."""
+    """Return the route of a method with one request message and one answer."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -98,7 +98,7 @@ def unary(path: str, model: type[_MessageT], answer: Callable[[Request, _Message
 
 
 def stream(path: str, model: type[_MessageT], answer: Callable[[Request, _MessageT], Awaitable[Messages]]) -> Route:
-    """Return the route of a method that takes one message and answers with many."""
+    """Return the route of a method with one request message and a stream of answers."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -115,7 +115,7 @@ def stream(path: str, model: type[_MessageT], answer: Callable[[Request, _Messag
 
 
 def unsupported(path: str, why: str) -> Route:
-    """Return the route of a method that is not served."""
+    """Return the route of a method that is not supported."""
 
     async def endpoint(request: Request) -> Response:
         problem = Problem(501, "unsupported", why)
@@ -127,14 +127,13 @@ def unsupported(path: str, why: str) -> Route:
 
 
 class Stream(Response):
-    """Sends messages as they come. If the client leaves, the stream is closed."""
+    """A response that sends messages as they arrive. If the client leaves, the source is closed."""
 
     def __init__(self, messages: Messages) -> None:
         super().__init__(media_type=_STREAM)
         self._messages = messages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         with suppress(ClientDisconnect):
             await while_there(receive, self._send(send))
 
@@ -152,10 +151,10 @@ class Stream(Response):
 
 
 def timeout_of(request: Request) -> float | None:
-    """Return for how many seconds a client waits; None if it does not say.
+    """Return the client's time limit in seconds; None if it sets none.
 
     Raises:
-        InvalidInputError: It says something else.
+        InvalidInputError: The header is invalid.
     """
     text = request.headers.get("connect-timeout-ms", "")
     if not text:
@@ -166,16 +165,16 @@ def timeout_of(request: Request) -> float | None:
 
 
 def pause_of(request: Request) -> float:
-    """Return for how many seconds a stream may be silent, as its client says: from one to ninety."""
+    """Return the client's limit on a stream's silence in seconds, from one to ninety."""
     text = request.headers.get("keepalive-ping-interval", "")
     return float(min(max(int(text), 1), _PAUSE)) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else _PAUSE
 
 
 def check_user(request: Request) -> None:
-    """Check the user in whose name a method is called (`files.check_user`).
+    """Check the user of a method call (`files.check_user`).
 
     Raises:
-        UnsupportedError: It is another one than that of the sandbox.
+        UnsupportedError: The user is not the sandbox's.
     """
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "basic":
@@ -184,7 +183,6 @@ def check_user(request: Request) -> None:
 
 
 def failed(problem: Problem) -> Response:
-    """Return the answer that reports an error."""
     error = _error(problem)
     return _json(error, _STATUS.get(error["code"], 500))
 

@@ -1,4 +1,4 @@
-"""E2B's contexts: named sessions of the daemon, which all work in one workspace, as the contexts of one sandbox do."""
+"""E2B's contexts: named sessions of the daemon that share one workspace, like the contexts of one sandbox."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _CWD = "e2b-cwd"
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The directory in which all contexts of a sandbox work.
+    """The workspace shared by all contexts of a sandbox.
 
     Attributes:
-        path: Its path outside, without symbolic links.
-        home: The path by which code, and E2B's clients, know it: ``/home/user`` where a sandbox can give it that name.
-        options: The options of sessions in it.
+        path: The path on this machine, without symbolic links.
+        home: The path as code and E2B's clients know it: ``/home/user`` if the sandbox can provide that name.
+        options: The options of the sessions.
     """
 
     path: str
@@ -55,13 +55,13 @@ class Workspace:
     options: Mapping[str, Any]
 
     def inner(self, path: str) -> str:
-        """Return the path of a file as operations have it: relative to the workspace, or absolute if it is outside.
+        """Convert a client's path for operations: relative to the workspace, or absolute if it is outside.
 
         Args:
-            path: The path as E2B's clients have it: absolute, or relative to the home directory.
+            path: The client's path: absolute, or relative to the home directory.
 
         Raises:
-            InvalidInputError: The path is not valid.
+            InvalidInputError: The path is invalid.
         """
         if not path or "\0" in path or len(path) > MAX_PATH:
             raise InvalidInputError(f"path must be a path of at most {MAX_PATH} characters, without NUL")
@@ -74,7 +74,7 @@ class Workspace:
         return found
 
     def outer(self, path: str) -> str:
-        """Return the path of a file as E2B's clients have it, from one as operations have it."""
+        """Convert an operation's path for E2B's clients."""
         return posixpath.normpath(posixpath.join(self.home, path))
 
 
@@ -83,9 +83,9 @@ class Context:
     """A context.
 
     Attributes:
-        id: Its id, which is the name of its session.
-        language: Its language.
-        cwd: The directory in which its code began to work.
+        id: The id, which is the name of its session.
+        language: The language.
+        cwd: The initial directory of its code.
     """
 
     id: str
@@ -93,24 +93,24 @@ class Context:
     cwd: str
 
     def to_dict(self) -> dict[str, str]:
-        """Return it as E2B shows it."""
+        """Return the context in E2B's form."""
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
 
 
 class Contexts:
-    """The contexts of one sandbox. Only the daemon keeps them: they outlive this process.
+    """The contexts of one sandbox. Only the daemon stores them: they outlive this process.
 
     Attributes:
-        workspace: Where they work.
-        arming: Held while something is submitted that is for the very next cell.
+        workspace: The shared workspace.
+        arming: Held while code for the very next cell is submitted.
     """
 
     def __init__(self, link: SessionLink, workspace: Workspace) -> None:
-        """Name the sandbox.
+        """Set up.
 
         Args:
-            link: Where the sessions are.
-            workspace: Where they work. There is one sandbox for each.
+            link: The link to the sessions.
+            workspace: The shared workspace, which identifies the sandbox.
         """
         self._link = link
         self.workspace = workspace
@@ -118,7 +118,7 @@ class Contexts:
         self._prefix = f"e2b-{hashlib.sha256(os.fsencode(workspace.path)).hexdigest()[:8]}-"
 
     def find(self, identity: str | None, language: str | None) -> Context:
-        """Return the context of an id, or the default one of a language. It is not known whether it has a session.
+        """Return the context with an id, or the default one of a language. Its session may not exist.
 
         Args:
             identity: The id; None if there is none.
@@ -126,7 +126,7 @@ class Contexts:
 
         Raises:
             NotFoundError: The id is not that of a context.
-            InvalidInputError: The language is not valid.
+            InvalidInputError: The language is invalid.
         """
         if not identity:
             return self._default(_normal(language))
@@ -137,12 +137,12 @@ class Contexts:
     async def ask(
         self, request: Callable[[str], Request[AnswerT]], body: bytes = b"", context: Context | None = None
     ) -> AnswerT:
-        """Ask the session of a context for something. That of a default one is made if there is none.
+        """Run an operation in the session of a context. The session of a default context is created if needed.
 
         Args:
-            request: Returns what to ask, from the name of the session.
+            request: Returns the request for the name of a session.
             body: The body of the request.
-            context: The context; by default the default one of Python, whose files and programs are those of the sandbox.
+            context: The context; by default Python's default context, which provides the sandbox's files and programs.
 
         Raises:
             NotFoundError: The context has no session, and is not a default context.
@@ -159,11 +159,11 @@ class Contexts:
             return await self._link.call(request(context.id), body)
 
     async def ready(self) -> str:
-        """Return the name of the session of Python's default context, which is made if there is none."""
+        """Return the name of the session of Python's default context, and create it if needed."""
         return str((await self.ask(Status))["name"])
 
     async def all(self) -> list[Context]:
-        """Return all contexts: the default ones, and the others by age."""
+        """Return all contexts: the default ones, then the others by age."""
         found = {name: self._default(name) for name in LISTED}
         for record in await self._link.call(List()):
             name: str = record["name"]
@@ -173,15 +173,14 @@ class Contexts:
         return [*found.values()]
 
     async def make(self, cwd: str | None, language: str | None) -> Context:
-        """Make a context.
+        """Create a context.
 
         Args:
-            cwd: Where its code begins to work. If it is not a directory that code may enter, the home directory is used, and
-                the context says so.
-            language: Its language; None stands for Python.
+            cwd: The initial directory of its code. If the code may not enter it, the home directory is used, and reported.
+            language: The language; None stands for Python.
 
         Raises:
-            InvalidInputError: One of them is wrong.
+            InvalidInputError: An argument is invalid.
             UnsupportedError: There is no kernel for this language.
         """
         language = _normal(language)
@@ -197,10 +196,10 @@ class Contexts:
         return await self.make(None, language)
 
     async def restart(self, identity: str) -> None:
-        """Give a context a fresh kernel.
+        """Restart a context with a fresh kernel.
 
         Raises:
-            NotFoundError: There is no such context.
+            NotFoundError: The context does not exist.
         """
         await self.ask(Restart, context=self.find(identity, None))
 
@@ -214,7 +213,7 @@ class Contexts:
             raise _missing(identity)
 
     def _default(self, language: str) -> Context:
-        # Scripts for bash run where Python does, by %%bash: no kernel is needed for them.
+        # Bash scripts run in the Python kernel, by %%bash: no kernel is needed for them.
         return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language, self.workspace.home)
 
     async def _create(self, context: Context) -> None:
@@ -227,7 +226,7 @@ class Contexts:
         await self._link.call(Create(context.id, options, {_CWD: context.cwd}))
 
     async def _has_entered(self, context: Context) -> bool:
-        """Return whether a fresh kernel works where it should."""
+        """Return whether a fresh kernel works in its initial directory."""
         asked = Submit(context.id, silent=True, wait=True, timeout=10_000)
         result = await self._link.call(asked, b"print(get_ipython().e2b.directory)")
         return bool(result["output"] == f"{context.cwd}\n")
@@ -238,7 +237,7 @@ def language_in(name: str, prefix: str) -> str | None:
 
     Args:
         name: The name.
-        prefix: How the names of the sandbox's contexts begin.
+        prefix: The prefix of the names of the sandbox's contexts.
     """
     found = re.fullmatch(re.escape(prefix) + rf"({_LANGUAGE.pattern})(-[0-9a-f]+)?", name)
     return None if found is None else found[1]
@@ -249,17 +248,17 @@ def startup_code(home: str, cwd: str) -> str:
 
     Args:
         home: The home directory.
-        cwd: Where its code begins to work.
+        cwd: The initial directory of the code.
     """
-    # It leaves no name behind: a program that lists what it has defined finds nothing else.
+    # It defines no names, so that programs can list their own definitions.
     return f"__import__('cellblock.worker.e2b').worker.e2b.prepare({home!r}, {cwd!r})"
 
 
 def _normal(language: str | None) -> str:
-    """Return the name of a language as it is written here.
+    """Return the normal form of a language's name.
 
     Raises:
-        InvalidInputError: It is not the name of one.
+        InvalidInputError: It is not the name of a language.
     """
     name = (language or PYTHON).strip().lower()
     name = _ALIASES.get(name, name)
@@ -276,7 +275,7 @@ def kernel_for(language: str, python: str = sys.executable) -> str:
         python: The interpreter of the session, or its environment's directory.
 
     Raises:
-        UnsupportedError: None does.
+        UnsupportedError: No kernelspec does.
     """
     if language in (PYTHON, "bash"):
         return OWN_KERNEL
@@ -296,6 +295,5 @@ def _missing(identity: str) -> NotFoundError:
 
 
 def contexts_of(request: HttpRequest) -> Contexts:
-    """Return the contexts of the application that a request has come to."""
     contexts: Contexts = request.app.state.contexts
     return contexts

@@ -1,4 +1,4 @@
-"""Runs code for E2B's clients, and tells them what it shows while it runs. If a client leaves, its code is stopped."""
+"""Runs code for E2B's clients, and streams its output. If a client leaves, its code is stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_VARIABLES = 1000
 
 
 class ExecuteRequest(BaseModel):
-    """Code to run, as E2B's clients send it. They may send more, which newer ones do."""
+    """A request to run code. Newer clients may send more fields."""
 
     model_config = ConfigDict(strict=True)
 
@@ -46,7 +46,7 @@ class ExecuteRequest(BaseModel):
 
 
 async def execute(request: Request) -> Response:
-    """Run code. Errors before it begins are reported by the status, later ones by a message."""
+    """Run code. Errors before the start set the status; later errors are messages."""
     wanted = await read(request, ExecuteRequest)
     if wanted.context_id and wanted.language:
         raise InvalidInputError("Only one of context_id or language can be provided")
@@ -55,7 +55,7 @@ async def execute(request: Request) -> Response:
     context = contexts.find(wanted.context_id, wanted.language)
     language: Language = "bash" if context.language == "bash" else "python"
     code = wanted.code.encode("utf-8", "surrogatepass")
-    # Its client says how long it waits, and leaves then.
+    # The client has its own time limit, and leaves then.
     submit = partial(Submit, language=language, timeout=-1, live=True)
     if not wanted.env_vars:
         async with contexts.arming:
@@ -73,16 +73,16 @@ async def execute(request: Request) -> Response:
 
 
 def _arm(name: str, code: str, variables: dict[str, str], language: str) -> bytes:
-    """Return code that sets variables for one cell only, which comes next.
+    """Return code that sets variables for the next cell only.
 
     Args:
         name: A name for the cell.
-        code: Its code.
+        code: The cell's code.
         variables: The variables.
         language: The language of the context.
 
     Raises:
-        InvalidInputError: They cannot be set.
+        InvalidInputError: The variables cannot be set.
     """
     if language not in (PYTHON, "bash"):
         raise InvalidInputError(f"env_vars are for Python and bash, not for {language}")
@@ -94,14 +94,14 @@ def _arm(name: str, code: str, variables: dict[str, str], language: str) -> byte
 
 
 class Lines(Response):
-    """Tells what an execution shows: JSON objects, one in a line. If the client leaves, the execution is stopped."""
+    """A response with an execution's output: JSON objects, one per line. If the client leaves, the execution is stopped."""
 
     def __init__(self, link: SessionLink, execution: str, on_stop: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Tell of an execution.
+        """Set up.
 
         Args:
-            link: Where it runs.
-            execution: Its id.
+            link: The link to the execution.
+            execution: The execution's id.
             on_stop: Called when it was stopped, perhaps before it began.
         """
         super().__init__(media_type="application/json")
@@ -110,7 +110,6 @@ class Lines(Response):
         self._on_stop = on_stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         told = False
         try:
             with suppress(ClientDisconnect):

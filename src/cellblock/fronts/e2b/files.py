@@ -1,4 +1,4 @@
-"""Files as E2B's clients read and write them: ``/files``."""
+"""Files of E2B's clients: ``/files``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def download(request: Request) -> Response:
 
 
 async def _parts(contexts: Contexts, path: str, first: dict[str, Any]) -> AsyncIterator[bytes]:
-    """Yield a file part by part. If it changes meanwhile, stop: the reader sees that something is missing."""
+    """Yield a file part by part. If it changes meanwhile, stop: the reader detects the missing bytes."""
     part, known, sent = first, first["file"], 0
     while sent < known["size"]:
         if part["file"] != known or not part["data"]:
@@ -49,7 +49,7 @@ async def _parts(contexts: Contexts, path: str, first: dict[str, Any]) -> AsyncI
 
 
 async def upload(request: Request) -> Response:
-    """Write the files in the body. Each appears when it is complete; missing directories are made."""
+    """Write the files in the body. Each is written atomically, and missing directories are created."""
     contexts = contexts_of(request)
     check_user(request.query_params.get("username", ""))
     if any(name.startswith("x-metadata-") for name in request.headers):
@@ -94,10 +94,10 @@ async def _write_parts(
 
 
 async def _plain(request: Request) -> AsyncGenerator[bytes, None]:
-    """Yield a body, which can be compressed.
+    """Yield a body, decompressed if necessary.
 
     Raises:
-        InvalidInputError: It is compressed in another way than by gzip.
+        InvalidInputError: The compression is not gzip.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
@@ -118,22 +118,22 @@ async def _plain(request: Request) -> AsyncGenerator[bytes, None]:
 
 
 class Writer:
-    """Writes one file, which appears when it is complete. An incomplete file is dropped.
+    """An atomic writer of one file. An incomplete file is dropped.
 
     Attributes:
-        written: The answer that describes the file to E2B's clients, once it is complete.
+        written: The answer that describes the complete file to E2B's clients.
     """
 
     def __init__(self, contexts: Contexts, path: str, most: int) -> None:
-        """Begin a file.
+        """Start a file.
 
         Args:
-            contexts: Where it is.
-            most: Bytes that it can have.
-            path: Its path, as E2B's clients have it.
+            contexts: The contexts of the sandbox.
+            most: The maximum number of bytes.
+            path: The client's path.
 
         Raises:
-            InvalidInputError: There can be no such file.
+            InvalidInputError: The path is invalid.
         """
         self._contexts = contexts
         self._most = most
@@ -147,7 +147,7 @@ class Writer:
         """Write the next bytes.
 
         Raises:
-            FilesError: The file becomes too large, which a compressed one does not say beforehand, or cannot be written.
+            FilesError: The file becomes too large (known late for a compressed file), or cannot be written.
         """
         self._size += len(data)
         check_size(self._size, self._most)
@@ -156,7 +156,7 @@ class Writer:
             await self._send(more=True)
 
     async def finish(self) -> None:
-        """Put the complete file in its place."""
+        """Move the complete file into place."""
         await self._send(more=False)
         path = self._contexts.workspace.outer(self._path)
         self.written = {"name": path.rpartition("/")[2], "type": "file", "path": path}
@@ -183,20 +183,20 @@ class Writer:
 
 
 def check_size(size: int, most: int) -> None:
-    """Check that a file is not larger than it may be.
+    """Check the size of a file.
 
     Raises:
-        FilesError: It is.
+        FilesError: The file is too large.
     """
     if size > most:
         raise FilesError(f"a file can have {most} bytes", errno=errno.EFBIG)
 
 
 def check_user(name: str) -> None:
-    """Check the user in whose name something is done: a sandbox has one.
+    """Check the user of a request: a sandbox has one user.
 
     Raises:
-        UnsupportedError: It is another one.
+        UnsupportedError: It is another user.
     """
     if name not in _USERS:
         raise UnsupportedError(f"there is one user, 'user', and no {name[:40]!r}: leave the user out")

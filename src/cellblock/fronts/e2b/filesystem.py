@@ -1,4 +1,4 @@
-"""Files as E2B's clients list and look at them: envd's service ``filesystem.Filesystem``."""
+"""Listing and managing files for E2B's clients: envd's service ``filesystem.Filesystem``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MoveMessage(Message):
 
 
 class WatchMessage(PathMessage):
-    """The path of a directory to watch, and whether to watch those below it, too."""
+    """The path of a directory to watch, and whether to include subdirectories."""
 
     recursive: bool = False
 
@@ -65,7 +65,7 @@ async def get_stat(request: Request, message: PathMessage) -> dict[str, Any]:
 
 
 async def list_directory(request: Request, message: ListMessage) -> dict[str, Any]:
-    """List a directory, and those below it as far as the client wants."""
+    """List a directory to the requested depth."""
     contexts = contexts_of(request)
     path, depth = contexts.workspace.inner(message.path), max(message.depth, 1)
     found = await contexts.ask(lambda session: ListFiles(session, path, recursive=depth > 1))
@@ -75,7 +75,7 @@ async def list_directory(request: Request, message: ListMessage) -> dict[str, An
 
 
 async def make_directory(request: Request, message: PathMessage) -> dict[str, Any]:
-    """Make a directory, and those above it. It is an error if there is one."""
+    """Create a directory and its parents. An existing directory is an error."""
     contexts = contexts_of(request)
     path = contexts.workspace.inner(message.path)
     try:
@@ -88,7 +88,7 @@ async def make_directory(request: Request, message: PathMessage) -> dict[str, An
 
 
 async def move(request: Request, message: MoveMessage) -> dict[str, Any]:
-    """Give a file or a directory another name; a file of that name is replaced."""
+    """Rename a file or a directory; an existing file is replaced."""
     contexts = contexts_of(request)
     source, target = (contexts.workspace.inner(path) for path in (message.source, message.destination))
     if above := posixpath.dirname(target):
@@ -98,7 +98,7 @@ async def move(request: Request, message: MoveMessage) -> dict[str, Any]:
 
 
 async def remove(request: Request, message: PathMessage) -> dict[str, Any]:
-    """Remove a file, or a directory with all that is in it. What is not there is removed already, as for envd."""
+    """Remove a file, or a directory with its content. A missing path is no error, as for envd."""
     contexts = contexts_of(request)
     path = contexts.workspace.inner(message.path)
     try:
@@ -130,31 +130,31 @@ def entry(workspace: Workspace, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def watch_directory(request: Request, message: WatchMessage) -> Messages:
-    """Tell what changes in a directory, for as long as the client listens."""
+    """Stream changes in a directory while the client listens."""
     return _watchers(request).events(message.path, recursive=message.recursive, every=pause_of(request))
 
 
 async def create_watcher(request: Request, message: WatchMessage) -> dict[str, Any]:
-    """Watch a directory for a client that asks from time to time what has changed."""
+    """Watch a directory for a client that polls."""
     return {"watcherId": await _watchers(request).make(message.path, recursive=message.recursive)}
 
 
 async def get_watcher_events(request: Request, message: WatcherMessage) -> dict[str, Any]:
-    """Tell what has changed since the client asked last."""
+    """Return the changes since the client's last poll."""
     return {"events": _watchers(request).take(message.watcher_id)}
 
 
 async def remove_watcher(request: Request, message: WatcherMessage) -> dict[str, Any]:
-    """Watch a directory no longer."""
+    """Stop watching a directory."""
     await _watchers(request).remove(message.watcher_id)
     return {}
 
 
 async def _find(contexts: Contexts, path: str) -> Mapping[str, Any]:
-    """Return what is known of a file.
+    """Describe a file.
 
     Raises:
-        FilesError: It is not there.
+        FilesError: The file does not exist.
     """
     try:
         return await contexts.ask(partial(StatFile, path=path))

@@ -1,4 +1,4 @@
-"""Reads the files in a body of ``multipart/form-data`` while it comes."""
+"""A streaming parser for the files in a body of ``multipart/form-data``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 MAX_FILES = 1000
-_MAX_BOUNDARY = 70  # as RFC 2046 has it
+_MAX_BOUNDARY = 70  # RFC 2046, section 5.1.1
 _MAX_HEADERS = 16 * 1024
 """Bytes of the headers of one part."""
 
@@ -25,8 +25,8 @@ class Part:
     Attributes:
         name: The name of the field.
         filename: The name of the file; empty if the part is not a file.
-        data: The next bytes of it.
-        last: Whether it ends here.
+        data: The next bytes.
+        last: Whether this is the last piece of the part.
     """
 
     __slots__ = ("data", "filename", "last", "name")
@@ -36,16 +36,16 @@ class Part:
 
 
 class Parts:
-    """The parts of one body."""
+    """A parser of one body."""
 
     def __init__(self, content_type: str) -> None:
-        """Prepare for a body.
+        """Set up for a body.
 
         Args:
-            content_type: Its type.
+            content_type: The ``Content-Type``.
 
         Raises:
-            InvalidInputError: It is another one, or names no boundary.
+            InvalidInputError: It is a different type, or names no boundary.
         """
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary", b"")
@@ -74,7 +74,7 @@ class Parts:
         """Yield the pieces of the parts, one part after the other.
 
         Raises:
-            InvalidInputError: This is not such a body, or it ends too soon.
+            InvalidInputError: The body is malformed or incomplete.
         """
         async for data in body:
             for part in self.take(data):
@@ -83,7 +83,7 @@ class Parts:
             raise InvalidInputError("the body ends before its last boundary")
 
     def take(self, data: bytes) -> Iterator[Part]:
-        """Yield what the next bytes hold."""
+        """Yield the pieces in the next bytes."""
         try:
             self._parser.write(data)
         except FormParserError as wrong:

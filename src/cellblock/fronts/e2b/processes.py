@@ -1,4 +1,4 @@
-"""Programs that E2B's clients start: envd's service ``process.Process``."""
+"""Programs of E2B's clients: envd's service ``process.Process``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WAITING = 4
 
 
 class Config(Message):
-    """A program, with its surroundings."""
+    """A program, its arguments and its environment."""
 
     cmd: str
     args: list[str] = Field(default_factory=list)
@@ -67,7 +67,7 @@ class Terminal(Message):
 
 
 class Selector(Message):
-    """Which program is meant: one of these."""
+    """A reference to a program: one of these fields."""
 
     pid: int = 0
     tag: str = ""
@@ -108,20 +108,20 @@ class SignalMessage(SelectMessage):
 
 
 class UpdateMessage(SelectMessage):
-    """Another size for the terminal of one program."""
+    """A new size for the terminal of one program."""
 
     pty: Terminal
 
 
 class Programs:
-    """The programs that clients listen to. What one prints while nobody does is dropped, so that it goes on."""
+    """The programs that clients listen to. Output without a listener is dropped, so that the program continues."""
 
     def __init__(self, link: SessionLink, contexts: Contexts) -> None:
-        """Begin with none.
+        """Set up without programs.
 
         Args:
-            link: Where they run.
-            contexts: Whose session they belong to: that of the default context of Python.
+            link: The link to the session.
+            contexts: The contexts. Programs belong to Python's default context.
         """
         self._link = link
         self._contexts = contexts
@@ -129,7 +129,7 @@ class Programs:
 
     @property
     def session(self) -> str:
-        """The name of their session."""
+        """The name of the programs' session."""
         return self._contexts.find(None, None).id
 
     async def start(self, message: StartMessage, timeout: float | None) -> Program:
@@ -137,10 +137,10 @@ class Programs:
 
         Args:
             message: The program to start.
-            timeout: Seconds after which it is stopped; None for no limit.
+            timeout: Limit in seconds; None for no limit.
 
         Raises:
-            CellblockError: It cannot be started.
+            CellblockError: The program cannot be started.
         """
         wanted, home = message.process, self._contexts.workspace.home
         cwd = posixpath.join(home, wanted.cwd)
@@ -158,22 +158,22 @@ class Programs:
         try:
             info = ProcessInfo.from_dict(await self._contexts.ask(spawn))
         except ProcessError as error:
-            raise InvalidInputError(str(error)) from None  # there is no such program or directory, as envd says it
+            raise InvalidInputError(str(error)) from None  # the program or directory does not exist; envd reports it like this
         return self._hear(info, timeout)
 
     async def running(self) -> list[ProcessInfo]:
-        """Return all programs that run."""
+        """Return all running programs."""
         try:
             found = await self._link.call(Processes(self.session))
         except NotFoundError:
-            return []  # there is no session yet
+            return []  # the session does not exist yet
         return [info for info in map(ProcessInfo.from_dict, found) if info.running]
 
     async def find(self, wanted: Selector) -> ProcessInfo:
-        """Return a program that runs.
+        """Return a running program.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The program does not exist.
         """
         for info in await self.running():
             if (info.label == wanted.tag) if wanted.tag else (info.pid == wanted.pid):
@@ -183,16 +183,16 @@ class Programs:
         )
 
     async def connect(self, wanted: Selector) -> Program:
-        """Return a program that runs, to listen to it.
+        """Return a running program for listening.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The program does not exist.
         """
         info = await self.find(wanted)
         return self._heard.get(info.id) or self._hear(info, None)
 
     async def ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask for something about a program."""
+        """Run an operation on a program."""
         return await self._link.call(request, body)
 
     def _hear(self, info: ProcessInfo, timeout: float | None) -> Program:
@@ -201,7 +201,7 @@ class Programs:
         return program
 
     async def close(self) -> None:
-        """Stop listening to them. They go on."""
+        """Stop listening to all programs, which continue."""
         tasks = [program.task for program in self._heard.values()]
         for task in tasks:
             task.cancel()
@@ -214,7 +214,7 @@ class Program:
 
     Attributes:
         info: Its description.
-        task: Passes on what it prints, until it ends.
+        task: Forwards its output until it ends.
     """
 
     def __init__(self, programs: Programs, info: ProcessInfo, timeout: float | None) -> None:
@@ -225,10 +225,10 @@ class Program:
         self.task = asyncio.create_task(self._pass_on(timeout))
 
     def events(self, every: float) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield what happens from now on, beginning with this call.
+        """Yield events from the time of this call.
 
         Args:
-            every: Seconds without output after which something is sent all the same.
+            every: Seconds without output after which a keep-alive event is sent.
         """
         queue: asyncio.Queue[Event] = asyncio.Queue(_WAITING)
         if self._last is not None:
@@ -252,7 +252,7 @@ class Program:
                     return
         finally:
             self._listeners.discard(queue)
-            while not queue.empty():  # so that the program goes on
+            while not queue.empty():  # so that the program continues
                 queue.get_nowait()
 
     async def _pass_on(self, timeout: float | None) -> None:
@@ -268,7 +268,7 @@ class Program:
         await self._tell(self._last)
 
     async def _listen(self) -> dict[str, Any]:
-        """Pass on what it prints; return how it ended."""
+        """Forward the output; return the program's outcome."""
         position = 0
         while True:
             asked = ReadProcess(self._programs.session, self.info.id, position, _WAIT)
@@ -288,7 +288,7 @@ class Program:
 
 
 def ended(result: ExecResult) -> dict[str, Any]:
-    """Return the end of a program for E2B's clients. They have -1 for one that did not exit, as Go does."""
+    """Return the end of a program for E2B's clients. They expect -1 if it did not exit, as in Go."""
     if result.status == "exited":
         status = f"exit status {result.exit_code}"
         return {"exitCode": result.exit_code, "exited": True, "status": status} | (
@@ -298,19 +298,19 @@ def ended(result: ExecResult) -> dict[str, Any]:
 
 
 async def start(request: HttpRequest, message: StartMessage) -> AsyncGenerator[dict[str, Any], None]:
-    """Start a program, and send its output. If the client leaves, it goes on for as long as the client has asked."""
+    """Start a program, and send its output. If the client leaves, the program continues within the client's time limit."""
     check_user(request)
     program = await _programs(request).start(message, timeout_of(request))
     return program.events(pause_of(request))
 
 
 async def connect(request: HttpRequest, message: SelectMessage) -> AsyncGenerator[dict[str, Any], None]:
-    """Tell what a program prints from now on."""
+    """Send a program's output from now on."""
     return (await _programs(request).connect(message.process)).events(pause_of(request))
 
 
 async def list_programs(request: HttpRequest, _: Message) -> dict[str, Any]:
-    """List the programs that run."""
+    """List the running programs."""
     return {"processes": [_described(info) for info in await _programs(request).running()]}
 
 
@@ -333,7 +333,7 @@ async def send_input(request: HttpRequest, message: InputMessage) -> dict[str, A
 
 
 async def close_stdin(request: HttpRequest, message: SelectMessage) -> dict[str, Any]:
-    """End the standard input of a program."""
+    """Close the standard input of a program."""
     programs = _programs(request)
     info = await programs.find(message.process)
     await programs.ask(WriteProcess(programs.session, info.id, end=True))
@@ -341,7 +341,7 @@ async def close_stdin(request: HttpRequest, message: SelectMessage) -> dict[str,
 
 
 async def send_signal(request: HttpRequest, message: SignalMessage) -> dict[str, Any]:
-    """Send a signal to a program, and to all that it has started."""
+    """Send a signal to a program and its child processes."""
     programs = _programs(request)
     info = await programs.find(message.process)
     await programs.ask(SignalProcess(programs.session, info.id, _SIGNALS[message.signal], "tree"))

@@ -1,4 +1,4 @@
-"""Results and events of executions as E2B's clients read them: JSON objects, one in a line."""
+"""Results and events of executions in E2B's form: JSON objects, one per line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEEPALIVE = {"type": "keepalive"}
 
 
 def messages(event: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the messages to E2B's clients about an event of an execution.
+    """Yield the messages for an event of an execution.
 
     Args:
         event: The event (`ExecutionEvent.to_dict`).
@@ -65,12 +65,12 @@ def _ended(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def error(name: str, value: str, traceback: str = "") -> dict[str, Any]:
-    """Return the message that the code has failed, or could not be run."""
+    """Return the message for code that failed, or could not be run."""
     return {"type": "error", "name": name, "value": value, "traceback": traceback}
 
 
 def result(item: OutputItem, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the message that something was shown, or returned.
+    """Return the message for a displayed or returned value.
 
     Args:
         item: The output.
@@ -93,18 +93,18 @@ def result(item: OutputItem, without: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _value(mime: str, value: str | bytes) -> Any:
-    """Return a value as it is in JSON: data as they are, and bytes for base64."""
+    """Return a value in JSON form: data unchanged, and bytes in base64."""
     if isinstance(value, bytes) or not holds_json(mime, value):
         return value
     try:
-        # Not every parser of JSON takes NaN and the infinities, which Python's writes.
+        # Not every JSON parser accepts NaN and the infinities, which Python's writes.
         return parse_json(value, null_for_nan=True)
     except InvalidInputError:
         return value
 
 
 def _unquoted(text: str) -> str:
-    """Return the plain text of a value; that of a text without its quotes, as E2B's clients have it."""
+    """Return the plain text of a value; a string without its quotes, as E2B does."""
     return text[1:-1] if len(text) > 1 and text[0] in "'\"" and text[-1] == text[0] else text
 
 

@@ -43,14 +43,14 @@ def serve(
     key: Path | None = None,
     say: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
+    """Serve until SIGINT or SIGTERM. The daemon and its sessions continue.
 
-    At a loopback address, no tokens are asked for: E2B's clients have none to send.
+    On a loopback address, no tokens are required, because E2B's clients send none.
 
     Args:
-        host: The address to listen at.
-        ports: The ports, each of which serves everything; by default those that E2B's clients know.
-        options: Who may come, and the options of the sessions.
+        host: The address to listen on.
+        ports: The ports, each with the complete service; by default E2B's ports.
+        options: Access limits, and the options of the sessions.
         certificate: As for the gateway.
         key: As for the gateway.
         say: As for the gateway.
@@ -78,20 +78,20 @@ def serve(
 
 
 def workspace_for(given: Mapping[str, Any]) -> Workspace:
-    """Return where the sessions work, with all of their options.
+    """Return the workspace of the sessions, with all of their options.
 
     Args:
-        given: The options that the user has chosen.
+        given: The options chosen by the user.
 
     Raises:
-        InvalidInputError: The server was started in the home directory, and no other place is named.
+        InvalidInputError: The server was started in the home directory, and no other directory is named.
     """
     options = {"current_dir": os.getcwd(), "python": sys.executable, "limits": {"text": TEXT_LIMIT}, **given}
     path = os.path.realpath(options.get("working_dir") or options["current_dir"])
     tier = requested_tier(options.get("sandbox", True), options.get("isolate"), None)
     if options.get("working_dir") is None:
-        check_maker_directory(path, tier)  # here, and not when the first program comes
-    # A configuration of the sandbox shows all of the machine's files, and with them the home directories.
+        check_maker_directory(path, tier)  # now rather than with the first program
+    # A sandbox configuration can expose all of the machine's files, home directories included.
     named = tier.name == "native" and options.get("sandbox_config") is None
     if not named or any(f"{os.path.realpath(one)}/".startswith(f"{HOME}/") for one in (path, sys.prefix, sys.base_prefix)):
         return Workspace(path, path, options)

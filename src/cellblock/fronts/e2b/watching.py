@@ -1,4 +1,4 @@
-"""Directories that E2B's clients watch: as a stream, or by watchers that keep what has changed until the client asks."""
+"""Watched directories of E2B's clients: as a stream, or as watchers that store changes until the client polls."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _MOST_EVENTS = 100_000
 
 
 class Watchers:
-    """The directories that E2B's clients watch, in the session of Python's default context."""
+    """The watched directories, in the session of Python's default context."""
 
     def __init__(self, link: SessionLink, contexts: Contexts) -> None:
-        """Begin with none.
+        """Set up without watchers.
 
         Args:
-            link: Where the session is.
-            contexts: Whose session it is.
+            link: The link to the session.
+            contexts: The contexts of the sandbox.
         """
         self._link = link
         self._contexts = contexts
         self._watchers: dict[str, _Watcher] = {}
 
     async def events(self, path: str, *, recursive: bool, every: float) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the messages to a client about a directory: that it is watched, its changes, and signs of life in between.
+        """Yield messages about a directory: the start of the watch, changes, and keep-alive messages.
 
         Args:
-            path: The directory, as the client has it.
-            recursive: Whether those below it are watched, too.
-            every: The longest silence, in seconds.
+            path: The client's path of the directory.
+            recursive: Whether to include subdirectories.
+            every: The maximum silence in seconds.
         """
         async with aclosing(self._changes(path, recursive=recursive)) as changes:
             coming = asyncio.ensure_future(anext(changes))
@@ -67,7 +67,7 @@ class Watchers:
         """Watch a directory; return the id of the watcher.
 
         Raises:
-            CellblockError: It cannot be watched, or there are too many watchers.
+            CellblockError: The directory cannot be watched, or there are too many watchers.
         """
         if len(self._watchers) >= _MOST:
             raise BusyError(f"there are {_MOST} watchers already: remove one of them", 5.0)
@@ -82,11 +82,11 @@ class Watchers:
         return number
 
     def take(self, number: str) -> list[dict[str, Any]]:
-        """Return what has changed since this was asked last.
+        """Return the changes since the last call.
 
         Raises:
-            NotFoundError: There is no such watcher.
-            CellblockError: It watches no longer, for this reason.
+            NotFoundError: The watcher does not exist.
+            CellblockError: The watcher failed with this error.
         """
         return self._find(number).take()
 
@@ -94,7 +94,7 @@ class Watchers:
         """Remove a watcher.
 
         Raises:
-            NotFoundError: There is no such watcher.
+            NotFoundError: The watcher does not exist.
         """
         watcher = self._find(number)
         del self._watchers[number]
@@ -110,7 +110,7 @@ class Watchers:
         return self._watchers[number]
 
     async def _changes(self, path: str, *, recursive: bool) -> AsyncGenerator[dict[str, Any] | None, None]:
-        """Yield None once a directory is watched, and then its changes as E2B's clients read them."""
+        """Yield None once a directory is watched, then its changes in E2B's form."""
         inner = self._contexts.workspace.inner(path)
         session = await self._contexts.ready()
         async with aclosing(self._link.follow(WatchFiles(session, inner, recursive))) as changes:
@@ -120,7 +120,7 @@ class Watchers:
 
 
 class _Watcher:
-    """Keeps what has changed in a directory until its client asks.
+    """A watcher that stores changes in a directory until its client polls.
 
     Attributes:
         begun: Done when the directory is watched.

@@ -23,7 +23,7 @@ from cellblock.host.options import check_names
 from cellblock.model import MODEL_CHARS, overflow
 from cellblock.service.session.running import RunningSession
 
-# Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
+# Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.fronts.executor.listening import OnResult, OnText
     from cellblock.fronts.gateway.embedded import EmbeddedGateway
@@ -58,7 +58,7 @@ _LOOP_ENDED = (
 
 
 class CodeExecutor(AsyncOnly):
-    """Executes Python code in an IPython kernel in which variables, imports and definitions persist.
+    """An executor of Python code in an IPython kernel, in which variables, imports and definitions persist.
 
     An async context manager. Executors of one event loop share a host, so that the second one starts in milliseconds::
 
@@ -67,20 +67,20 @@ class CodeExecutor(AsyncOnly):
             assert result.text == "hello world"
 
     Attributes:
-        session_id: The session's name in the record of decisions (docs/approvals.md).
-        beginning: The checkpoint that the next `start` begins with; None for a fresh kernel.
+        session_id: The session's id in the audit record (docs/approvals.md).
+        beginning: The checkpoint from which the next `start` begins; None for a fresh kernel.
     """
 
     _sync_twin = "SyncCodeExecutor"
 
     @takes(ExecutorOptions.__init__)
     def __init__(self, *args: Any, **keywords: Any) -> None:
-        """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
+        """Configure an executor without starting it. No port is opened unless one is given.
 
-        Its arguments are the attributes of `ExecutorOptions` and `SandboxOptions`.
+        The arguments are the attributes of `ExecutorOptions` and `SandboxOptions`.
 
         Raises:
-            InvalidInputError: An argument is wrong.
+            InvalidInputError: An argument is invalid.
         """
         check_names(keywords, [item.name for item in fields(ExecutorOptions)])
         options = ExecutorOptions(*args, **keywords)
@@ -117,7 +117,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def tool_server_token(self) -> str:
-        """The token that programs need for `tool_server_port`: ``ToolRunner(name, port=…, token=…)``.
+        """The token for `tool_server_port`: ``ToolRunner(name, port=…, token=…)``.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -128,7 +128,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def kernel_gateway_token(self) -> str:
-        """The token that Jupyter clients need for `kernel_gateway_port`. `KernelClient` finds it by itself.
+        """The token for Jupyter clients of `kernel_gateway_port`. `KernelClient` finds it by itself.
 
         Raises:
             StateError: The executor has no gateway, or is not running.
@@ -139,7 +139,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def session(self) -> Session:
-        """The session underneath, for what this front does not show: completion, inspection, history.
+        """The underlying session, for features that the executor does not offer: completion, inspection, history.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -151,7 +151,7 @@ class CodeExecutor(AsyncOnly):
         return run.session
 
     def _why_not(self, run: RunningSession | None) -> str:
-        """Return why it has no session."""
+        """Return why there is no session."""
         if self._adopted_by:
             return (
                 f"the executor was adopted by executor {self._adopted_by}, which goes on with its state: use that one; "
@@ -163,7 +163,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def files(self) -> Files:
-        """The files of the kernel's directory, to write, read and copy (docs/files.md).
+        """Access to the files of the kernel's directory (docs/files.md).
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -171,17 +171,17 @@ class CodeExecutor(AsyncOnly):
         return self.session.files
 
     async def for_model(self, result: CodeExecutionResult, max_chars: int = MODEL_CHARS) -> str:
-        """Return a result as one text for a language model, and keep what does not fit into it.
+        """Return a result as one text for a language model, and store the part that does not fit.
 
-        That is `CodeExecutionResult.for_model`. What it leaves out is in a file of the kernel's directory, which the text
-        names: ``read outputs/cell-7-….txt``. If the file cannot be written, the text names none.
+        The text is that of `CodeExecutionResult.for_model`. Omitted output is written to a file of the kernel's directory,
+        which the text names: ``read outputs/cell-7-….txt``. If the file cannot be written, the text names none.
 
         Args:
             result: A result of this executor.
-            max_chars: How long the text may be, in characters.
+            max_chars: The maximum length of the text in characters.
 
         Raises:
-            InvalidInputError, StateError: `max_chars` is not a positive number; the executor is not started, or stopped.
+            InvalidInputError, StateError: `max_chars` is not positive; the executor is not started, or stopped.
         """
         text, rest = overflow.for_model(result, secrets.token_hex(4), max_chars)
         if rest is None:
@@ -197,40 +197,40 @@ class CodeExecutor(AsyncOnly):
 
         Args:
             requirements: The packages to install, such as ``"polars>=1"``.
-            timeout: Seconds that it may take.
+            timeout: Limit in seconds.
 
         Returns:
-            The result, with what pip said.
+            The result, with pip's output.
 
         Raises:
-            CodeExecutionError, ExecutionTimeoutError: It could not be installed, or not in time.
-            InvalidInputError, StateError: There is nothing to install; the executor is not started, or stopped.
+            CodeExecutionError, ExecutionTimeoutError: The installation failed or took too long.
+            InvalidInputError, StateError: No package is given; the executor is not started, or stopped.
         """
         return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
 
     def eager(self, *, timeout: float | None = AS_MADE, on_input: OnInput | None = None) -> Eager:
-        """Run a cell while a model still writes it, as `Session.eager` does. The result of a failure is returned, too."""
+        """Run a cell while a model is still writing it, as `Session.eager` does. A failure is returned as a result, too."""
         return self.session.eager(timeout=self.timeout if timeout is AS_MADE else timeout, on_input=on_input)
 
     def offer(self, functions: Functions, server: str = "program") -> str:
         """Let the code call functions of this program, with arguments and results that are JSON data.
 
-        Each call is decided like one of an MCP server's tool: rules, approvals and the record have it under the name of the
-        server and of the function. A coroutine function runs in the event loop, any other in a thread of its own, and each of
-        them in a copy of the context of this call::
+        Each call is decided like a call of an MCP server's tool. Rules, approvals and the audit record use the names of the
+        server and the function. Coroutine functions run in the event loop, other functions in a thread each. Each call runs
+        in a copy of the current context::
 
             await executor.execute(executor.offer({"price_of": price_of}))
             await executor.execute("price_of('tea')")
 
         Args:
-            functions: The functions by their names. They replace what was offered under the same name of a server.
-            server: Their common name in rules and the record, as that of a server.
+            functions: The functions by name. They replace earlier functions of the same server.
+            server: The functions' common server name in rules and the audit record.
 
         Returns:
-            Code that defines the functions, for a cell. They are lost with the kernel's other variables.
+            Code that defines the functions, for a cell. The definitions are lost with the kernel's other variables.
 
         Raises:
-            InvalidInputError: The name of a server or function is wrong, or something cannot be called.
+            InvalidInputError: The name of a server or function is invalid, or an object is not callable.
         """
         from cellblock.service.session.functions import caller, check_functions, definitions
 
@@ -243,18 +243,18 @@ class CodeExecutor(AsyncOnly):
     # -- programs beside the kernel ---------------------------------------------------------------------------------------
 
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
-        """Run a program in the sandbox beside the kernel, which can neither trace it nor answer in its place.
+        """Run a program in the sandbox, independent of the kernel, which can neither trace it nor fake its output.
 
-        Its arguments and its result are those of `Session.exec` (docs/programs.md).
+        The arguments and the result are those of `Session.exec` (docs/programs.md).
         """
         return await self.session.exec(command, **how)
 
     async def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> Process:
-        """Start a program in the sandbox beside the kernel, as `Session.spawn` does."""
+        """Start a program in the sandbox, independent of the kernel, as `Session.spawn` does."""
         return await self.session.spawn(command, **how)
 
     def processes(self) -> list[ProcessInfo]:
-        """Return the programs beside the kernel, as `Session.processes` does."""
+        """Return the programs started by `exec` and `spawn`, as `Session.processes` does."""
         return self.session.processes()
 
     def process(self, id: str) -> Process:  # noqa: A002  # as in `ProcessInfo`
@@ -263,7 +263,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def fs(self) -> SessionFiles:
-        """Files as the code and its programs see them: any path, links followed, with their rights (docs/programs.md).
+        """Access to files as code and programs see them: any path, links followed, with their rights (docs/programs.md).
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -273,7 +273,7 @@ class CodeExecutor(AsyncOnly):
     # -- the state of the session -----------------------------------------------------------------------------------------
 
     async def put(self, name: str, value: object) -> None:
-        """Give a variable of the kernel a value, as `Session.put` does."""
+        """Set a variable of the kernel, as `Session.put` does."""
         await self.session.put(name, value)
 
     async def get(self, name: str, *, unpickle: bool = False) -> Any:
@@ -293,15 +293,15 @@ class CodeExecutor(AsyncOnly):
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
     ) -> LoadReport:
-        """Continue what was saved to a file, in a fresh kernel, as `Session.load` does."""
+        """Load a saved session into a fresh kernel, as `Session.load` does."""
         return await self.session.load(path, workspace=workspace, timeout=timeout)
 
     async def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the cells and what they showed as a notebook or a script, as `Session.export` does."""
+        """Write the cells and their output as a notebook or a script, as `Session.export` does."""
         return await self.session.export(path)
 
     async def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> Checkpoint:
-        """Keep the state that the kernel has now, as `Session.checkpoint` does."""
+        """Create a checkpoint of the current state, as `Session.checkpoint` does."""
         return await self.session.checkpoint(name, files=files)
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -309,19 +309,19 @@ class CodeExecutor(AsyncOnly):
         return self.session.checkpoints()
 
     async def restore(self, checkpoint: Checkpoint | str, *, processes: Processes = "keep") -> Changes:
-        """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
+        """Restore a checkpoint, given by object or name, as `Session.restore` does."""
         return await self.session.restore(checkpoint, processes=processes)
 
     async def undo(self, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
-        """Go back over the last cells, as `Session.undo` does."""
+        """Undo the last cells, as `Session.undo` does."""
         return await self.session.undo(count, partial=partial, processes=processes)
 
     async def redo(self) -> Undone:
-        """Take back the last undo, until the next cell begins, as `Session.redo` does."""
+        """Revert the last undo, until the next cell begins, as `Session.redo` does."""
         return await self.session.redo()
 
     async def trash(self) -> list[TrashEntry]:
-        """Return what undo, redo, restore and adopt have replaced or removed, as `Session.trash` does."""
+        """Return files that undo, redo, restore and adopt replaced or removed, as `Session.trash` does."""
         return await self.session.trash()
 
     async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
@@ -329,13 +329,13 @@ class CodeExecutor(AsyncOnly):
         return await self.session.restore_trash(path, entry)
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
-        """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""
+        """Return the changes since a checkpoint, given by object or name, as `Session.diff` does."""
         return await self.session.diff(checkpoint, until)
 
     async def file_versions(
         self, path: str, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None
     ) -> FileVersions:
-        """Return a file as a checkpoint holds it, and as it was later, as `Session.file_versions` does."""
+        """Return a file at a checkpoint and at a later state, as `Session.file_versions` does."""
         return await self.session.file_versions(path, checkpoint, until)
 
     @overload
@@ -355,17 +355,17 @@ class CodeExecutor(AsyncOnly):
         same_random_state: bool = False,
         return_exceptions: bool = False,
     ) -> list[CodeExecutor] | list[CodeExecutor | BaseException]:
-        """Make executors that begin with the state that this one has now, each with a session as `Session.fork` makes it.
+        """Create executors from the current state, each with a session as created by `Session.fork`.
 
         Args:
-            n: How many.
+            n: The number of executors.
             files: As for `Session.fork`.
             seeds: As for `Session.fork`.
             same_random_state: As for `Session.fork`.
             return_exceptions: As for `Session.fork`.
 
         Returns:
-            The executors, started. They are the caller's to stop.
+            The executors, started. The caller stops them.
 
         Raises:
             CellblockError: As for `Session.fork`.
@@ -386,11 +386,11 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def services(self) -> SessionServices | None:
-        """The services of its session; None unless it runs."""
+        """The services of the session; None unless the executor is running."""
         return None if self._run is None else self._run.services
 
     async def adopt(self, branch: CodeExecutor) -> Changes:
-        """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""
+        """Continue from the state of another executor of the same host, and stop that executor; see `Session.adopt`."""
         changes = await self.session.adopt(branch.session)
         branch._adopted_by = self.session_id
         await branch.stop()
@@ -407,9 +407,9 @@ class CodeExecutor(AsyncOnly):
         """Start the kernel.
 
         Raises:
-            StateError: It is started already, or was stopped meanwhile.
+            StateError: The executor is already started, or was stopped meanwhile.
             InvalidInputError: A directory or another option cannot be used.
-            LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
+            LaunchError: The kernel cannot be started; subclasses include `InterpreterError` and `PreloadError`.
         """
         if self._run is not None:
             raise StateError(_LOOP_ENDED if self._run.loop.is_closed() else "the executor is already started")
@@ -427,7 +427,7 @@ class CodeExecutor(AsyncOnly):
             if self.kernel_gateway_port is not None:
                 self._gateway = await self._serve(run, (self.kernel_gateway_host, self.kernel_gateway_port))
                 self.kernel_gateway_port = self._gateway.port
-        except BaseException:  # also a cancellation: what has been started is closed
+        except BaseException:  # also a cancellation: everything started so far is closed
             try:
                 await run.close()
             finally:
@@ -443,9 +443,9 @@ class CodeExecutor(AsyncOnly):
         return await serve_session(run, options, f"executor-{self.session_id}", address)
 
     async def stop(self) -> None:
-        """Stop whatever runs and end the kernel; after it the executor can be started again.
+        """Stop running code and end the kernel. The executor can be started again.
 
-        Stopping twice is fine. Cancelling the caller does not stop it.
+        The operation is idempotent. Cancelling the caller does not stop it.
         """
         if (run := self._run) is None:
             return
@@ -459,14 +459,14 @@ class CodeExecutor(AsyncOnly):
         run: RunningSession | None = getattr(self, "_run", None)  # absent if the constructor raised
         if run is None or run.closing:
             return
-        run.drop()  # garbage is collected in whatever thread happens to make it
-        # Last, as it raises where warnings are errors.
+        run.drop()  # garbage collection runs in an arbitrary thread
+        # Last, because it raises if warnings are errors.
         warnings.warn("a CodeExecutor was dropped without stop(): use 'async with'", ResourceWarning, 2, source=self)
 
     async def reset(self) -> None:
         """Stop the running cell and continue with a fresh kernel, without variables, definitions and imports.
 
-        MCP servers that only this executor uses are stopped, and what was accepted for the session is forgotten.
+        MCP servers of this executor alone are stopped, and the session's permissions are deleted.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -477,10 +477,10 @@ class CodeExecutor(AsyncOnly):
             await self._run.services.reset()
 
     def cancel(self) -> asyncio.Future[bool]:
-        """Stop the running cell, from any task; its result says ``interrupted``.
+        """Stop the running cell, from any task; its result has the status ``interrupted``.
 
         Returns:
-            An awaitable that completes when the code has stopped, and says whether a cell was running.
+            An awaitable that completes when the code has stopped, with whether a cell was running.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -506,27 +506,30 @@ class CodeExecutor(AsyncOnly):
     ) -> CodeExecutionResult:
         """Execute code and return its result.
 
-        Everything that the code asks for, such as calls of MCP tools, **is allowed without asking anybody**, unless a rule
-        denies it: as in ipybox. An executor that was made with ``approve="ask"`` refuses it instead; `stream` yields it.
+        All requests of the code, such as calls of MCP tools, **are allowed without asking**, unless a rule denies them, as
+        in ipybox. An executor with ``approve="ask"`` refuses them instead; `stream` yields them.
 
         Args:
-            code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
-            timeout: Seconds that it may run; None for no limit; by default what the executor was made with, or 120.
-            check: Whether to raise an exception if the code fails. If not, the result says how it ended.
-            on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
-            on_stdout: Takes what is written to stdout, as it comes. It may be a coroutine function, as the next two may.
-            on_stderr: Takes what is written to stderr, as it comes.
-            on_result: Takes each displayed value, and that of the last expression, as an `OutputItem`. If one of the three
-                raises an exception, the code is stopped, and `execute` raises it.
-            unknown: No others; a `TypeError` says what to use instead.
+            code: IPython code, with magics, ``!cmd`` and top-level ``await``.
+            timeout: Limit in seconds; None for no limit; by default the executor's `timeout`, or 120.
+            check: Whether to raise an exception if the code fails. Otherwise the result has the outcome.
+            on_input: Answers `input()`: takes the prompt, returns the line. Without it, `input()` raises an error in the
+                code.
+            on_stdout: Called with text written to stdout, as it arrives. All three callbacks may be coroutine functions.
+            on_stderr: Called with text written to stderr, as it arrives.
+            on_result: Called with each displayed value, and the value of the last expression, as an `OutputItem`. If one of
+                the three callbacks raises an exception, the code is stopped, and `execute` raises the exception.
+            unknown: Not supported; a `TypeError` says what to use instead.
 
         Returns:
             The result. If the execution was cancelled, its `text` is None and its status is ``interrupted``.
 
         Raises:
-            CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
-            ExecutionTimeoutError: It was stopped at its deadline. A kind of `CodeExecutionError`, and of `TimeoutError`.
-            InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
+            CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` everything
+                else.
+            ExecutionTimeoutError: The code was stopped at its deadline. A subclass of `CodeExecutionError` and
+                `TimeoutError`.
+            InvalidInputError: The code cannot be source code, or the timeout is not positive.
             StateError: The executor is not started, or stopped.
         """
         if unknown:
@@ -553,18 +556,18 @@ class CodeExecutor(AsyncOnly):
         check: bool = True,
         on_input: OnInput | None = None,
     ) -> AsyncGenerator[ApprovalRequest | CodeExecutionChunk | CodeExecutionResult, None]:
-        """Execute code and yield what happens, as it happens.
+        """Execute code and yield events as they happen.
 
         Args:
             code: As for `execute`.
             timeout: As for `execute`.
-            chunks: Whether to yield output as `CodeExecutionChunk`s, too.
+            chunks: Whether to also yield output as `CodeExecutionChunk`s.
             check: As for `execute`.
             on_input: As for `execute`.
 
         Yields:
-            An `ApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
-            `CodeExecutionResult`, which has all of the output again. A cancelled execution ends without a result.
+            An `ApprovalRequest` for each call that waits for a decision; chunks, if requested; finally the
+            `CodeExecutionResult` with the complete output. A cancelled execution ends without a result.
 
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
@@ -596,7 +599,7 @@ def _not_an_argument(name: str) -> str:
 
 
 def _refuse(request: object) -> None:
-    """Refuse what nobody can be asked about."""
+    """Refuse a request, because no one can be asked."""
     from cellblock.tools.approvals.request import ApprovalRequest
 
     assert isinstance(request, ApprovalRequest)

@@ -1,4 +1,4 @@
-"""Functions that take the output of a cell as it comes, for `CodeExecutor.execute`."""
+"""Callbacks for the output of a cell as it arrives, for `CodeExecutor.execute`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Listeners:
     """The callbacks for a cell's output.
 
     Attributes:
-        stdout: Takes what is written to stdout.
-        stderr: Takes what is written to stderr.
-        result: Takes displayed values, and that of the last expression.
-        refuse: Refuses what the code asks for; None: it is allowed.
+        stdout: Called with text written to stdout.
+        stderr: Called with text written to stderr.
+        result: Called with displayed values, and the value of the last expression.
+        refuse: Refuses requests of the code; None to allow them.
     """
 
     stdout: OnText | None
@@ -38,11 +38,11 @@ class Listeners:
     async def run(
         self, session: Session, code: str, *, timeout: float | None, on_input: OnInput | None
     ) -> CodeExecutionResult:
-        """Run code in a session; return its result when everything was taken.
+        """Run code in a session; return its result when the callbacks have handled all output.
 
         Raises:
             CellblockError: As `Session.stream`.
-            Exception: Whatever a listener raises; the code is stopped then.
+            Exception: Any exception of a callback; the code is stopped then.
         """
         result: CodeExecutionResult | None = None
         async with aclosing(session.stream(code, timeout=timeout, on_input=on_input, rich=True)) as events:
@@ -58,7 +58,7 @@ class Listeners:
                         await _tell(self.result, event)
                     case Notice(about=asked):
                         await self._decide(asked)
-        assert result is not None  # a stream ends with it, or raises
+        assert result is not None  # a stream ends with a result, or raises
         return result
 
     async def _decide(self, asked: object) -> None:

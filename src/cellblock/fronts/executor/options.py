@@ -1,4 +1,4 @@
-"""The options of a `CodeExecutor`: how it is reached, its session's, and those of the session's services."""
+"""The options of a `CodeExecutor`: its connections, its session, and the session's services."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AsMade(float):
-    """The default of a call's ``timeout``: a number, as in ipybox, that can be told from one that was given."""
+    """The default of a call's ``timeout``: a number, as in ipybox, that differs from any given number."""
 
 
 AS_MADE = AsMade(DEFAULT_TIMEOUT)
@@ -41,34 +41,34 @@ DEFAULT_LEVEL = "WARNING"
 
 @dataclass(repr=False, eq=False)
 class ExecutorOptions(SandboxOptions):
-    """Options of a `CodeExecutor`. Those up to `require_shell_escape` are in the order that ipybox has.
+    """Options of a `CodeExecutor`. The options up to `require_shell_escape` are in ipybox's order.
 
-    What is not described here is described at `SandboxOptions`, `SessionOptions` or `ServiceOptions`.
+    Options without a description here are described at `SandboxOptions`, `SessionOptions` or `ServiceOptions`.
 
     Attributes:
-        tool_server_host: Host name for the tool server, if a port for it is given.
-        tool_server_port: A port on which other programs of this machine that have `tool_server_token` can call the
-            session's tools, too. Sessions need none, and by default none is opened.
-        kernel_gateway_host: Host name for the kernel gateway, if a port for it is given.
-        kernel_gateway_port: A port on which Jupyter clients that have `kernel_gateway_token` can use the session, and
-            make others of its kind (docs/jupyter.md). By default none is opened.
+        tool_server_host: Host name of the tool server, if it has a port.
+        tool_server_port: A port on which other local programs with `tool_server_token` can call the session's tools.
+            Sessions do not need it, and by default no port is opened.
+        kernel_gateway_host: Host name of the kernel gateway, if it has a port.
+        kernel_gateway_port: A port on which Jupyter clients with `kernel_gateway_token` can use the session, and create
+            similar ones (docs/jupyter.md). By default no port is opened.
         kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
-        sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
-        sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file, or a dict. If it is complete for
-            sandbox-runtime, it has sandbox-runtime's meaning, and a `UserWarning` names what becomes readable.
-        log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
+        sandbox: Whether to run the kernel in a sandbox. Otherwise, it has all rights of this process.
+        sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file, or a dict. A complete sandbox-runtime
+            configuration has its meaning there, and a `UserWarning` names what becomes readable.
+        log_level: Level of the ``cellblock`` logger. By default, the program's own setting is unchanged.
         policy: The policy of the sandbox, instead of `sandbox_config`.
-        host: The host to run in, which stays open; by default one that all executors of the event loop share.
-        timeout: Seconds that code may run, unless a call says otherwise; None for no limit.
-        approve: Who decides about tool calls, commands and hosts of code that `CodeExecutor.execute` runs, where nobody can be
-            asked: ``auto`` allows them, as ipybox does; ``ask`` refuses them, and leaves them to `CodeExecutor.stream`, which
-            yields them. `Rules` decide alone, and what they leave open is refused as with ``ask``.
-        isolate: The kind of sandbox: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that do not allow
-            these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By default what `host`
-            says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
+        host: The host, which stays open; by default a host shared by all executors of the event loop.
+        timeout: Default limit of a call in seconds; None for no limit.
+        approve: Who decides about tool calls, commands and hosts in `CodeExecutor.execute`, which can ask no one. ``auto``
+            allows them, as ipybox does. ``ask`` refuses them; `CodeExecutor.stream` yields them instead. `Rules` decide
+            alone, and undecided requests are refused as with ``ask``.
+        isolate: The kind of sandbox: ``native``, namespaces and mounts of Linux; ``landlock``, for machines without these,
+            with weaker guarantees (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By default, the setting of
+            `host`, then ``CELLBLOCK_ISOLATE``, then ``native`` on Linux and ``srt`` elsewhere.
 
     Raises:
-        InvalidInputError: An option is wrong.
+        InvalidInputError: An option is invalid.
     """
 
     tool_server_host: str = "localhost"
@@ -134,14 +134,14 @@ class ExecutorOptions(SandboxOptions):
 
     @property
     def asks(self) -> bool:
-        """Whether what rules leave open is refused if nobody can be asked."""
+        """Whether requests that rules leave undecided are refused if no one can be asked."""
         return self.approve != "auto"
 
     def services(self) -> ServiceOptions:
         """Return the options of the session's services.
 
         Raises:
-            InvalidInputError: One is wrong.
+            InvalidInputError: An option is invalid.
         """
         return ServiceOptions(**{item.name: getattr(self, item.name) for item in fields(ServiceOptions)})
 
@@ -149,7 +149,7 @@ class ExecutorOptions(SandboxOptions):
         """Return the options of the session.
 
         Raises:
-            InvalidInputError: One is wrong, `sandbox_config` cannot be read, or a path does not exist.
+            InvalidInputError: An option is invalid, `sandbox_config` cannot be read, or a path does not exist.
         """
         same = {item.name: getattr(self, item.name) for item in fields(SessionOptions) if hasattr(self, item.name)}
         config, warning = self.sandbox_config, ""

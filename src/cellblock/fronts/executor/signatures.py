@@ -1,4 +1,4 @@
-"""Gives a constructor the arguments of another one, so that they are declared once."""
+"""Copies the signature of one constructor to another, so that arguments are declared once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _P = ParamSpec("_P")
 def takes(
     model: Callable[Concatenate[Any, _P], object],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
-    """Give a constructor the arguments of another one, and its documentation if it has none of its own."""
+    """Give a constructor the signature of another one, and its docstring if it has none."""
 
     def named(init: Callable[..., None]) -> Callable[Concatenate[Any, _P], None]:
         documentation = init.__doc__ or model.__doc__

@@ -36,7 +36,7 @@ _END = object()
 
 
 def _sync(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
-    """Return the synchronous twin of a method of what a class here wraps, with the same arguments and documentation."""
+    """Return the synchronous version of a wrapped object's method, with the same signature and docstring."""
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         result: _T = self._thread.run(method(self._original, *args, **kwargs))
@@ -49,7 +49,7 @@ def _sync(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Ca
 def _sync_iterator(
     method: Callable[Concatenate[Any, _P], AsyncGenerator[_T, None]],
 ) -> Callable[Concatenate[Any, _P], Iterator[_T]]:
-    """Do the same for a method that yields."""
+    """Return the synchronous version of a method that yields."""
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
         return _iterate(self._thread, method(self._original, *args, **kwargs))
@@ -67,7 +67,7 @@ def _iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Iterator[_T
 
 
 class _Wrapper:
-    """Wraps an object that lives in the loop of a thread."""
+    """A wrapper of an object that lives in the event loop of a thread."""
 
     def __init__(self, original: Any, thread: LoopThread) -> None:
         self._original = original
@@ -75,7 +75,7 @@ class _Wrapper:
 
 
 class _Twin(_Wrapper):
-    """A wrapper that also has the attributes of what it wraps."""
+    """A wrapper that also has the attributes of the wrapped object."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -90,7 +90,7 @@ class _Twin(_Wrapper):
 
 
 class SyncFiles(_Wrapper):
-    """The files of a session's workspace: `Files` for programs without an event loop, with the same methods and arguments."""
+    """The files of a session's workspace: `Files` for programs without an event loop, with the same methods."""
 
     write = _sync(Files.write)
     read = _sync(Files.read)
@@ -129,7 +129,7 @@ class SyncSessionFiles(_Wrapper):
     def write_parts(
         self, path: str | os.PathLike[str], parts: Iterable[bytes], *, parents: bool = True, mode: int = 0o666
     ) -> FileInfo:
-        """Write a file that comes in parts, as `SessionFiles.write_parts` does. The parts are taken in another thread."""
+        """Write a file from parts, as `SessionFiles.write_parts` does. Another thread iterates over the parts."""
 
         async def taken() -> AsyncGenerator[bytes, None]:
             remaining = iter(parts)
@@ -151,10 +151,10 @@ class SyncSessionFiles(_Wrapper):
 
 
 class SyncEager(_Wrapper):
-    """A cell whose text is still being written: `Eager` for programs without an event loop, a context manager.
+    """A cell that a model is still writing: `Eager` for programs without an event loop, a context manager.
 
     Attributes:
-        text, ran: As `Eager` has them.
+        text, ran: As for `Eager`.
     """
 
     def __enter__(self) -> Self:
@@ -168,7 +168,7 @@ class SyncEager(_Wrapper):
     replace = _sync(Eager.replace)
 
     def feed(self, part: str) -> None:
-        """Add what the model has written next, as `Eager.feed` does."""
+        """Add the model's next output, as `Eager.feed` does."""
         self._thread.call(self._original.feed, part)
 
     @property
@@ -178,15 +178,15 @@ class SyncEager(_Wrapper):
 
     @property
     def ran(self) -> str:
-        """The part of the text that has run, or runs."""
+        """The part of the text that has run or is running."""
         return str(self._original.ran)
 
 
 class SyncProcess(_Twin):
-    """A program beside the kernel: `Process` for programs without an event loop. Iterate over it for its output.
+    """A program in the sandbox: `Process` for programs without an event loop. Iterate over it for its output.
 
     Attributes:
-        id, pid, info, gone, poll: As `Process` has them.
+        id, pid, info, gone, poll: As for `Process`.
     """
 
     read = _sync(Process.read)
@@ -213,7 +213,7 @@ class SyncApprovalRequest(_Twin):
     """A call that waits for a decision: `ApprovalRequest` for programs without an event loop.
 
     Attributes:
-        server_name, tool_name, tool_args, id, kind, state, always, reason, changed: As `ApprovalRequest` has them.
+        server_name, tool_name, tool_args, id, kind, state, always, reason, changed: As for `ApprovalRequest`.
     """
 
     accept = _sync(ApprovalRequest.accept)
@@ -225,7 +225,7 @@ class SyncCheckpoint(_Twin):
     """A `Checkpoint` for programs without an event loop.
 
     Attributes:
-        id, name, made, execution_count, automatic, files, alive: As `Checkpoint` has them.
+        id, name, made, execution_count, automatic, files, alive: As for `Checkpoint`.
     """
 
     @property
@@ -238,22 +238,22 @@ class SyncCheckpoint(_Twin):
 
 
 def _original(checkpoint: SyncCheckpoint | str) -> Checkpoint | str:
-    """Return what a `CodeExecutor` takes for a checkpoint. It also says what cannot be one."""
+    """Return the argument that a `CodeExecutor` accepts as a checkpoint; raise for anything else."""
     return checkpoint.original if isinstance(checkpoint, SyncCheckpoint) else checkpoint
 
 
 class SyncCodeExecutor(SyncOnly):
-    """Executes Python code in an IPython kernel, as `CodeExecutor` does, and returns instead of being awaited.
+    """An executor of Python code in an IPython kernel, like `CodeExecutor`, with blocking calls.
 
-    It works in scripts, threads, notebooks, and inside a running event loop, which it then blocks. All executors of a process
-    share one event loop, which runs in a thread, and so the second one starts in milliseconds::
+    It works in scripts, threads, notebooks, and inside a running event loop, which it blocks. All executors of a process
+    share one event loop in a thread, so that the second one starts in milliseconds::
 
         with SyncCodeExecutor() as executor:
             result = executor.execute("print('hello world')")
             assert result.text == "hello world"
 
     It takes the arguments of `CodeExecutor`. Any number of threads may use it: cells run one after the other, and `cancel`
-    stops the one that runs.
+    stops the running cell.
     """
 
     @takes(CodeExecutor.__init__)
@@ -291,12 +291,12 @@ class SyncCodeExecutor(SyncOnly):
 
     @property
     def session_id(self) -> str:
-        """The session's id in the record of decisions (docs/approvals.md)."""
+        """The session's id in the audit record (docs/approvals.md)."""
         return self._original.session_id
 
     @property
     def tool_server_token(self) -> str:
-        """The token that programs need for `tool_server_port`.
+        """The token for `tool_server_port`.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -305,7 +305,7 @@ class SyncCodeExecutor(SyncOnly):
 
     @property
     def files(self) -> SyncFiles:
-        """The files of the kernel's directory, to write, read and copy (docs/files.md).
+        """Access to the files of the kernel's directory (docs/files.md).
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -318,7 +318,7 @@ class SyncCodeExecutor(SyncOnly):
 
     @property
     def fs(self) -> SyncSessionFiles:
-        """Files as the code and its programs see them: any path, links followed, with their rights (docs/programs.md).
+        """Access to files as code and programs see them: any path, links followed, with their rights (docs/programs.md).
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -326,15 +326,15 @@ class SyncCodeExecutor(SyncOnly):
         return SyncSessionFiles(self._original.fs, self._thread)
 
     def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> SyncProcess:
-        """Start a program in the sandbox beside the kernel, as `Session.spawn` does."""
+        """Start a program in the sandbox, independent of the kernel, as `Session.spawn` does."""
         return SyncProcess(self._thread.run(self._original.spawn(command, **how)), self._thread)
 
     def eager(self, *, timeout: float | None = AS_MADE, on_input: OnInput | None = None) -> SyncEager:
-        """Run a cell while a model still writes it, as `CodeExecutor.eager` does."""
+        """Run a cell while a model is still writing it, as `CodeExecutor.eager` does."""
         return SyncEager(self._thread.call(lambda: self._original.eager(timeout=timeout, on_input=on_input)), self._thread)
 
     def processes(self) -> list[ProcessInfo]:
-        """Return the programs beside the kernel, as `Session.processes` does."""
+        """Return the programs started by `exec` and `spawn`, as `Session.processes` does."""
         return self._thread.call(self._original.processes)
 
     def process(self, id: str) -> SyncProcess:  # noqa: A002  # as in `ProcessInfo`
@@ -342,10 +342,10 @@ class SyncCodeExecutor(SyncOnly):
         return SyncProcess(self._thread.call(self._original.process, id), self._thread)
 
     def cancel(self) -> bool:
-        """Stop the running cell, from any thread; its result says ``interrupted``.
+        """Stop the running cell, from any thread; its result has the status ``interrupted``.
 
         Returns:
-            Whether a cell was running. When this returns the code has stopped.
+            Whether a cell was running. The code has stopped when this returns.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -361,26 +361,26 @@ class SyncCodeExecutor(SyncOnly):
         check: bool = True,
         on_input: OnInput | None = None,
     ) -> Iterator[SyncApprovalRequest | CodeExecutionChunk | CodeExecutionResult]:
-        """Execute code and yield what happens, as it happens, as `CodeExecutor.stream` does.
+        """Execute code and yield events as they happen, as `CodeExecutor.stream` does.
 
-        Leaving the loop over it stops the code. Raises what `CodeExecutor.stream` raises.
+        Leaving the loop stops the code. Raises as `CodeExecutor.stream`.
 
         Args:
             code: As for `execute`.
             timeout: As for `execute`.
-            chunks: Whether to yield output as `CodeExecutionChunk`s, too.
+            chunks: Whether to also yield output as `CodeExecutionChunk`s.
             check: As for `execute`.
             on_input: As for `execute`.
 
         Yields:
-            A `SyncApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
+            A `SyncApprovalRequest` for each call that waits for a decision; chunks, if requested; finally the
             `CodeExecutionResult`. A cancelled execution ends without a result.
         """
         for event in _iterate(self._thread, self._original.stream(code, timeout, chunks, check=check, on_input=on_input)):
             yield SyncApprovalRequest(event, self._thread) if isinstance(event, ApprovalRequest) else event
 
     def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> SyncCheckpoint:
-        """Keep the state that the kernel has now, as `Session.checkpoint` does."""
+        """Create a checkpoint of the current state, as `Session.checkpoint` does."""
         return SyncCheckpoint(self._thread.run(self._original.checkpoint(name, files=files)), self._thread)
 
     def checkpoints(self) -> list[SyncCheckpoint]:
@@ -388,17 +388,17 @@ class SyncCodeExecutor(SyncOnly):
         return [SyncCheckpoint(checkpoint, self._thread) for checkpoint in self._original.checkpoints()]
 
     def restore(self, checkpoint: SyncCheckpoint | str, *, processes: Processes = "keep") -> Changes:
-        """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
+        """Restore a checkpoint, given by object or name, as `Session.restore` does."""
         return self._thread.run(self._original.restore(_original(checkpoint), processes=processes))
 
     def diff(self, checkpoint: SyncCheckpoint | str, until: SyncCheckpoint | str | None = None) -> StateChanges:
-        """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""
+        """Return the changes since a checkpoint, given by object or name, as `Session.diff` does."""
         return self._thread.run(self._original.diff(_original(checkpoint), None if until is None else _original(until)))
 
     def file_versions(
         self, path: str, checkpoint: SyncCheckpoint | str, until: SyncCheckpoint | str | None = None
     ) -> FileVersions:
-        """Return a file as a checkpoint holds it, and as it was later, as `Session.file_versions` does."""
+        """Return a file at a checkpoint and at a later state, as `Session.file_versions` does."""
         last = None if until is None else _original(until)
         return self._thread.run(self._original.file_versions(path, _original(checkpoint), last))
 
@@ -419,7 +419,7 @@ class SyncCodeExecutor(SyncOnly):
         same_random_state: bool = False,
         return_exceptions: bool = False,
     ) -> list[SyncCodeExecutor] | list[SyncCodeExecutor | BaseException]:
-        """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
+        """Create executors from the current state, as `CodeExecutor.fork` does."""
         how: ForkKeywords = {"files": files, "seeds": seeds, "same_random_state": same_random_state}
         if not return_exceptions:
             return [self._of(branch) for branch in self._thread.run(self._original.fork(n, **how))]
@@ -432,5 +432,5 @@ class SyncCodeExecutor(SyncOnly):
         return made
 
     def adopt(self, branch: SyncCodeExecutor) -> Changes:
-        """Go on with the state of another executor, which is stopped by that, as `CodeExecutor.adopt` does."""
+        """Continue from the state of another executor, and stop that executor, as `CodeExecutor.adopt` does."""
         return self._thread.run(self._original.adopt(branch._original))  # of this class

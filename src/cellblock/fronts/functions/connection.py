@@ -1,4 +1,4 @@
-"""Each thread's connections to the sessions of the daemon, or to our own."""
+"""Each thread's connection to the sessions of the daemon or of this process."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def ask(request: Request[list[Data[_ModelT]]]) -> list[_ModelT]: ...
 @overload
 def ask(request: Request[AnswerT]) -> AnswerT: ...
 def ask(request: Request[Any]) -> Any:
-    """Ask the daemon for an operation, as `call`, and return its answer as objects of `model`."""
+    """Run an operation as `call` does, and return its answer as `model` objects."""
     return read_answer(type(request), call(request))
 
 
 def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-    """Ask the daemon. If the connection is lost, ask the next daemon.
+    """Send a request to the daemon. If the connection is lost, send it to the next daemon.
 
     Raises:
-        OutcomeUnknownError: The connection was lost after the request was sent, and it must not be carried out twice.
+        OutcomeUnknownError: The connection was lost after the request was sent, and the request must not be repeated.
     """
     first = connection()
     try:
@@ -49,7 +49,7 @@ def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
 
 
 def connection(chosen: settings.Settings | None = None) -> SessionConnection:
-    """Return this thread's connection to the sessions: of the daemon, which is started if needed, of a cluster, or our own."""
+    """Return this thread's connection to the sessions of the daemon (started if needed), a cluster, or this process."""
     wanted = chosen or settings.current()
     memory = wanted.store_backend == "memory"
     place = None if memory else wanted.ray_address or config.state_directory()

@@ -1,7 +1,7 @@
 """Files of named sessions.
 
-A path is relative to the workspace. An absolute one that is not in the workspace names a file as the session's own code sees
-it, which works with it by its own rights.
+A path is relative to the workspace. An absolute path outside the workspace names a file as the session's own code sees it,
+and is accessed with that code's rights.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def list_files(kernel: SessionRecord | str, path: str = ".", *, recursive: bool 
     """List a folder of a session.
 
     Args:
-        kernel: The session, its name or its id.
+        kernel: The session's record, name or id.
         path: The folder.
-        recursive: Whether to list the contents of its folders, too.
+        recursive: Whether to include the contents of subfolders.
 
     Raises:
-        NotFoundError: There is no such session.
-        FilesError: It is not a folder, or cannot be read.
+        NotFoundError: The session does not exist.
+        FilesError: The path is not a folder, or cannot be read.
     """
     return ask(ListFiles(session_of(kernel), path, recursive))
 
@@ -42,8 +42,8 @@ def file_info(kernel: SessionRecord | str, path: str) -> FileInfo:
     """Describe a file, a folder, or anything else of a session.
 
     Raises:
-        NotFoundError: There is no such session.
-        FilesError: There is nothing at this path.
+        NotFoundError: The session does not exist.
+        FilesError: Nothing exists at this path.
     """
     return ask(StatFile(session_of(kernel), path))
 
@@ -52,8 +52,8 @@ def read_file(kernel: SessionRecord | str, path: str) -> bytes:
     """Return the content of a file of a session.
 
     Raises:
-        NotFoundError: There is no such session.
-        FilesError: It cannot be read, or changed meanwhile.
+        NotFoundError: The session does not exist.
+        FilesError: The file cannot be read, or changed meanwhile.
     """
     reading, parts = FileReading(session_of(kernel), path), []
     while (request := reading.next) is not None:
@@ -62,16 +62,16 @@ def read_file(kernel: SessionRecord | str, path: str) -> bytes:
 
 
 def write_file(kernel: SessionRecord | str, path: str, data: bytes | str) -> FileInfo:
-    """Write a file of a session, whole or not at all. Missing folders above it are made.
+    """Write a file of a session atomically. Missing parent folders are created.
 
     Args:
-        kernel: The session, its name or its id.
-        path: The file. One that exists is replaced.
-        data: Its content; text is written as UTF-8.
+        kernel: The session's record, name or id.
+        path: The file. An existing file is replaced.
+        data: The content; text is encoded as UTF-8.
 
     Raises:
-        NotFoundError: There is no such session.
-        FilesError: It cannot be written.
+        NotFoundError: The session does not exist.
+        FilesError: The file cannot be written.
     """
     if not isinstance(data, bytes | str):
         raise InvalidInputError(f"data must be bytes or text, not {type(data).__name__}")
@@ -82,7 +82,7 @@ def write_file(kernel: SessionRecord | str, path: str, data: bytes | str) -> Fil
         for start in range(0, len(content), _PART):
             call(WritePart(session, path, upload), content[start : start + _PART])
         written = call(WritePart(session, path, upload, more=False))
-    except BaseException:  # also Ctrl-C: what has come is dropped
+    except BaseException:  # also Ctrl-C: received parts are dropped
         with suppress(CellblockError):
             call(WritePart(session, path, upload, abort=True))
         raise
@@ -91,30 +91,30 @@ def write_file(kernel: SessionRecord | str, path: str, data: bytes | str) -> Fil
 
 
 def make_folder(kernel: SessionRecord | str, path: str) -> None:
-    """Make a folder of a session, and those above it. One that exists is fine.
+    """Create a folder of a session, and missing parent folders. An existing folder is no error.
 
     Raises:
-        NotFoundError: There is no such session.
-        FilesError: It cannot be made.
+        NotFoundError: The session does not exist.
+        FilesError: The folder cannot be created.
     """
     ask(MakeFolder(session_of(kernel), path))
 
 
 def rename_file(kernel: SessionRecord | str, path: str, to: str) -> None:
-    """Give a file or a folder of a session another name. A file of that name is replaced.
+    """Rename a file or a folder of a session. An existing file with the new name is replaced.
 
     Raises:
-        NotFoundError: There is no such session.
-        FilesError: It cannot be renamed.
+        NotFoundError: The session does not exist.
+        FilesError: The file cannot be renamed.
     """
     ask(RenameFile(session_of(kernel), path, to))
 
 
 def remove_file(kernel: SessionRecord | str, path: str, *, recursive: bool = False) -> None:
-    """Remove a file of a session, an empty folder, or a folder with all that is in it if `recursive` says so.
+    """Remove a file of a session, an empty folder, or a folder with its content if `recursive` is set.
 
     Raises:
-        NotFoundError: There is no such session.
-        FilesError: There is nothing at this path, or it cannot be removed.
+        NotFoundError: The session does not exist.
+        FilesError: Nothing exists at this path, or it cannot be removed.
     """
     ask(RemoveFile(session_of(kernel), path, recursive))

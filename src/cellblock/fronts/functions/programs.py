@@ -1,4 +1,4 @@
-"""Programs beside the kernels of named sessions."""
+"""Programs that run in addition to the kernels of named sessions."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def exec_process(
     max_output: int = MAX_OUTPUT,
     stop: Scope = "tree",
 ) -> ExecResult:
-    """Run a program beside a session's kernel, as `Session.exec` does.
+    """Run a program in addition to a session's kernel, as `Session.exec` does.
 
     Args:
-        kernel: The session, its name or its id.
+        kernel: The session's record, name or id.
         command: The program and its arguments; a text is a command for ``sh -c``.
-        cwd: Its directory, in the session; the workspace by default.
+        cwd: The working directory in the session; the workspace by default.
         env: Variables to set, or to remove (None).
-        input: Data for its standard input.
-        timeout: Seconds until it is stopped; None for no limit.
+        input: Data for standard input.
+        timeout: Limit in seconds; None for no limit.
         merge: Whether standard error goes into standard output.
         log: A file in the session that gets all output instead.
-        max_output: The most bytes to keep of each stream.
+        max_output: The maximum number of bytes to keep of each stream.
         stop: The processes to stop at the time limit.
 
     Raises:
-        NotFoundError: There is no such session.
+        NotFoundError: The session does not exist.
         CellblockError: As for `Session.exec`.
     """
     request = exec_of(kernel, command, cwd, env, timeout, merge, log, max_output, stop)
@@ -64,52 +64,52 @@ def spawn_process(
     keep: Keep = "tail",
     label: str = "",
 ) -> ProcessInfo:
-    """Start a program beside a session's kernel, as `Session.spawn` does. It goes on until it ends, or its session does.
+    """Start a program in addition to a session's kernel, as `Session.spawn` does. It runs until it or its session ends.
 
-    Output that nobody has read is dropped by default, so that the program does not wait for a reader.
+    By default, unread output is dropped when buffers are full, so that the program does not wait for a reader.
 
     Raises:
-        NotFoundError: There is no such session.
+        NotFoundError: The session does not exist.
         CellblockError: As for `Session.spawn`.
     """
     return ask(spawn_of(kernel, command, cwd, env, stdin, pty, merge, log, keep, label))
 
 
 def processes(kernel: SessionRecord | str) -> list[ProcessInfo]:
-    """Return the programs of a session, oldest first: those that run, and the last ones that have ended.
+    """Return the programs of a session, oldest first: running ones, and the last ones that ended.
 
     Raises:
-        NotFoundError: There is no such session.
+        NotFoundError: The session does not exist.
     """
     return ask(Processes(session_of(kernel)))
 
 
 def read_process(kernel: SessionRecord | str, process: ProcessInfo | str, since: int = 0, wait: float = 0.0) -> ProcessOutput:
-    """Return what a program has printed from a position on, and how it ended if it has.
+    """Return a program's output from a position on, and its outcome if it has ended.
 
     Args:
-        kernel: The session, its name or its id.
+        kernel: The session's record, name or id.
         process: The program, or its id.
-        since: The position: how many bytes of output came before.
+        since: The position: the number of bytes of earlier output.
         wait: Seconds to wait for output, or for the end; 30 at most.
 
     Raises:
-        NotFoundError: There is no such session, or no such program.
+        NotFoundError: The session or the program does not exist.
     """
     return ask(read_of(kernel, process, since, wait))
 
 
 def write_process(kernel: SessionRecord | str, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
-    """Write to a program's standard input or terminal; return whether it reads on.
+    """Write to a program's standard input or terminal; return whether the program still reads.
 
     Args:
-        kernel: The session, its name or its id.
+        kernel: The session's record, name or id.
         process: The program, or its id.
         data: The bytes.
-        end: Whether its standard input ends with that.
+        end: Whether to close standard input afterwards.
 
     Raises:
-        NotFoundError: There is no such session, or no such program.
+        NotFoundError: The session or the program does not exist.
     """
     return call(WriteProcess(session_of(kernel), process_of(process), end), as_bytes(data, "data"))
 
@@ -118,7 +118,7 @@ def signal_process(kernel: SessionRecord | str, process: ProcessInfo | str, numb
     """Send a signal to a program, as `Process.signal` does.
 
     Raises:
-        NotFoundError: There is no such session, or no such program.
+        NotFoundError: The session or the program does not exist.
     """
     ask(SignalProcess(session_of(kernel), process_of(process), number, scope))
 
@@ -127,7 +127,7 @@ def resize_process(kernel: SessionRecord | str, process: ProcessInfo | str, rows
     """Change the size of a program's terminal.
 
     Raises:
-        NotFoundError: There is no such session, or no such program.
+        NotFoundError: The session or the program does not exist.
     """
     ask(ResizeProcess(session_of(kernel), process_of(process), rows, columns))
 
@@ -135,9 +135,9 @@ def resize_process(kernel: SessionRecord | str, process: ProcessInfo | str, rows
 def stop_process(
     kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
 ) -> ExecResult:
-    """End a program and all that it has started, as `Process.stop` does.
+    """Stop a program and all processes that it started, as `Process.stop` does.
 
     Raises:
-        NotFoundError: There is no such session, or no such program.
+        NotFoundError: The session or the program does not exist.
     """
     return ask(stop_of(kernel, process, grace, scope))

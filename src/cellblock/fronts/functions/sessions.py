@@ -1,4 +1,4 @@
-"""Named sessions and the code that runs in them: `get_or_create`, `execute`, `destroy` and their like."""
+"""Named sessions and their code: `get_or_create`, `execute`, `destroy` and related functions."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ _TRIES, _PAUSE = 20, 0.01
 
 
 def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
-    """Return the session of this name, which is made if there is none. It outlives this program.
+    """Return the session with this name, and create it if it does not exist. It outlives this program.
 
     Args:
-        name: Its name.
-        tags: Labels, if it is made.
-        options: Its options, if it is made: those of `CodeExecutor` that are data, and those of `NamedOptions`
-            (docs/named-sessions.md). What is left out is as the settings say.
+        name: The session's name.
+        tags: Labels of a new session.
+        options: Options of a new session: the options of `CodeExecutor` that are data, and those of `NamedOptions`
+            (docs/named-sessions.md). Settings provide the defaults.
 
     Raises:
-        InvalidInputError: The name, an option or a setting is wrong; or there is such a session, and it has another isolation
-            than these options ask for.
-        LaunchError: Its kernel could not be started.
+        InvalidInputError: The name, an option or a setting is invalid, or the existing session has a different isolation.
+        LaunchError: The session's kernel could not be started.
         DaemonError: The daemon cannot be started or reached.
     """
     if not isinstance(name, str) or not name:
@@ -55,10 +54,10 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
 
 
 def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a session that this program makes: as given, as the settings say, and as suits this program.
+    """Return the options of a new session: the given ones, then settings, then defaults for this program.
 
     Raises:
-        InvalidInputError: An option is not JSON data, or a setting is wrong.
+        InvalidInputError: An option is not JSON data, or a setting is invalid.
     """
     here = {"current_dir": os.getcwd(), "python": sys.executable}
     options = settings.current().session_options({**here, **given})
@@ -66,7 +65,7 @@ def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the value of an option, which must be JSON data, as it is sent to the daemon."""
+    """Return the value of an option in the form sent to the daemon, which must be JSON data."""
     import json
 
     try:
@@ -86,24 +85,24 @@ def _path(value: object) -> str:
 def execute(
     kernel: SessionRecord | str, code: str, *, language: Language = "python", timeout: float | None = None
 ) -> CodeExecutionResult:
-    """Run code in a session and return its result, whatever its outcome.
+    """Run code in a session and return its result, whether or not it succeeded.
 
     Ctrl-C stops the code, and then raises `KeyboardInterrupt` here.
 
     Args:
-        kernel: The session, its name or its id.
-        code: Python as IPython takes it, or a script for bash.
+        kernel: The session's record, name or id.
+        code: IPython code, or a bash script.
         language: ``python`` or ``bash``.
-        timeout: Seconds that it may run; None for what the settings say, by default a minute.
+        timeout: Limit in seconds; None for the setting, by default a minute.
 
     Raises:
-        NotFoundError: There is no such session.
-        InvalidInputError: An argument or a setting is wrong.
+        NotFoundError: The session does not exist.
+        InvalidInputError: An argument or a setting is invalid.
         LaunchError: The session's kernel had died, and no new one could be started; the code did not run.
-        BusyError: Too many executions wait in the session.
+        BusyError: Too many executions are queued in the session.
         StoreError: The daemon cannot write to its journal, perhaps because the disk is full; the code did not run.
-        NotRunError: The daemon ended before the code began to run.
-        OutcomeUnknownError: The daemon ended meanwhile, and nobody can say how far the code ran.
+        NotRunError: The daemon ended before the code started.
+        OutcomeUnknownError: The daemon ended meanwhile, and how far the code ran is unknown.
     """
     return _execute(kernel, code, language, timeout)
 
@@ -127,10 +126,10 @@ def _execute(
 
 
 def _submit(request: Submit, body: bytes, chosen: settings.Settings) -> Any:
-    """Submit code and return its result. If the connection is lost, ask the daemon that is there then.
+    """Submit code and return its result. If the connection is lost, ask the next daemon.
 
-    The same request is sent again. Because of its key nothing runs twice: the daemon returns the result of the first one if it
-    has it, says that the outcome is unknown if it does not, and runs the code if the first one never came to it.
+    The same request is sent again. Its key prevents a second run: the daemon returns the first result if it has it, reports
+    an unknown outcome if not, and runs the code only if it never received the first request.
     """
     first, began = connection(chosen), time.time()
     try:
@@ -149,7 +148,7 @@ def _submit(request: Submit, body: bytes, chosen: settings.Settings) -> Any:
 
 
 def _is_still_there(request: Submit, began: float) -> bool:
-    """Whether a name or an id still stands for the session that it stood for at some time."""
+    """Return whether a name or an id still refers to the session that it referred to at some time."""
     with suppress(NotFoundError):
         ask(Lookup("", request.session, request.key))
         return True  # it has the execution
@@ -157,14 +156,16 @@ def _is_still_there(request: Submit, began: float) -> bool:
         record = ask(Status(request.session))
     except NotFoundError:
         return False
-    # By its name, another session may have been made; if the clock was set back, this one seems to be another.
+    # Another session may have been created with the same name. If the clock was set back, this session seems to be another
+    # one.
     return record.kernel_id == request.session or datetime.fromisoformat(record.created_at).timestamp() <= began
 
 
 def _stop(interrupt: Interrupt) -> None:
     """Stop an execution whose caller was interrupted; when this returns the code no longer runs.
 
-    The request is sent on a new connection and may arrive before the execution: then nothing was stopped, and it is repeated.
+    The request uses a new connection and may arrive before the execution. Then nothing was stopped, and the request is
+    repeated.
     """
     with suppress(CellblockError):
         for _ in range(_TRIES):
@@ -182,24 +183,24 @@ def execute_with_retry(
     language: Language = "python",
     timeout: float | None = None,
 ) -> CodeExecutionResult:
-    """Run code, and have it repaired and run again if it fails.
+    """Run code; after a failure, repair it and run it again.
 
     Args:
-        kernel: The session, its name or its id.
+        kernel: The session's record, name or id.
         code: The code of the first attempt.
-        on_error_fn: Given the result of a failed attempt and its number, from 1 on; returns the code of the next one, or None
-            to run the same again.
-        max_attempts: How often to run it; None for what the settings say, by default five times.
+        on_error_fn: Called with the result and the number (from 1) of a failed attempt; returns the code of the next
+            attempt, or None to run the same code again.
+        max_attempts: The maximum number of attempts; None for the setting, by default five.
         language: ``python`` or ``bash``.
-        timeout: Seconds that each attempt may run.
+        timeout: Limit of each attempt in seconds.
 
     Returns:
-        The result of the last attempt, with all of them in `attempts`. Its status is ``max_attempts_exceeded`` if none has
+        The result of the last attempt, with all of them in `attempts`. Its status is ``max_attempts_exceeded`` if none
         succeeded.
 
     Raises:
         CellblockError: As for `execute`.
-        Exception: What `on_error_fn` raises.
+        Exception: Any exception of `on_error_fn`.
     """
     attempts = Attempts(code, settings.current().max_retries if max_attempts is None else max_attempts)
     if not callable(on_error_fn):
@@ -212,29 +213,29 @@ def execute_with_retry(
 
 
 def destroy(name: SessionRecord | str) -> bool:
-    """End a session; return whether there was one."""
+    """End a session; return whether it existed."""
     return ask(Destroy(session_of(name)))
 
 
 def list_kernels(*, refresh: bool = False) -> list[SessionRecord]:
-    """Return all sessions, oldest first; with `refresh`, look first whether their kernels are alive."""
+    """Return all sessions, oldest first. With `refresh`, first check whether their kernels are alive."""
     return ask(List(refresh))
 
 
 def status(kernel: SessionRecord | str) -> SessionRecord:
-    """Return how a session is now.
+    """Return the current record of a session.
 
     Raises:
-        NotFoundError: There is no such session.
+        NotFoundError: The session does not exist.
     """
     return ask(Status(session_of(kernel)))
 
 
 def restart(kernel: SessionRecord | str) -> SessionRecord:
-    """Give a session a fresh kernel, without variables.
+    """Restart a session with a fresh kernel, without variables.
 
     Raises:
-        NotFoundError: There is no such session.
+        NotFoundError: The session does not exist.
         LaunchError: No kernel could be started.
     """
     return ask(Restart(session_of(kernel)))
@@ -244,7 +245,7 @@ def variables(kernel: SessionRecord | str) -> list[Variable]:
     """Return the variables of a session: type, size, shape, and a short text of each.
 
     Raises:
-        NotFoundError: There is no such session.
+        NotFoundError: The session does not exist.
         UnsupportedError: It is not a session of Python.
     """
     return ask(Variables(session_of(kernel)))

@@ -1,1 +1,1 @@
-"""The HTTP front: REST, events and WebSockets for named sessions. A process of its own, and a client of the daemon."""
+"""The HTTP gateway: REST, events and WebSockets for named sessions. A separate process, and a client of the daemon."""

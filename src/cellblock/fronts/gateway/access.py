@@ -17,13 +17,13 @@ from cellblock.service.store.tokens import Scope, Token
 
 
 def caller_of(connection: HTTPConnection) -> Token:
-    """Return who calls: what the guard has found."""
+    """Return the caller that the guard has authenticated."""
     caller: Token = connection.scope["cellblock.caller"]
     return caller
 
 
 def problem_for(connection: HTTPConnection, error: CellblockError) -> Problem:
-    """Return the problem that an error is for who calls. A token for one session is not told the names of others."""
+    """Convert an error to a problem for a caller. A token for one session does not learn the names of others."""
     problem = problem_of(error)
     if isinstance(error, NotFoundError) and caller_of(connection).session:
         return replace(problem, detail=problem.detail.partition("; did you mean ")[0])
@@ -31,23 +31,21 @@ def problem_for(connection: HTTPConnection, error: CellblockError) -> Problem:
 
 
 def link_of(connection: HTTPConnection) -> SessionLink:
-    """Return the gateway's link to the daemon."""
     link: SessionLink = connection.app.state.link
     return link
 
 
 def settings_of(connection: HTTPConnection) -> Settings:
-    """Return the settings that the gateway was started with."""
     settings: Settings = connection.app.state.settings
     return settings
 
 
 def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
-    """Return a dependency that lets callers pass who have a scope, and who may use the session in the path.
+    """Return a dependency that admits callers with a scope who may use the session in the path.
 
     A token for one session passes only if the path names that session (``{session}``) or an execution in it
-    (``{execution}``): whatever else there is, is about more than that session. A route for which that is not so asks for
-    `needs_of_any`, and looks at `Token.session` itself.
+    (``{execution}``), because any other path concerns more than that session. Other routes use `needs_of_any`, and check
+    `Token.session` themselves.
     """
 
     async def check(connection: HTTPConnection) -> Token:
@@ -62,7 +60,7 @@ def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
 
 
 def needs_of_any(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
-    """Return a dependency as `needs` does, which lets tokens for any one session pass."""
+    """Return a dependency like `needs` that also admits tokens for any one session."""
 
     async def check(connection: HTTPConnection) -> Token:
         caller = caller_of(connection)
@@ -77,22 +75,22 @@ def check_scope(caller: Token, scope: Scope, why: str = "") -> None:
     """Check that a caller has a scope.
 
     Args:
-        caller: Whose token it is.
+        caller: The token.
         scope: The scope.
-        why: The reason, appended to the message, if the address of the request does not show it.
+        why: The reason, appended to the message, if the URL does not show it.
 
     Raises:
-        AccessError: It has not.
+        AccessError: The token lacks the scope.
     """
     if not caller.may(scope):
         raise AccessError(f"this token does not have the scope {scope!r}{why}")
 
 
 async def check_session(connection: HTTPConnection, caller: Token) -> None:
-    """Check that a request is about the one session that its token is for.
+    """Check that a request concerns only the session of its token.
 
     Raises:
-        AccessError: It is not; or there is no such session, which the token is not to tell.
+        AccessError: It concerns another session, or a session that does not exist, which the token must not reveal.
     """
     asked = connection.path_params.get("session", "")
     link = link_of(connection)

@@ -1,6 +1,7 @@
-"""How answers are written: results as JSON, and problems.
+"""The encoding of answers: results as JSON, and problems.
 
-A result can hold megabytes of pictures and pages. It is written piece by piece then, and others have their turn in between.
+A result can contain megabytes of pictures and pages. It is then written piece by piece, so that other requests get their
+turn.
 """
 
 from __future__ import annotations
@@ -39,19 +40,18 @@ _encode = json.JSONEncoder(
 
 
 def json_bytes(data: Any) -> bytes:
-    """Return JSON data in which bytes become base64; lone surrogates become ``?``."""
+    """Encode JSON data. Bytes become base64; lone surrogates become ``?``."""
     return _encode(data).encode("utf-8", "replace")
 
 
 def json_response(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return an answer with JSON data in it."""
     if weight(data) < 2 * _PIECE:
         return Response(json_bytes(data), status, headers, "application/json")
     return StreamingResponse(in_turns(json_pieces(data)), status, headers, "application/json")
 
 
 def packed_response(packed: Packed) -> Response:
-    """Return an answer with packed JSON data in it, as it is if it is nothing but JSON: most results are."""
+    """Return an answer with packed JSON data. Most results are plain JSON, which is sent unchanged."""
     text = plain_json(packed)
     if text is None:
         return json_response(unpack(packed))
@@ -62,14 +62,14 @@ def packed_response(packed: Packed) -> Response:
 
 
 async def in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield pieces, and let others have their turn after each."""
+    """Yield pieces, and let other tasks run after each."""
     for piece in pieces:
         yield piece
         await asyncio.sleep(0)
 
 
 def weight(data: Any) -> int:
-    """Return about how many characters and bytes there are in JSON data."""
+    """Return the approximate number of characters and bytes in JSON data."""
     kind = type(data)
     if kind is str or kind is bytes:
         return len(data)
@@ -81,7 +81,7 @@ def weight(data: Any) -> int:
 
 
 def json_pieces(data: Any) -> Iterator[bytes]:
-    """Yield what `json_bytes` returns in pieces that are made quickly."""
+    """Yield the output of `json_bytes` in pieces that are produced quickly."""
     kind = type(data)
     if weight(data) < _PIECE:
         yield json_bytes(data)
@@ -112,7 +112,6 @@ def json_pieces(data: Any) -> Iterator[bytes]:
 
 
 def problem_response(problem: Problem) -> Response:
-    """Return the answer that reports a problem."""
     headers = {}
     if problem.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
@@ -126,7 +125,7 @@ def invalid_response(error: RequestValidationError, fields: Iterable[str] = ()) 
 
     Args:
         error: The validation error.
-        fields: The fields that its body may have.
+        fields: The fields that the body may have.
     """
     found = error.errors()[:20]
     wrong = [{"where": ".".join(map(str, one["loc"]))[:_SHOWN], "what": _explained(one, fields)} for one in found]
@@ -135,7 +134,7 @@ def invalid_response(error: RequestValidationError, fields: Iterable[str] = ()) 
 
 
 def _explained(one: Any, fields: Iterable[str]) -> str:
-    """Return what is wrong in one place; for a field that does not exist, with the one that may be meant."""
+    """Explain one validation error; for an unknown field, suggest a similar one."""
     if one["type"] != "extra_forbidden":
         return str(one["msg"])
     near = difflib.get_close_matches(str(one["loc"][-1])[:_SHOWN], fields, 1)
@@ -156,11 +155,11 @@ async def send_problem(scope: Scope, receive: Receive, send: Send, problem: Prob
 
 
 async def while_there(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Do something for a client, and give it up if the client leaves.
+    """Await a coroutine for a client, and cancel it if the client leaves.
 
     Args:
-        receive: Tells when it leaves; its request has come.
-        work: The coroutine to run.
+        receive: Reports when the client leaves; the request is already complete.
+        work: The coroutine.
 
     Raises:
         ClientDisconnect: The client has left. The coroutine was cancelled, and has ended.

@@ -85,30 +85,29 @@ _PARTS = (
 
 
 class Gateway(FastAPI):
-    """An application behind a guard. The outer applications are called before FastAPI's own code.
+    """An application behind a guard. The outer applications run before FastAPI's code.
 
     Attributes:
-        outside: The outermost application: it is called first, and calls `inside`.
+        outside: The outermost application, which is called first, and calls `inside`.
     """
 
     outside: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         await self.outside(scope, receive, send)
 
     async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what has passed the guard."""
+        """Answer a request that has passed the guard."""
         await super().__call__(scope, receive, send)
 
 
 def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: SessionLink | None = None) -> Gateway:
-    """Return a gateway's application.
+    """Create a gateway's application.
 
     Args:
-        options: How it is set up.
-        place: Where the daemon is, and the tokens; the user's own by default.
-        link: Where sessions are instead. Then the only token is that of the options.
+        options: The options.
+        place: The directory of the daemon and the tokens; the user's own by default.
+        link: The link to other sessions. Then the only token is the one in the options.
     """
     options = options or GatewayOptions()
     check = tokens = None
@@ -135,7 +134,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        # `Traced` does that. FastAPI's own spans would be there a second time, and name sessions and exceptions.
+        # `Traced` does that. FastAPI's own spans would be duplicates, and name sessions and exceptions.
         telemetry={"tracing": False, "logs": False},
     )
     app.openapi = lambda: described(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
@@ -159,13 +158,12 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
 
 
 def _uploads() -> list[BaseRoute]:
-    """Return the routes whose bodies are files."""
     routes = [*files.router.routes, *saving.router.routes]
     return [route for route in routes if getattr(route, "endpoint", None) in (files.write_file, saving.load)]
 
 
 def readable(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
-    """Let web pages of some origins read answers (CORS). They send tokens as any other client does; there are no cookies."""
+    """Let web pages of some origins read answers (CORS). They send tokens like any other client; there are no cookies."""
     if not origins:
         return app
     return CORSMiddleware(
@@ -179,7 +177,7 @@ def readable(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
 
 
 def described(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI description: FastAPI's own, and what takes a token: nearly everything."""
+    """Return the OpenAPI description: FastAPI's own, plus the token requirement of nearly all routes."""
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         bearer = {"type": "http", "scheme": "bearer", "description": "A token: 'cellblock tokens create' makes one."}
@@ -188,7 +186,7 @@ def described(app: FastAPI) -> dict[str, Any]:
         components.setdefault("schemas", {})["ProblemModel"] = ProblemModel.model_json_schema()
         for path in schema["paths"].values():
             for operation in path.values():
-                operation["responses"].pop("422", None)  # FastAPI's own form of it, which is a problem like the others here
+                operation["responses"].pop("422", None)  # FastAPI's own form of the problem documents used here
         schema["security"] = [{"token": []}]
         for path, operations in schema["paths"].items():
             if is_public(path):
@@ -198,7 +196,7 @@ def described(app: FastAPI) -> dict[str, Any]:
 
 
 def methods_of(schema: dict[str, Any], path: str) -> list[str]:
-    """Return all methods of a path; a router names those of the first route that it finds."""
+    """Return all methods of a path; a router names only those of the first matching route."""
     found = set()
     for template, operations in schema["paths"].items():
         if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):
@@ -217,7 +215,7 @@ def _on_http(request: Request, error: Exception) -> Response:
         return problem_response(error.problem)
     detail, headers, path = str(error.detail), dict(error.headers or {}), request.url.path
     if error.status_code == 405:
-        # The pages are not in the description; of those, the router names the methods.
+        # The pages are not in the description; the router names their methods.
         headers["Allow"] = ", ".join(methods_of(described(request.app), path)) or headers.get("Allow", "GET")
         detail = f"{path[:_SHOWN]} takes {headers['Allow']}, and not {request.method}; /docs describes the API"
     elif error.status_code == 404 and "route" not in request.scope:
@@ -235,12 +233,12 @@ def _on_invalid(request: Request, error: Exception) -> Response:
 
 
 def _on_failure(_: Request, error: Exception) -> Response:
-    """Answer what nobody expected. The server logs it."""
+    """Answer an unexpected error. The server logs it."""
     return problem_response(Problem(500, "internal", f"the gateway failed: {type(error).__name__}; see its log"))
 
 
 def __getattr__(name: str) -> Any:
-    """Make ``app``, the application as the settings have it, when a server asks for it."""
+    """Create ``app``, the application with options from the settings, when a server asks for it."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     made = globals()["app"] = make_app()

@@ -27,7 +27,7 @@ async def _revoked(request: Request, caller: Token, asked: Revoke) -> list[str]:
 
 
 async def _of_caller(request: Request, caller: Token, asked: Pending | Allowed) -> list[dict[str, Any]]:
-    """Return what there is in the sessions that a token is for."""
+    """Return the pending requests of the sessions that a token permits."""
     try:
         found: Sequence[dict[str, Any]] = await link_of(request).call(replace(asked, session=caller.session or asked.session))
     except NotFoundError:
@@ -38,14 +38,14 @@ async def _of_caller(request: Request, caller: Token, asked: Pending | Allowed) 
 
 
 async def _before(request: Request, caller: Token, asked: Precedents) -> list[dict[str, Any]]:
-    """Return what was allowed before, in the sessions that a token is for."""
+    """Return previously allowed calls of the sessions that a token permits."""
     if not await _own(request, caller, (asked.approval,), Pending):
         return []
     return list(await link_of(request).call(replace(asked, session=caller.session or asked.session)))
 
 
 async def _own(request: Request, caller: Token, ids: Sequence[str], kind: type[Pending] | type[Allowed]) -> tuple[str, ...]:
-    """Return those ids that a token may speak of: all of them, unless it is for one session."""
+    """Return the ids that a token may use: all ids, unless it is for one session."""
     if not caller.session:
         return tuple(ids)
     own = {one["id"] for one in await _of_caller(request, caller, kind())}

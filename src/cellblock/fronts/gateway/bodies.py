@@ -1,4 +1,4 @@
-"""Reads the bodies of requests: who calls is checked first, and JSON is parsed within limits."""
+"""Reads request bodies: the caller is checked first, and JSON is parsed within limits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ MAX_ITEMS = 1000
 class CheckedRoute(APIRoute):
     """A route that checks the scope of its caller before it reads the body.
 
-    FastAPI reads and parses the body first, so that any caller could have it parse what it then refuses.
+    FastAPI reads and parses the body first, so any caller could make it parse a body that it then refuses.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See `APIRoute`."""
         answer = super().get_route_handler()
         if self.body_field is None:
             return answer
@@ -40,13 +39,11 @@ class CheckedRoute(APIRoute):
 
 
 class _BodyRequest(Request):
-    """A request whose JSON is parsed within limits."""
-
     async def json(self) -> Any:
         """Return the parsed body.
 
         Raises:
-            Refused: It is not valid: FastAPI passes this on.
+            Refused: The body is invalid: FastAPI passes this on.
         """
         try:
             return parse_body(await self.body())
@@ -57,10 +54,10 @@ class _BodyRequest(Request):
 
 
 def parse_body(body: bytes) -> Any:
-    """Parse the body of a request, whose values the guard has counted as it came.
+    """Parse the body of a request, whose values the guard has counted on arrival.
 
     Raises:
-        InvalidInputError: It is not valid JSON, or a list or an object in it has too many items.
+        InvalidInputError: The body is not valid JSON, or a list or an object in it has too many items.
     """
     value = parse_json(body, what="the body", counted=True)
     level = [value]

@@ -1,7 +1,7 @@
-"""The console: its page, the frames in which it shows what code has made, and the exchange of a login for a token.
+"""The console: its page, the frames for content created by code, and the exchange of a login for a token.
 
-The page is built from `console/` by `make console`. It asks for all else as any other client of the API does, with a token in
-a header: it has no cookie that another page, or a server at another port, could use.
+`make console` builds the page from `console/`. The page requests everything else through the API, with a token in a header.
+It has no cookie that another page, or a server at another port, could use.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def _frame(name: str, scripts: str) -> Response:
 
 @functools.cache
 def _own_scripts(name: str) -> str:
-    """Return what a policy says to admit the scripts of a page, and no others."""
+    """Return the content security policy that admits exactly the scripts of a page."""
     own = re.findall(rb"<script>(.*?)</script>", _file(name), re.DOTALL)
     return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(one).digest()).decode()}'" for one in own)
 
 
 def _asset(name: str) -> Callable[[], Awaitable[Response]]:
-    """Return what answers with a file that the page loads."""
+    """Return the endpoint of a file that the page loads."""
 
     async def asset() -> Response:
         return Response(_file(name), media_type=_FILES[name], headers=_HEADERS)

@@ -1,6 +1,6 @@
-"""The fast path for `execute`, the busiest endpoint. FastAPI documents it, and does not see its requests.
+"""The fast path for `execute`, the busiest endpoint. FastAPI documents it, but does not handle its requests.
 
-FastAPI takes more time to find a route and to resolve its arguments than the gateway needs for all the rest.
+FastAPI takes more time to find a route and to resolve its arguments than the gateway needs for everything else.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ _may_run = needs("run")
 
 
 class Direct:
-    """Answers some requests itself, and leaves the others to an application."""
+    """An application that answers some requests itself, and forwards the others."""
 
     def __init__(self, app: FastAPI, rest: ASGIApp, endpoints: dict[str, Endpoint]) -> None:
-        """Stand before an application.
+        """Set up in front of an application.
 
         Args:
             app: The application, which has the same routes.
             rest: The application that answers all other requests.
-            endpoints: The endpoints of ``POST /NAME/{session}/execute``, by the name.
+            endpoints: The endpoints of ``POST /NAME/{session}/execute``, by name.
         """
         self._app = app
         self._rest = rest
         self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         found = self._find(scope)
         if found is None:
             await self._rest(scope, receive, send)
@@ -82,10 +81,10 @@ async def _answer(endpoint: Endpoint, session: str, request: Request) -> Respons
 
 
 def read_model(model: type[_Model], media_type: str, body: bytes) -> _Model:
-    """Return what a body says.
+    """Parse a body.
 
     Raises:
-        RequestValidationError: It is not JSON, or not what the model wants.
+        RequestValidationError: The body is not JSON, or does not fit the model.
     """
     if media_type.partition(";")[0].strip().lower() != "application/json":
         raise _wrong("body", "the Content-Type must be application/json")
@@ -101,7 +100,7 @@ def read_key(text: str) -> str:
     """Return an idempotency key.
 
     Raises:
-        RequestValidationError: It is too long.
+        RequestValidationError: The key is too long.
     """
     if len(text) > MAX_KEY:
         raise _wrong("header", f"an Idempotency-Key has at most {MAX_KEY} characters")
@@ -109,14 +108,14 @@ def read_key(text: str) -> str:
 
 
 def read_query(format_: str | None, max_chars: str | None) -> int | None:
-    """Return how long the text for a language model may be that an address asks for; None if it asks for JSON.
+    """Return the maximum length of the text for a language model; None if JSON is requested.
 
     Args:
         format_: The value of ``format`` in the query, if any.
         max_chars: The value of ``max_chars`` in the query, if any.
 
     Raises:
-        RequestValidationError: The format or the length is not valid.
+        RequestValidationError: The format or the length is invalid.
     """
     if format_ not in (None, "json", "model"):
         raise _wrong("query", f"format is json or model, not {format_[:40]!r}")

@@ -26,21 +26,21 @@ from cellblock.service.named.sessions import NamedSessions
 
 
 class EmbeddedGateway:
-    """Serves named sessions of this process at a port, by the same code that serves those of the daemon.
+    """A gateway for named sessions of this process, with the same code as for the daemon's sessions.
 
     Attributes:
-        sessions: The sessions, which end with it.
-        token: The token that its clients need.
+        sessions: The sessions, which end with the gateway.
+        token: The token that clients need.
         port: The port.
     """
 
     def __init__(self, host: Host, options: GatewayOptions, fixed: Options | None = None) -> None:
-        """Begin without sessions.
+        """Set up without sessions.
 
         Args:
-            host: Where they run; it stays open.
-            options: How the gateway is set up. Its token is made here if there is none.
-            fixed: The options of all sessions that clients make; by default those that `options` has.
+            host: The host of the sessions, which stays open.
+            options: The gateway's options. A token is created if they have none.
+            fixed: The options of all sessions created by clients; by default those in `options`.
         """
         self.token = options.token or secrets.token_urlsafe(32)
         self.sessions = NamedSessions(host, fixed=fixed)
@@ -56,10 +56,10 @@ class EmbeddedGateway:
 
         Args:
             address: The address.
-            port: The port; 0 for any that is free.
+            port: The port; 0 for any free port.
 
         Raises:
-            InvalidInputError: It cannot be used.
+            InvalidInputError: The address or the port cannot be used.
         """
         sock = listen(address, port, "the gateway")
         self.port = sock.getsockname()[1]
@@ -71,15 +71,15 @@ class EmbeddedGateway:
         began.cancel()
 
     async def wait(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the gateway has ended."""
         if self._serving is not None:
             await asyncio.wait([self._serving])
 
     async def close(self, timeout: float = 5) -> None:
-        """End it and its sessions. Closing twice is fine, and cancelling the caller does not stop it.
+        """End the gateway and its sessions. The operation is idempotent, and cancelling the caller does not stop it.
 
         Args:
-            timeout: Seconds that requests may still take.
+            timeout: Seconds that running requests may still take.
         """
         if self._uvicorn is not None:
             self._uvicorn.config.timeout_graceful_shutdown = round(timeout)
@@ -95,10 +95,10 @@ class EmbeddedGateway:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves the signals of this process alone.
+    """A uvicorn server that leaves the signals of this process alone.
 
     Attributes:
-        began: Set when it takes requests.
+        began: Set when the server accepts requests.
     """
 
     def __init__(self, settings: uvicorn.Config) -> None:
@@ -106,11 +106,9 @@ class _Uvicorn(uvicorn.Server):
         self.began = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn."""
         await super().startup(sockets)
         self.began.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """See uvicorn."""
         yield

@@ -1,4 +1,4 @@
-"""The events of an execution, as they happen: server-sent events, and a WebSocket. A client that comes back misses nothing."""
+"""Live events of an execution: server-sent events, and a WebSocket. A client that reconnects misses nothing."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def _written(found: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator
 
 
 async def with_pauses(found: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """Yield events as they come, and None if none has come for a while."""
+    """Yield events as they arrive, and None during pauses."""
     async with aclosing(found):
         while True:
             coming = asyncio.ensure_future(anext(found, False))

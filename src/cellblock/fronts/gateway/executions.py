@@ -185,7 +185,7 @@ async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: st
 
 
 def milliseconds(request: Request, seconds: float | None) -> int:
-    """Return a timeout as the daemon has it; None: what the settings say."""
+    """Convert a timeout to milliseconds; None means the setting."""
     if seconds is None:
         seconds = settings_of(request).execution_timeout
     return max(round(seconds * 1000), 1)

@@ -1,4 +1,4 @@
-"""The files of a session: listing, reading with ranges, writing, removing. They travel in pieces, whatever their size."""
+"""The files of a session: listing, reading with ranges, writing, removing. Files of any size are sent in pieces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cellblock.service.store.tokens import Token
 
 
 class _AnyPath(Convertor[str]):
-    """A path of any characters: Starlette's own ends at a line break."""
+    """A path of any characters: Starlette's own converter ends at a line break."""
 
     regex = "(?s:.*)"
 
@@ -49,10 +49,10 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
 def check_path(path: str, caller: Token) -> None:
-    """Check that a caller may read at a path: what is not in the workspace is read by the session's code, with its rights.
+    """Check that a caller may read at a path. Paths outside the workspace are read with the rights of the session's code.
 
     Raises:
-        AccessError: It may not.
+        AccessError: The caller may not.
     """
     if path.startswith("/"):
         check_scope(caller, "run", ": a path that begins with a slash needs it; others are relative to the workspace")
@@ -98,7 +98,7 @@ async def read_file(
         "Accept-Ranges": "bytes",
         "ETag": tag,
         "Cache-Control": "no-cache",
-        # A browser must never show a file that a session has written as a page of this server.
+        # A browser must never show a file written by a session as a page of this server.
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.rpartition('/')[2], safe='', errors='replace')}",
         "X-Content-Type-Options": "nosniff",
     }
@@ -122,11 +122,11 @@ async def read_file(
 
 
 def range_of(first: str, last: str, size: int) -> tuple[int, int] | None:
-    """Return the start and the end of a range as ``Range`` has it; None if there is nothing in it.
+    """Return the start and the end of a range in a ``Range`` header; None if the range is empty.
 
     Args:
-        first: The first byte; empty if `last` says how many there are at the end.
-        last: The last byte; empty for all that follow.
+        first: The first byte; empty if `last` is the number of bytes at the end.
+        last: The last byte; empty for all following bytes.
         size: Bytes of the file.
     """
     if not first:
@@ -139,7 +139,7 @@ def range_of(first: str, last: str, size: int) -> tuple[int, int] | None:
 async def _parts(
     link: SessionLink, session: str, path: str, start: int, end: int, known: dict[str, Any]
 ) -> AsyncIterator[bytes]:
-    """Yield a file part by part. If it changes meanwhile, stop: the reader sees that something is missing."""
+    """Yield a file part by part. If it changes meanwhile, stop: the reader detects the missing bytes."""
     while start < end:
         part = await link.call(ReadPart(session, path, start, min(_PART, end - start)))
         if part["file"] != known or not part["data"]:
@@ -171,7 +171,7 @@ async def write_file(request: Request, session: str, path: str, _: Run) -> Respo
                 await link.call(WritePart(session, path, upload), bytes(waiting))
                 waiting.clear()
         return json_response(await link.call(WritePart(session, path, upload, more=False), bytes(waiting)), 201)
-    except BaseException:  # the client has left, or the body is too large: what has come is dropped
+    except BaseException:  # the client has left, or the body is too large: received data is dropped
         with suppress(CellblockError):
             await asyncio.shield(link.call(WritePart(session, path, upload, abort=True)))
         raise

@@ -1,6 +1,6 @@
-"""Checks every request before it is routed: authentication, limits on requests in flight, and deadlines.
+"""Checks every request before routing: authentication, limits on concurrent requests, and deadlines.
 
-A rebound DNS name, a foreign web page, a missing token, a body without end: each is refused before any route sees it.
+Foreign DNS names, foreign web pages, missing tokens and endless bodies are refused before any route sees them.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def is_public(path: str) -> bool:
 
 
 def is_login(scope: Scope) -> bool:
-    """Return whether a request is a login, the only one without a token that may have a body."""
+    """Return whether a request is a login, the only request with a body that needs no token."""
     return scope.get("method") == "POST" and scope["path"] == LOGIN
 
 
 def address_of(scope: Scope) -> str:
-    """Return where a request comes from. Of an IPv6 address it is the network, in which a client can choose its address."""
+    """Return the source of a request. For an IPv6 address, return the network, in which a client can choose its address."""
     client = scope.get("client")
     try:
         address = ipaddress.ip_address(client[0] if client else "")
@@ -85,7 +85,7 @@ def address_of(scope: Scope) -> str:
 
 
 class Refused(HTTPException):
-    """A request is refused, for the reason that the problem says."""
+    """A request is refused, for the reason in the problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.status, problem.detail)
@@ -103,7 +103,7 @@ class Guard:
         Args:
             app: The application.
             options: The gateway's options.
-            check: Tells what a token is for; None if no tokens are asked for.
+            check: Looks up tokens; None if no tokens are required.
             uploads: The application's routes whose bodies are files. All other bodies are JSON.
         """
         self._uploads = tuple(uploads)
@@ -114,13 +114,12 @@ class Guard:
         self._callers: dict[str, _Use] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         try:
             headers = Headers(scope)
-            headers.token = take_token(scope)  # first: refused requests are logged, too
+            headers.token = take_token(scope)  # first, because refused requests are logged, too
             check_host(headers.host, self._hosts)
             check_origin(scope, headers, self._options.allowed_origins)
             upload = self._is_upload(scope)
@@ -143,7 +142,7 @@ class Guard:
             await send_problem(scope, receive, send, problem_of(error))
 
     def _is_upload(self, scope: Scope) -> bool:
-        """Return whether the body of a request is a file, which may be larger than all else."""
+        """Return whether the body of a request is a file, which may be larger than other bodies."""
         return scope.get("method") in ("POST", "PUT") and any(route.matches(scope)[0] is Match.FULL for route in self._uploads)
 
     def token_in(self, scope: Scope, headers: Headers) -> str:
@@ -151,20 +150,20 @@ class Guard:
         kind, _, text = headers.authorization.partition(" ")
         if kind.lower() in ("bearer", "token"):
             return text.strip()
-        # Browsers cannot give a WebSocket headers, and Jupyter's clients send it so elsewhere, too.
+        # Browsers cannot set headers of a WebSocket, and Jupyter's clients also use the URL.
         return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""
 
     def _is_valid(self, text: str) -> bool:
         try:
             return self._check is not None and self._check(text) is not None
-        except CellblockError:  # nobody can tell
+        except CellblockError:  # unknown
             return False
 
     def _caller(self, scope: Scope, headers: Headers) -> Token:
-        """Return who calls.
+        """Authenticate the caller.
 
         Raises:
-            Refused: There is no valid token, or none is asked for and the caller is not on this machine.
+            Refused: The request has no valid token; or none is required, but the caller is not on this machine.
             StoreError: The tokens cannot be read.
         """
         if is_public(scope["path"]):
@@ -183,14 +182,14 @@ class Guard:
 
     @contextmanager
     def _counted(self, scope: Scope, caller: Token) -> Iterator[None]:
-        """Count a request for as long as it lasts: by its token, or without one by its address.
+        """Count a request while it lasts: by its token, or by its address if it has none.
 
         Raises:
-            Refused: The caller has too many, or is too quick.
+            Refused: The caller has too many requests, or is too fast.
         """
         at_once, key = self._options.at_once, caller.id
         if caller is _NOBODY:
-            if scope["path"] == HEALTH:  # asked of the daemon once in a second at most, however often it is asked for here
+            if scope["path"] == HEALTH:  # forwarded to the daemon at most once a second
                 yield
                 return
             key = f"{'login' if is_login(scope) else 'page'} {address_of(scope)}"
@@ -209,7 +208,7 @@ class Guard:
 
 
 class _Admitted:
-    """A request of a token that can be revoked or expire. It ends then, also if it is a WebSocket or an event stream.
+    """A request with a token that can be revoked or expire. The request then ends, even a WebSocket or an event stream.
 
     The token is checked with each message in both directions, and every `_LOOK_SECONDS`.
     """
@@ -222,8 +221,6 @@ class _Admitted:
         """How far the answer is: empty, ``open``, ``events`` for an open stream of events, or ``closed``"""
 
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
-        """Answer the request."""
-
         async def checked_receive() -> MutableMapping[str, Any]:
             message = await receive()
             await self._check()
@@ -267,7 +264,7 @@ class _Admitted:
         await self._send(message)
 
     async def _end(self, scope: Scope, receive: Receive) -> None:
-        """Say why the request has ended. An answer of which a part was sent stays incomplete: it must not seem whole."""
+        """Report why the request has ended. A partial answer stays incomplete, so that it does not seem complete."""
         problem = Problem(401, "unauthorized", "the token is no longer valid")
         if not self._answer:
             await send_problem(scope, receive, self._send, problem)
@@ -279,12 +276,12 @@ class _Admitted:
 
 
 class _Use:
-    """How much one caller does.
+    """The current use by one caller.
 
     Attributes:
-        running: Requests that are worked on.
+        running: Requests in progress.
         left: Requests that may follow at once.
-        at: When that was so (`time.monotonic`).
+        at: The time of `left` (`time.monotonic`).
     """
 
     __slots__ = ("at", "left", "running")
@@ -296,21 +293,21 @@ class _Use:
 
 
 class Headers:
-    """The headers that are looked at here.
+    """The headers that the guard checks.
 
     Attributes:
         host: The name by which the client knows this server.
-        origin: The web page that sends the request, if one does.
-        site: How that page's site and this server's are related.
+        origin: The origin of the sending web page, if any.
+        site: The relation of the page's site to this server's.
         authorization: The ``Authorization`` header.
-        length: The bytes of the body, if it says so.
-        token: The token in the address.
+        length: The declared length of the body, if any.
+        token: The token in the URL.
     """
 
     __slots__ = ("authorization", "host", "length", "origin", "site", "token")
 
     def __init__(self, scope: Scope) -> None:
-        """Read them.
+        """Read the headers.
 
         Raises:
             Refused: There are two Host headers: a proxy may have checked the other one.
@@ -333,7 +330,7 @@ class Headers:
 
 
 class _Body:
-    """Receives the body of a request, which has to end and must not be silent for long."""
+    """A receiver of a request's body, with limits on its size, duration and pauses."""
 
     __slots__ = ("_began", "_complete", "_counter", "_left", "_most", "_patience", "_receive")
 
@@ -365,10 +362,10 @@ class _Body:
 
 
 def check_host(host: str, known: set[str]) -> None:
-    """Check the ``Host`` header: a foreign name that was bound to this address lets a web page talk to it (DNS rebinding).
+    """Check the ``Host`` header: a foreign name that resolves to this address lets a web page talk to it (DNS rebinding).
 
     Raises:
-        Refused: It is neither an address nor a name of this machine.
+        Refused: The header is neither an address nor a name of this machine.
     """
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     name = name.strip("[]").lower().rstrip(".")
@@ -386,17 +383,17 @@ def _is_address(name: str) -> bool:
 
 
 def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> None:
-    """Check which web page sends a request, if one does.
+    """Check the origin of a request from a web page.
 
     Raises:
-        Refused: It is another one than those that may.
+        Refused: The origin is not allowed.
     """
     if headers.origin:
         scheme: str = scope["scheme"]
         own = f"{scheme.replace('ws', 'http', 1)}://{headers.host}"
         foreign = headers.origin != own and headers.origin not in allowed
     else:
-        # Requests by a page of another site without an Origin: pictures, scripts, forms of old browsers. A link is fine.
+        # Requests by a page of another site without an Origin: pictures, scripts, forms of old browsers. A link is allowed.
         page = scope.get("method") == "GET" and scope["path"] in (*PUBLIC, CONSOLE)
         foreign = headers.site == "cross-site" and not page
     if foreign:
@@ -404,44 +401,44 @@ def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> No
 
 
 def check_length(length: str, most: int) -> None:
-    """Check the ``Content-Length``, so that a body that is too large need not come first.
+    """Check the ``Content-Length``, so that a too large body is refused before it is read.
 
     Raises:
-        Refused: It is too large.
+        Refused: The body is too large.
     """
     if length.isdecimal() and int(length) > most:
         raise Refused(Problem(413, "too_large", f"the body has {length[:20]} bytes, and this server takes {most}"))
 
 
 def check_left(left: int) -> None:
-    """Check that a body is not larger than it may be; not every body says beforehand how large it is.
+    """Check the size of a received body, because not every request declares it.
 
     Raises:
-        Refused: It is.
+        Refused: The body is too large.
     """
     if left < 0:
         raise Refused(Problem(413, "too_large", "the body is larger than this server takes"))
 
 
 def check_pace(received: int, seconds: float) -> None:
-    """Check that a body comes quickly enough: each that is on its way keeps a connection and memory.
+    """Check that a body arrives fast enough, because each incomplete body occupies a connection and memory.
 
     Args:
-        received: Its bytes so far.
-        seconds: For how long it has been coming, without the time that any may take.
+        received: The bytes received so far.
+        seconds: The seconds since the start, minus the grace period.
 
     Raises:
-        Refused: It does not.
+        Refused: The body is too slow.
     """
     if received < seconds * _LEAST_PACE:
         raise Refused(Problem(408, "too_slow", f"the body comes at less than {_LEAST_PACE:,} bytes in a second"))
 
 
 def check_values(count: int) -> None:
-    """Check that a body has no more values than can be parsed in one turn of the loop.
+    """Check that a body has no more values than can be parsed in one iteration of the event loop.
 
     Raises:
-        Refused: It has more.
+        Refused: The body has more values.
     """
     if count > MAX_VALUES:
         raise Refused(
@@ -472,10 +469,10 @@ def same_token(given: str, expected: str) -> bool:
 
 
 def check_use(use: _Use, at_once: int, rate: float, who: str = "token") -> None:
-    """Take one request from what a caller may do.
+    """Count one request against a caller's limits.
 
     Raises:
-        Refused: It has too many at once, or is too quick.
+        Refused: The caller has too many concurrent requests, or is too fast.
     """
     if use.running >= at_once:
         raise Refused(Problem(429, "too_many_at_once", f"this {who} has {at_once} requests in progress already", 1.0))
@@ -489,7 +486,7 @@ def check_use(use: _Use, at_once: int, rate: float, who: str = "token") -> None:
 
 
 def take_token(scope: Scope) -> str:
-    """Return the token in the address of a request, and take it out: servers write addresses into their logs."""
+    """Remove the token from a request's URL and return it, because servers log URLs."""
     query: bytes = scope["query_string"]
     if b"token=" not in query:
         return ""

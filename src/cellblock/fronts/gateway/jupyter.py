@@ -68,7 +68,6 @@ class Wanted(BaseModel):
 
 
 def kernels_of(connection: HTTPConnection) -> JupyterKernels:
-    """Return the kernels of this gateway."""
     kernels: JupyterKernels = connection.app.state.kernels
     return kernels
 
@@ -77,7 +76,7 @@ async def allowed(connection: HTTPConnection, kernel: str) -> SessionRecord:
     """Return the session of a kernel, if the caller may use it.
 
     Raises:
-        AccessError, NotFoundError: The caller may not; there is none.
+        AccessError, NotFoundError: The caller may not use it; it does not exist.
     """
     caller: Token = caller_of(connection)
     try:
@@ -94,7 +93,7 @@ def check_session_of(caller: Token, record: SessionRecord) -> None:
     """Check that a caller may use a session.
 
     Raises:
-        AccessError: The caller's token is for another one.
+        AccessError: The caller's token is for another session.
     """
     if caller.session not in ("", record.name, record.kernel_id):
         raise AccessError("this token is for another session")
@@ -148,11 +147,11 @@ async def start_kernel(connection: HTTPConnection, response: Response, wanted: W
 
 
 async def start(connection: HTTPConnection, name: str, options: Mapping[str, Any] | None = None) -> Kernel:
-    """Make a session for a kernelspec.
+    """Create a session for a kernelspec.
 
     Raises:
         AccessError: The caller's token is for one session, or may not choose options.
-        NotFoundError: There is no such kernelspec.
+        NotFoundError: The kernelspec does not exist.
     """
     if caller_of(connection).session:
         raise AccessError("this token is for one session, and cannot make others")
@@ -198,20 +197,20 @@ async def restart_kernel(connection: HTTPConnection, kernel: str) -> Kernel:
 
 
 class Channels:
-    """One client on a WebSocket.
+    """A client on a WebSocket.
 
     Attributes:
-        session: The id of its side of the conversation.
-        connected: Whether it is there.
+        session: The client's id for its side of the conversation.
+        connected: Whether the client is connected.
     """
 
     def __init__(self, socket: WebSocket, session: str, *, v1: bool) -> None:
-        """Begin.
+        """Set up.
 
         Args:
             socket: The WebSocket.
-            session: The id of its side of the conversation.
-            v1: Whether it speaks the subprotocol `V1`.
+            session: The client's id for its side of the conversation.
+            v1: Whether the client uses the subprotocol `V1`.
         """
         self.session = session
         self.connected = True
@@ -234,7 +233,7 @@ class Channels:
         self._changed.set()
 
     async def write(self) -> None:
-        """Send what there is, until the client is gone or too slow."""
+        """Send queued messages, until the client is gone or too slow."""
         while not self._lost:
             while self._unread and not self._lost:
                 data = self._unread.popleft()
@@ -248,10 +247,10 @@ class Channels:
         await self._socket.close(1013, "the client does not read")
 
     async def read(self, kernel: JupyterKernel) -> None:
-        """Take what the client says, until it is gone.
+        """Handle the client's messages, until it is gone.
 
         Raises:
-            ProtocolError: It is not a message.
+            ProtocolError: The data is not a message.
         """
         while (event := await self._socket.receive())["type"] == "websocket.receive":
             data: str | bytes = event.get("bytes") or event.get("text") or ""
@@ -260,13 +259,13 @@ class Channels:
 
 
 class Turns:
-    """Yields to other tasks now and then: receiving buffered data and sending to a client that reads never suspend."""
+    """Regular yields to other tasks: receiving buffered data and sending to a fast client never suspend."""
 
     def __init__(self) -> None:
         self._count = 0
 
     async def give_way(self) -> None:
-        """After each message."""
+        """Call this after each message."""
         self._count += 1
         if self._count % _TURN == 0:
             await asyncio.sleep(0)
@@ -279,7 +278,7 @@ def too_slow(size: int) -> bool:
 
 @router.websocket("/kernels/{kernel}/channels", dependencies=[_run])
 async def channels(socket: WebSocket, kernel: str) -> None:
-    """Carry the messages of one client."""
+    """Forward the messages of one client."""
     try:
         found = await _kernel(socket, kernel)
     except NotFoundError as error:

@@ -27,10 +27,10 @@ _PLACES = ("/usr/local/share/jupyter/kernels", "/usr/share/jupyter/kernels")
 
 
 def installed(places: list[Path] | None = None) -> dict[str, dict[str, Any]]:
-    """Return what the kernelspecs say that sessions can start, by name. Other kernels than cellblock's need jupyter_client.
+    """Return the kernelspecs that sessions can start, by name. Kernels other than cellblock's need jupyter_client.
 
     Args:
-        places: The directories to look in; by default those that every sandbox can read.
+        places: The directories to search; by default those that every sandbox can read.
     """
     found = {OWN_KERNEL: {"display_name": "Python 3 (cellblock)", "language": "python", "metadata": {"debugger": False}}}
     if find_spec("jupyter_client") is None:
@@ -68,7 +68,7 @@ async def check_installed(name: str) -> None:
 
 
 def _model(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a kernelspec as Jupyter's servers show it, without how the kernel is started: clients cannot do that."""
+    """Return a kernelspec in the form of Jupyter's servers, without the start command, which clients cannot use."""
     return {"name": name, "spec": {"argv": [], "env": {}, "interrupt_mode": "message", **spec}, "resources": {}}
 
 

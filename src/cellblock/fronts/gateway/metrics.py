@@ -24,7 +24,7 @@ _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Meter:
-    """Counts requests by status, and how long they took."""
+    """A counter of requests by status, and of their durations."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -34,7 +34,6 @@ class Meter:
         self.running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -61,7 +60,7 @@ class Meter:
         self.below[next((bound for bound in _BOUNDS if took <= bound), float("inf"))] += 1
 
     def lines(self) -> list[str]:
-        """Return what was counted, in the text format."""
+        """Return the counts in the text format."""
         lines = [
             "# HELP cellblock_http_requests_total Requests that were answered.",
             "# TYPE cellblock_http_requests_total counter",

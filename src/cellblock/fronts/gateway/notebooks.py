@@ -50,13 +50,12 @@ class Notebook(BaseModel):
 
 
 class Notebooks:
-    """The notebooks that have kernels, as far as clients have said so. They are forgotten with this process."""
+    """The notebooks that have kernels, as reported by clients. They are lost with this process."""
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, str]] = {}
 
     def add(self, wanted: WantedNotebook, kernel: str) -> str:
-        """Register a notebook; return its id."""
         number = str(uuid.uuid4())
         self.known[number] = {"path": wanted.path, "name": wanted.name, "type": wanted.type, "kernel": kernel}
         while len(self.known) > 10_000:

@@ -1,4 +1,4 @@
-"""How a gateway is set up."""
+"""The options of a gateway."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ class GatewayOptions:
     """The options of a gateway.
 
     Attributes:
-        auth: Whether requests need a token. Without, only this machine's own programs are served.
+        auth: Whether requests need a token. Without tokens, only local programs are served.
         token: A token for this run alone, with all rights; empty for none.
-        hosts: Names by which browsers may reach it, beside ``localhost``, this machine's name and IP addresses.
-        allowed_origins: Web pages that may use it and read its answers (CORS), such as ``https://example.org``; others are
-            refused.
-        max_body: Bytes of a request that is not an upload.
-        max_upload: Bytes of an uploaded file.
-        at_once: Requests of one token that are worked on at once, and streams that are open.
-        rate: Requests of one token in a second, on average.
-        patience: Seconds that a client may be silent in the middle of a request.
-        session_options: Options of the sessions that are made here (`named.options`).
-        workspaces: A directory in which each session that is made here gets a directory of its own. Without, they work in the
-            current directory of the gateway.
-        embedded: Whether the sessions are of the gateway's own process. Then they stay in the directory to which their code
-            goes, as the kernels of Jupyter's own gateway do, unless their options name a ``working_dir``.
+        hosts: Names by which browsers may reach the gateway, in addition to ``localhost``, this machine's name and IP
+            addresses.
+        allowed_origins: Web pages that may use the gateway and read its answers (CORS), such as ``https://example.org``;
+            others are refused.
+        max_body: Maximum bytes of a request that is not an upload.
+        max_upload: Maximum bytes of an uploaded file.
+        at_once: Concurrent requests of one token, open streams included.
+        rate: Requests of one token per second, on average.
+        patience: Seconds that a client may pause in the middle of a request.
+        session_options: Options of the sessions created here (`named.options`).
+        workspaces: A directory in which each session created here gets a directory of its own. Otherwise, sessions work in
+            the gateway's current directory.
+        embedded: Whether the sessions belong to the gateway's own process. Their code can then change its directory
+            permanently, as with Jupyter's own gateway, unless the options name a ``working_dir``.
     """
 
     auth: bool = True

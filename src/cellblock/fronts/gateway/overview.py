@@ -77,7 +77,7 @@ async def _changes(link: SessionLink, after: str, caller: Token) -> AsyncIterato
 
 
 def seen_by(caller: Token, change: dict[str, Any]) -> dict[str, Any]:
-    """Return what a caller may see of a change. Ids of sessions and calls that are gone reveal nothing: they are random."""
+    """Return the part of a change that a caller may see. Ids of deleted sessions and calls are random, and reveal nothing."""
     if not caller.session:
         return change
     return {

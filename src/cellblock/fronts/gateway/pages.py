@@ -1,4 +1,4 @@
-"""Swagger UI and ReDoc, which show the description of the API. Everything that they load comes from here."""
+"""Swagger UI and ReDoc for the description of the API, without external resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 
 _TITLE = "cellblock"
 _OPENAPI = "openapi.json"
-_FILES = STATIC.strip("/")  # addresses are relative, so that a proxy can put the gateway below any path
+_FILES = STATIC.strip("/")  # URLs are relative, so that a proxy can put the gateway below any path
 _ICON = f"{_FILES}/favicon.png"
 _POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -63,6 +63,6 @@ def _confined(page: HTMLResponse) -> HTMLResponse:
 
 
 def add_to(app: FastAPI) -> None:
-    """Add the pages to an application, and what they load."""
+    """Add the pages and their resources to an application."""
     app.include_router(router)
     app.mount(STATIC.rstrip("/"), StaticFiles(directory=Path(fastapi_offline.__file__).with_name("static")))

@@ -1,4 +1,4 @@
-"""Programs beside the kernel of a session: routes, and a WebSocket for the output, input and terminal of one."""
+"""Programs of a session: routes, and a WebSocket for the output, input and terminal of one program."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ async def _close(socket: WebSocket, error: BaseException | None) -> None:
             case _:
                 raise error
     except (RuntimeError, WebSocketDisconnect):
-        pass  # it has left meanwhile
+        pass  # the client has left
 
 
 class _Stream:
-    """One client that follows a program. It holds one answer of the daemon, and a few messages of the client."""
+    """A client that follows a program. It buffers one answer of the daemon, and a few messages of the client."""
 
     def __init__(self, socket: WebSocket, session: str, process: str, since: int, *, binary: bool) -> None:
         self._socket = socket
@@ -98,9 +98,9 @@ class _Stream:
         self._input: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue(_UNWRITTEN)
 
     async def send(self) -> None:
-        """Send output until there is no more, and then how the program ended.
+        """Send output until there is no more, and then the program's outcome.
 
-        Output counts as read once it was sent: a client that does not take it makes the program wait, if all is kept.
+        Output counts as read once it was sent. If all output is kept, a slow client makes the program wait.
         """
         while True:
             output: Any = await self._link.call(ReadProcess(*self._of, self._position, _WAIT))
@@ -123,10 +123,10 @@ class _Stream:
         await self._socket.send_bytes(_STREAMS[found.stream] + found.data)
 
     async def listen(self) -> None:
-        """Take what the client says, until it leaves.
+        """Handle the client's messages, until it leaves.
 
         Raises:
-            InvalidInputError: It is not one of these messages, or the client may not send it.
+            InvalidInputError: The message is invalid, or the client may not send it.
         """
         while (event := await self._socket.receive())["type"] == "websocket.receive":
             data: bytes | str = event.get("bytes") or event.get("text") or ""
@@ -153,7 +153,7 @@ class _Stream:
                 )
 
     async def write(self) -> None:
-        """Write what the client has sent. A program that does not read makes it wait."""
+        """Write the client's input. A program that does not read makes the client wait."""
         while True:
             data, end = await self._input.get()
             await self._ask(WriteProcess(*self._of, end), data)
@@ -166,7 +166,7 @@ def check_message(data: bytes | str, *, may_run: bool) -> None:
     """Check that a client may send a message.
 
     Raises:
-        InvalidInputError: It may not.
+        InvalidInputError: The client may not.
     """
     if not may_run:
         raise InvalidInputError("to send anything, a token needs the scope run")

@@ -1,7 +1,7 @@
-"""HTTP as uvicorn speaks it, with bounds that it lacks: on headers, on connections, and on clients that do not read.
+"""uvicorn's HTTP with additional limits on headers, connections, and clients that do not read.
 
-An answer can come before the body of its request has come: it is refused, or nobody reads the body. To close a connection with
-unread bytes resets it, and the client may lose the answer. So the rest of the body is read and dropped, for a while.
+An answer can be sent before the request's body has arrived, for example a refusal. Closing a connection with unread bytes
+resets it, and the client may lose the answer. The rest of the body is therefore read and dropped, for a limited time.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ WEBSOCKET_READ = 16 * 1024
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection.
+    """A connection.
 
     Attributes:
-        tls: How it is encrypted; None if it is not. Encryption begins here and not in asyncio, which says nothing of a
-            connection before its handshake is done: any number could be open that nobody has counted.
+        tls: The encryption; None for plain HTTP. Encryption starts here, not in asyncio, which reports a connection only
+            after its handshake. Any number of uncounted connections could be open.
     """
 
     tls: ClassVar[ssl.SSLContext | None] = None
@@ -64,12 +64,11 @@ class BoundedHttp(HttpToolsProtocol):
         self._unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """See `asyncio.Protocol`."""
         self.transport = transport
         self.connections.add(self)
         if crowded(len(self.connections)):
             oldest = next(iter(self._silent), self)
-            self._silent.pop(oldest, None)  # many can come in one turn of the loop, before the first is gone
+            self._silent.pop(oldest, None)  # many can arrive in one iteration of the loop, before the first is gone
             oldest.transport.abort()
             if oldest is self:
                 return
@@ -85,7 +84,7 @@ class BoundedHttp(HttpToolsProtocol):
             encrypted = await self.loop.start_tls(
                 transport, self, context, server_side=True, ssl_shutdown_timeout=REST_SECONDS
             )
-        except OSError as error:  # it does not speak TLS, or has left
+        except OSError as error:  # the client does not use TLS, or has left
             self.connection_lost(error)
             return
         if encrypted is None or encrypted.is_closing():
@@ -102,16 +101,14 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", self._joined))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         _cancel(self._head_timer)
         _cancel(self._unread_timer)
         self._silent.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if self._joined is None:
-            self._early.append(data)  # it came together with the end of the handshake
+            self._early.append(data)  # data that arrived together with the end of the handshake
             return
         self._joined.take(data, HTTP_READ, self._received)
 
@@ -119,7 +116,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if (protocol := self.transport.get_protocol()) not in (self, None):
-            cast("asyncio.Protocol", protocol).data_received(data)  # it has become a WebSocket meanwhile
+            cast("asyncio.Protocol", protocol).data_received(data)  # the connection was upgraded to a WebSocket
             return
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
@@ -128,18 +125,16 @@ class BoundedHttp(HttpToolsProtocol):
                 self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
-        """See `httptools`."""
         super().on_message_begin()
         self._head, self._in_head = 0, True
         self._expect_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """See `httptools`. What comes after a body (trailers) is dropped: nobody reads it, and it has no end of its own."""
+        """Drop trailers after a body, because nothing reads them and their size is unlimited."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """See `httptools`."""
         self._in_head = False
         assert self._joined is not None
         self._joined.unread = True
@@ -148,23 +143,22 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """See `httptools`."""
         assert self._joined is not None
         self._joined.unread = False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """See uvicorn: a request is answered. If its body has not come yet, it has to come soon."""
+        """Expect the rest of the answered request's body soon."""
         super().on_response_complete()
         assert self._joined is not None
         if self.cycle.response_complete:
-            self._silent[self] = None  # whether it is closed now or kept: if there are too many, it goes first
+            self._silent[self] = None  # whether it is closed now or kept: if there are too many, this connection goes first
         if self._joined.unread and self.cycle.response_complete:
             _cancel(self._head_timer)
             self._head_timer = self.loop.call_later(REST_SECONDS, self.transport.abort)
 
     def handle_websocket_upgrade(self) -> None:
-        """See uvicorn, which leaves a handshake without an answer if its head is not what a WebSocket's has to be."""
+        """Answer a handshake whose head is not a valid WebSocket's; uvicorn leaves it without an answer."""
         super().handle_websocket_upgrade()
         assert self._joined is not None
         self._joined.limit_reads(WEBSOCKET_READ)
@@ -173,18 +167,16 @@ class BoundedHttp(HttpToolsProtocol):
             self.send_400_response("The handshake of the WebSocket is not valid.")
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         super().pause_writing()
         self._unread_timer = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         _cancel(self._unread_timer)
         super().resume_writing()
 
     @property
     def _silent(self) -> dict[BoundedHttp, None]:
-        """The connections of this server whose head has not come yet, the oldest first."""
+        """The connections of this server whose head is incomplete, oldest first."""
         found: dict[BoundedHttp, None] = vars(self.server_state).setdefault("silent", {})
         return found
 
@@ -196,10 +188,9 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """One WebSocket."""
+    """A WebSocket with limits on reads and messages."""
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         cast("_Joined", self.transport).take(data, WEBSOCKET_READ, self._received)
 
     def _received(self, data: bytes) -> None:
@@ -207,7 +198,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             super().data_received(data)
 
     def handle_cont(self, event: Frame) -> None:
-        """See uvicorn, which keeps the frames of a message until it is complete."""
+        """Limit the frames that uvicorn buffers until a message is complete."""
         if self.transport.is_closing():
             return
         super().handle_cont(event)
@@ -219,10 +210,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 class _Joined:
-    """A transport that sends the head of an answer together with its body: that saves a system call, and the client a turn.
+    """A transport that sends the head of an answer together with its body.
+
+    This saves a system call and a wakeup of the client.
 
     Attributes:
-        unread: Whether more of the request is to come.
+        unread: Whether more of the request will arrive.
     """
 
     __slots__ = ("_closed", "_head", "_loop", "_paused", "_rest", "_transport", "unread")
@@ -240,7 +233,7 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send bytes: a head with what follows it, or a moment later if nothing does."""
+        """Send bytes: a head together with the following data, or a moment later if nothing follows."""
         if not self._head and data.startswith(b"HTTP/1.1 "):
             self._head = data
             self._loop.call_soon(self._flush)
@@ -251,7 +244,7 @@ class _Joined:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close the connection when all is sent, and the rest of the request is read."""
+        """Close the connection when everything is sent, and the rest of the request is read."""
         self._flush()
         if self.is_closing() or not lingers(self._transport, unread=self.unread):
             self._closed = True
@@ -263,14 +256,14 @@ class _Joined:
         self._loop.call_later(REST_SECONDS, self._transport.abort)
 
     def limit_reads(self, size: int) -> None:
-        """Limit the bytes read in one turn of the loop, if the transport is asyncio's own and not encrypted."""
+        """Limit the bytes read in one iteration of the loop, if the transport is asyncio's own and not encrypted."""
         if hasattr(self._transport, "max_size"):
             cast("Any", self._transport).max_size = size
 
     def take(self, data: bytes, size: int, receive: Callable[[bytes], object]) -> None:
-        """Pass on received data, at most `size` bytes in one turn of the loop: encrypted data comes in larger pieces.
+        """Pass on received data, at most `size` bytes per iteration of the loop: encrypted data arrives in larger pieces.
 
-        Nothing more is read before all of it is passed on.
+        Nothing more is read before all of the data is passed on.
         """
         if self._rest is not None:
             self._rest = (self._rest[0] + data, size, receive)
@@ -292,18 +285,16 @@ class _Joined:
         self.take(data, size, receive)
 
     def pause_reading(self) -> None:
-        """See `asyncio.Transport`."""
         self._paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """See `asyncio.Transport`."""
         self._paused = False
         if self._rest is None:
             self._transport.resume_reading()
 
     def is_closing(self) -> bool:
-        """Return whether the connection is closed, or is closed soon."""
+        """Return whether the connection is closed, or will be closed soon."""
         return self._closed or self._transport.is_closing()
 
     def _flush(self) -> None:
@@ -323,7 +314,7 @@ def too_long(size: int) -> bool:
 
 
 def lingers(transport: asyncio.Transport, *, unread: bool) -> bool:
-    """Return whether a connection that is to be closed first reads what its client still sends."""
+    """Return whether a connection first reads the client's remaining data before it closes."""
     return unread and transport.can_write_eof()  # TLS cannot close one direction
 
 

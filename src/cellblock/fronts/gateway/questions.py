@@ -76,7 +76,7 @@ async def tools(
 
 
 def _signatures(result: dict[str, Any]) -> list[str]:
-    """Return what a session has said of its tools, as untrusted texts."""
+    """Return the session's list of tools, as untrusted texts."""
     try:
         found = parse_json(result["output"], what="the answer")
     except InvalidInputError:

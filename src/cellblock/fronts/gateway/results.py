@@ -1,4 +1,4 @@
-"""Results as answers: JSON, or the text for a language model that an address asks for."""
+"""Results as answers: JSON, or the text for a language model if the URL requests it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def text_wanted(request: Request) -> int | None:
-    """Return how long the text for a language model may be that the address asks for; None if it asks for JSON.
+    """Return the requested maximum length of the text for a language model; None if JSON is requested.
 
     Raises:
-        RequestValidationError: It asks for something else.
+        RequestValidationError: The query is invalid.
     """
-    if not request.scope["query_string"]:  # which costs nothing: nearly all requests have none
+    if not request.scope["query_string"]:  # fast path: nearly all requests have no query
         return None
     return read_query(request.query_params.get("format"), request.query_params.get("max_chars"))
 
@@ -46,12 +46,12 @@ def text_wanted(request: Request) -> int | None:
 async def result_response(request: Request, session: str, packed: Packed, max_chars: int | None) -> Response:
     """Return the answer with a result.
 
-    What does not fit into the text for a model is in a file of the session's workspace, which the text names. There is none if
-    the caller may only read, or if it cannot be written.
+    Output that exceeds the text for a model is in a file of the session's workspace, which the text names. No file is
+    written if the caller may only read, or if writing fails.
 
     Args:
         request: The request.
-        session: Whose result it is.
+        session: The session of the result.
         packed: The result.
         max_chars: Characters of the text for a model; None for JSON.
     """

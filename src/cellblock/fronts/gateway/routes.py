@@ -1,4 +1,4 @@
-"""Routes of operations, made from their declarations (`operations.base.Route`), and models of what they take and answer."""
+"""Routes of operations, generated from their declarations (`operations.base.Route`), with models of requests and answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Answer = Callable[[HttpRequest, Token, _RequestT], Awaitable[Any]]
 
 
 class _Names(NamedTuple):
-    """Names of an operation's function and models in OpenAPI, if they do not follow from its own name."""
+    """Names of an operation's function and models in OpenAPI, if they differ from the default."""
 
     function: str = ""
     request: str = ""
@@ -96,10 +96,10 @@ def add(
     Args:
         router: The router.
         kind: The operation.
-        answer: The function that answers it, if there is more to do than to ask the daemon.
+        answer: The function that answers it, if a request to the daemon is not enough.
         model: The model of its answer, if it does not follow from the declaration.
-        tag: Its group in the description, if it is not that of the router.
-        any_session: Whether tokens for one session pass, whatever the path is about. `answer` has to look at `Token.session`.
+        tag: Its group in the description, if it differs from the router's.
+        any_session: Whether tokens for one session pass for any path. `answer` must check `Token.session`.
     """
     route = kind.route
     assert route is not None
@@ -118,7 +118,7 @@ def add(
 
 
 def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | None, check: Any) -> Callable[..., Any]:
-    """Return the function of a route, with a signature from which FastAPI reads what it takes."""
+    """Return the function of a route, with a signature from which FastAPI derives the parameters."""
     with_ages = _names_sessions(answer_type(kind))
 
     async def endpoint(request: HttpRequest, caller: Token, wanted: BaseModel | None = None, **given: Any) -> Response:
@@ -145,7 +145,7 @@ def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | N
 
 
 def check_others(route: Route, caller: Token) -> None:
-    """Check that a caller may do something with other sessions, if a route does that.
+    """Check that a caller may affect other sessions, if a route does.
 
     Raises:
         AccessError: The token is for one session.
@@ -159,7 +159,7 @@ def _names_sessions(hint: Any) -> bool:
 
 
 def with_age(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a session with its age, as KernelBox has it."""
+    """Add the age to a session's record, as in KernelBox."""
     return {**record, "age_seconds": SessionRecord.from_dict(record).age_seconds}
 
 
@@ -167,8 +167,6 @@ def with_age(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(kind: type[Request[Any]], route: Route, check: Any) -> list[inspect.Parameter]:
-    """Return the parameters of an endpoint."""
-
     def parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
 
@@ -183,7 +181,7 @@ def _parameters(kind: type[Request[Any]], route: Route, check: Any) -> list[insp
 
 
 def _body(kind: type[Request[Any]], route: Route) -> tuple[Any, ...] | None:
-    """Return the model of a request's body, and its default if it can be left out; None if there is none."""
+    """Return the model of a request's body, and its default if it is optional; None if there is no body."""
     text, explained = documented(kind)
     taken = _taken(kind, route)
     if not taken:
@@ -201,7 +199,7 @@ def _body(kind: type[Request[Any]], route: Route) -> tuple[Any, ...] | None:
 
 
 def _taken(kind: type[Request[Any]], route: Route) -> list[tuple[str, Any, Any]]:
-    """Return the parameters that are not in the path: names, types as JSON has them, and defaults."""
+    """Return the parameters outside the path: names, JSON types, and defaults."""
     found: list[tuple[str, Any, Any]] = []
     if route.text:
         needed = route.text_default is None
@@ -218,7 +216,7 @@ def _taken(kind: type[Request[Any]], route: Route) -> list[tuple[str, Any, Any]]
 
 
 def _json(hint: Any) -> Any:
-    """Return the type of a field as JSON has it, with what HTTP takes for it."""
+    """Return the JSON type of a field."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _limited(_json(arguments[0]), arguments[1])
@@ -239,7 +237,7 @@ def _limited(hint: Any, limits: Limits) -> Any:
 
 
 def model_of(kind: type) -> type[BaseModel]:
-    """Return the model of a class of `model`."""
+    """Return the model of a `model` class."""
     if kind not in _MODELS:
         text, explained = documented(kind)
         fields = {
@@ -253,13 +251,13 @@ def model_of(kind: type) -> type[BaseModel]:
 
 
 def _within(name: str, text: str, field: str, shown: Any) -> type[BaseModel]:
-    """Return the model of an answer within an object."""
+    """Return the model of an answer nested in an object."""
     fields: dict[str, Any] = {field: (shown, ...)}
     return Done if (field, shown) == ("done", bool) else create_model(name, __doc__=text, **fields)
 
 
 def _shown(hint: Any) -> Any:
-    """Return a type with models in place of classes of `model`."""
+    """Return a type with models in place of `model` classes."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Data:
         return model_of(arguments[0])
@@ -289,7 +287,7 @@ def _names(kind: type[Request[Any]]) -> _Names:
 
 
 def documented(kind: type) -> tuple[str, dict[str, str]]:
-    """Return what the docstring of a class says of it in its first paragraph, and of its attributes."""
+    """Parse the docstring of a class; return its first paragraph, and the descriptions of its attributes."""
     explained: dict[str, str] = {}
     text = ""
     for one in reversed(kind.__mro__):

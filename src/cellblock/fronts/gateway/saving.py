@@ -1,7 +1,7 @@
 """A session as a file: saved, loaded, exported as a notebook; and its variables.
 
-Files go through a directory of the gateway's own: the daemon, a process of the same user, writes and reads them by path. Files
-at URLs do not: the daemon reaches them with its own credentials, which takes the scope ``admin``.
+The daemon, a process of the same user, writes and reads files by path in a directory of the gateway's own. For files at
+URLs, the daemon uses its own credentials, which takes the scope ``admin``.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def _directory() -> AsyncIterator[str]:
 
 
 async def _sent(request: Request, session: str, directory: str, suffix: str, headers: dict[str, str]) -> Response:
-    """Return the only file of a directory as an answer. It is open, and so can be read when the directory is gone."""
+    """Return the only file of a directory as an answer. The open file can be read when the directory is gone."""
     name = (await link_of(request).call(Status(session)))["name"]
     file = await asyncio.to_thread(_opened, directory)
     headers |= {

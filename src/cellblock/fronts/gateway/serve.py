@@ -43,24 +43,24 @@ def serve(
     greeting: str = GREETING,
     on_start: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
+    """Serve until SIGINT or SIGTERM. The daemon and its sessions continue.
 
     Args:
-        host: The address to listen at.
-        port: The port; 0 for any that is free.
-        more_ports: More ports, at which it serves the same.
-        options: How the gateway is set up.
-        certificate: A file with the TLS certificate, and those above it.
-        key: A file with its private key, if the certificate's file does not hold it.
+        host: The address to listen on.
+        port: The port; 0 for any free port.
+        more_ports: Additional ports with the same service.
+        options: The gateway's options.
+        certificate: A file with the TLS certificate and its chain.
+        key: A file with the private key, if the certificate's file does not contain it.
         say: Shows a line to the user; on standard error by default.
-        make: Makes the application; by default the gateway's own.
-        greeting: The message when it listens, with ``{}`` for the addresses.
-        on_start: Called with the address when it listens, instead of saying all that.
+        make: Creates the application; by default the gateway's own.
+        greeting: The message after the start, with ``{}`` for the URLs.
+        on_start: Called with the URL after the start, instead of showing messages.
 
     Raises:
-        InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used; or
-            the certificate cannot be used, or sessions could read its key.
-        DaemonError: There is no daemon, and none can be started.
+        InvalidInputError: An option is unsafe or unusable: an address reachable from other machines without tokens, the
+            address itself, the certificate, or a key that sessions could read.
+        DaemonError: No daemon runs, and none can be started.
     """
     import uvicorn
 
@@ -99,11 +99,11 @@ def serve(
         try:
             Server(config((make or make_app)(options, place), certificate, key)).run(sockets=socks)
         except KeyboardInterrupt:
-            pass  # which uvicorn passes on when it has ended
+            pass  # uvicorn raises it again when it has ended
 
 
 def _prepared(options: GatewayOptions) -> Place:
-    """Return where the daemon is, after checking that there can be one: otherwise each request would report that."""
+    """Return the daemon's location, after checking that a daemon can run: otherwise each request would report that."""
     place = Place()
     place.prepare()
     if address := settings.current().ray_address:
@@ -125,7 +125,7 @@ def check_workspaces(options: GatewayOptions, address: str) -> None:
     """Check that sessions on a cluster get their directories there.
 
     Raises:
-        InvalidInputError: They are to get directories on this machine.
+        InvalidInputError: They would get directories on this machine.
     """
     if options.workspaces is not None:
         raise InvalidInputError(
@@ -135,10 +135,10 @@ def check_workspaces(options: GatewayOptions, address: str) -> None:
 
 
 def check_address(host: str, *, auth: bool) -> None:
-    """Check that a gateway without tokens cannot be reached from elsewhere.
+    """Check that other machines cannot reach a gateway without tokens.
 
     Raises:
-        InvalidInputError: It could.
+        InvalidInputError: They could.
     """
     if not auth and not is_loopback(host):
         raise InvalidInputError(
@@ -147,7 +147,7 @@ def check_address(host: str, *, auth: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address cannot be reached from other machines."""
+    """Return whether an address is unreachable from other machines."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -155,10 +155,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_certificate(certificate: Path | None, key: Path | None) -> None:
-    """Check that connections can be encrypted with a certificate, if there is to be one.
+    """Check that a certificate, if given, can be used.
 
     Raises:
-        InvalidInputError: They cannot.
+        InvalidInputError: It cannot.
     """
     if certificate is None:
         if key is not None:
@@ -173,10 +173,10 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
 
 
 def check_key(key: Path, options: GatewayOptions) -> None:
-    """Check that the private key is not where the gateway's sessions work: they could read it.
+    """Check that the private key is outside the sessions' directories, where they could read it.
 
     Raises:
-        InvalidInputError: It is.
+        InvalidInputError: It is inside.
     """
     given = options.session_options.get("working_dir")
     places = [given if isinstance(given, str) else os.getcwd()] if options.workspaces is None else [options.workspaces]
@@ -189,7 +189,7 @@ def check_key(key: Path, options: GatewayOptions) -> None:
 
 
 def encryption(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """Return how connections are encrypted.
+    """Create the TLS context.
 
     Raises:
         OSError, ValueError: The certificate or its key cannot be used.
@@ -200,7 +200,7 @@ def encryption(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
-    """Return how uvicorn serves a gateway."""
+    """Return uvicorn's configuration."""
     import uvicorn
 
     from cellblock.fronts.gateway.protocol import BoundedHttp, BoundedWebSocket
@@ -213,20 +213,20 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         http=Http,
         ws=BoundedWebSocket,
         log_level="warning",
-        access_log=False,  # which would write tokens in the addresses of WebSockets
+        access_log=False,  # it would log tokens in the URLs of WebSockets
         proxy_headers=False,
         server_header=False,
         ws_max_size=16 * 1024 * 1024,
-        ws_per_message_deflate=False,  # it costs small messages more than it saves
+        ws_per_message_deflate=False,  # costs small messages more than it saves
         timeout_graceful_shutdown=5,
     )
 
 
 def listen_at(host: str, ports: Sequence[int]) -> list[socket.socket]:
-    """Listen at all of some ports, or at none.
+    """Listen on all given ports, or on none.
 
     Raises:
-        InvalidInputError: One cannot be used.
+        InvalidInputError: A port cannot be used.
     """
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(listen(host, port, "the gateway")) for port in ports]

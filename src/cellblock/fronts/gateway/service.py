@@ -57,7 +57,7 @@ async def root() -> Root:
 
 
 class Checks:
-    """Asks the daemon whether code can be run, at most once in a second: anybody may ask this, without a token."""
+    """Checks whether code can be run, at most once a second, because callers need no token."""
 
     def __init__(self, link: SessionLink) -> None:
         self._link = link
@@ -80,7 +80,7 @@ class Checks:
         except TimeoutError:
             return f"the daemon has not answered within {_PATIENCE:g} s"
         except BusyError:
-            return ""  # it works on as much as it can
+            return ""  # partly working
         except CellblockError as error:
             _log.warning("the daemon cannot be asked: %s", error)
             return "there is no daemon, and none can be started: the log says why"

@@ -93,16 +93,16 @@ async def create(
     fresh: bool = False,
     kernel_type: str = "",
 ) -> dict[str, Any]:
-    """Make a session, or return the one of that name.
+    """Create a session, or return the existing one with this name.
 
     Args:
         request: The request.
-        caller: Whose it is.
+        caller: The caller's token.
         name: The session's name.
-        options: Its options, which only some callers may choose.
-        tags: Its labels.
-        fresh: Whether it is an error if there is one of that name.
-        kernel_type: Its kernelspec; empty for what the options or the settings say.
+        options: The options, which only some callers may choose.
+        tags: The labels.
+        fresh: Whether an existing session is an error.
+        kernel_type: The kernelspec; empty for the default of the options or the settings.
 
     Raises:
         AccessError: The caller may not have this session, or may not choose its options.
@@ -120,7 +120,7 @@ async def create(
 
 
 async def _workspace(setup: GatewayOptions, name: str) -> dict[str, str]:
-    """Return the options that say where a session works. The directory is made if each session has one of its own."""
+    """Return the options for the session's workspace. If each session has its own directory, create it."""
     if setup.workspaces is None:
         return {} if setup.embedded else {"current_dir": os.getcwd()}
     path = workspace_in(setup.workspaces, name)
@@ -132,13 +132,13 @@ async def _workspace(setup: GatewayOptions, name: str) -> dict[str, str]:
 
 
 def workspace_in(directory: Path, name: str) -> Path:
-    """Return the directory of a session of its own, directly in another one.
+    """Return the path of a session's directory within another one.
 
-    Its name begins with ``session-``: as ``.git`` or ``node_modules`` it would mean something to programs that run in the
+    The name begins with ``session-``: names such as ``.git`` or ``node_modules`` would mean something to programs in the
     directory of another session.
 
     Raises:
-        InvalidInputError: The name cannot be the name of a directory.
+        InvalidInputError: The session's name cannot be part of a directory's name.
     """
     if not name.strip(".") or "/" in name or "\0" in name:
         raise InvalidInputError(f"session {name[:100]!r} cannot be the name of a directory: choose another one")

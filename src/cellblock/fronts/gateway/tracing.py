@@ -14,16 +14,15 @@ _METHODS = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 
 
 class Traced:
-    """Lets an application answer each request in a span, if this process traces, and has no span of an instrumentation yet.
+    """An application that answers each request in a span, if this process traces and no other instrumentation does.
 
-    A gateway that does not trace hands its clients' traces on.
+    A gateway that does not trace forwards its clients' trace context.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         api = telemetry.api()
         if scope["type"] not in ("http", "websocket") or (api and api.get_current_span().get_span_context().is_valid):
             await self._app(scope, receive, send)
@@ -54,11 +53,11 @@ class Traced:
 
 
 def _route(scope: Scope) -> str:
-    """Return the path of a request as its route has it, without names of sessions."""
+    """Return the route of a request's path, without names of sessions."""
     route: Any = scope.get("route")
     if route is not None:
         return str(getattr(route, "path", ""))
     match scope["path"].split("/"):
-        case ["", name, _, "execute"] if scope.get("path_params"):  # `direct` has answered it
+        case ["", name, _, "execute"] if scope.get("path_params"):  # answered by `direct`
             return f"/{name}/{{session}}/execute"
     return ""

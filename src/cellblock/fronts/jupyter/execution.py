@@ -31,7 +31,7 @@ async def execute(kernel: JupyterKernel, request: Waiting) -> None:
     """Run a cell.
 
     Raises:
-        CellblockError: cellblock could not do its part.
+        CellblockError: The request failed within cellblock.
     """
     content = request.message.content
     if request.aborted:
@@ -67,28 +67,28 @@ async def run(
     stdin: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Run code for a message of a client.
+    """Run code for a client's message.
 
     Args:
-        kernel: Where.
+        kernel: The kernel.
         request: The message.
         code: The code.
         echo: Whether to broadcast the code.
         silent: Whether it leaves no trace.
         stdin: Whether the client answers `input()`.
-        quiet: Whether no output is shown.
+        quiet: Whether to show no output.
 
     Returns:
         The content of the reply.
 
     Raises:
-        CellblockError: cellblock could not do its part.
+        CellblockError: The request failed within cellblock.
     """
     submit = Submit(kernel.session, timeout=-1, live=True, stdin=stdin, silent=silent, follow=True, parent=request.message.id)
     execution = ""
     output = Output(kernel, request.message.header, quiet=quiet)
     outcome: dict[str, Any] | None = None
-    # The request to the daemon is made with the first event: in the trace that the message belongs to.
+    # The first event triggers the request to the daemon, so it happens inside the message's trace.
     with telemetry.passing_on(request.message.metadata):
         async with aclosing(kernel.daemon.follow(submit, code.encode("utf-8", "surrogatepass"))) as events:
             async for event in events:
@@ -112,15 +112,15 @@ async def run(
 
 
 async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
-    """Ask the session's interpreter for a value; return None if it does not answer.
+    """Evaluate a function in the session's interpreter; return None if it does not answer.
 
     Args:
-        kernel: Where.
+        kernel: The kernel.
         name: The function (`worker.comms.answer`).
-        arguments: Its arguments, as JSON data.
+        arguments: The arguments, as JSON data.
 
     Raises:
-        CellblockError: cellblock could not do its part.
+        CellblockError: The request failed within cellblock.
     """
     code = f"{MODULE}.answer({name!r}, {json.dumps(arguments)!r})"
     submit = Submit(kernel.session, timeout=_PATIENCE, live=True, silent=True, follow=True, own=True)
@@ -133,7 +133,7 @@ async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
 
 
 def load(data: bytes) -> Any:
-    """Parse JSON from a session; return an empty object if it is not valid."""
+    """Parse JSON from a session; return an empty object if it is invalid."""
     try:
         return parse_json(data, null_for_nan=True)
     except InvalidInputError:
@@ -141,18 +141,18 @@ def load(data: bytes) -> Any:
 
 
 class Output:
-    """Turns the output of a cell into messages to all clients.
+    """A converter of a cell's output to messages for all clients.
 
     Attributes:
         count: The cell's number.
     """
 
     def __init__(self, kernel: JupyterKernel, parent: Mapping[str, Any], *, quiet: bool) -> None:
-        """Begin.
+        """Set up.
 
         Args:
             kernel: The kernel whose clients get the messages.
-            parent: The header of the message that the cell is for.
+            parent: The header of the cell's message.
             quiet: Whether to send nothing.
         """
         self.count = 0
@@ -180,23 +180,23 @@ class Output:
             self._note(f"{data['dropped']} events are no longer kept")
 
     async def checked(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a MIME bundle in which large JSON was checked in another process."""
+        """Return a MIME bundle whose large JSON was validated in another process."""
         found = dict(bundle)
         for mime in large_json(bundle):
             if (value := await check(bundle[mime])) is not None:
                 found[mime] = value
-            elif mime.endswith("json"):  # a text of any other type may look like JSON
+            elif mime.endswith("json"):  # text of any other type may look like JSON
                 del found[mime]
                 self._note(f"{mime} is left out: it is not valid JSON, or takes too long to read")
         return found
 
     def _display(self, item: Mapping[str, Any]) -> None:
         kind, number = item["kind"], item["display_id"]
-        if kind == "error":  # of an error that did not end the cell
+        if kind == "error":  # an error that did not end the cell
             self._tell("stream", {"name": "stderr", "text": f"{item['text'] or ''}\n"})
             return
         if kind == "update_display_data" and _VIEW in item["data"]:
-            return  # a widget's text at the end of the cell, for readers without widgets
+            return  # a widget's text at the end of the cell, for clients without widgets
         content = {"data": shown(item["data"]), "metadata": item["metadata"]}
         if kind == "execute_result":
             self._tell(kind, {**content, "execution_count": self.count})
@@ -210,7 +210,7 @@ class Output:
         self._kernel.broadcast(kind, content, self._parent, **more)
 
     def end(self, data: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
-        """Broadcast how it ended, and return the content of the reply."""
+        """Broadcast the outcome, and return the content of the reply."""
         if failed:
             name, text = data["error"], data["message"]
             error = {"ename": name, "evalue": text, "traceback": [f"{name}: {text}"]}

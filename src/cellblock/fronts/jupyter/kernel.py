@@ -25,28 +25,28 @@ _MAX_MISSED = 16 * 1024 * 1024
 
 
 class Daemon(Protocol):
-    """The daemon as kernels use it: `AsyncConnection`, or an object that has connections."""
+    """The daemon's interface for kernels: `AsyncConnection`, or an object that has connections."""
 
     async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Send a request, and return the answer."""
+        pass
 
     def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        """Send a request, and yield the parts of the answer."""
+        pass
 
 
 class Client(Protocol):
-    """One client of a kernel.
+    """A client of a kernel.
 
     Attributes:
-        session: The id that it chose for its side of the conversation; identifies it when it reconnects.
-        connected: Whether replies can be sent to it.
+        session: The id that the client chose for its side of the conversation; identifies it when it reconnects.
+        connected: Whether replies can be sent.
     """
 
     session: str
     connected: bool
 
     def send(self, message: Message) -> None:
-        """Send it a message without waiting: a client that does not read is disconnected, and delays no other."""
+        """Send a message without waiting. A client that does not read is disconnected, and delays no other."""
 
 
 @dataclass
@@ -55,8 +55,8 @@ class Waiting:
 
     Attributes:
         message: The request.
-        client: Its sender.
-        aborted: Whether an earlier cell has failed, so that this one must not run.
+        client: The sender.
+        aborted: Whether an earlier cell failed, so that this one must not run.
     """
 
     message: Message
@@ -68,12 +68,12 @@ Handler: TypeAlias = "Callable[[JupyterKernel, Waiting], Awaitable[None]]"
 
 
 class JupyterKernel:
-    """A kernel.
+    """A Jupyter kernel.
 
     Attributes:
-        daemon: The daemon that runs its session.
-        session: The id of its session.
-        name: The name of its session.
+        daemon: The daemon that runs the session.
+        session: The id of the session.
+        name: The name of the session.
         kernel_type: The kernelspec of the session.
         clients: The connected clients.
         about: The interpreter's description of itself, once known.
@@ -82,10 +82,10 @@ class JupyterKernel:
     """
 
     def __init__(self, daemon: Daemon, record: SessionRecord, handlers: Mapping[str, Handler]) -> None:
-        """Begin without clients.
+        """Set up without clients.
 
         Args:
-            daemon: The daemon that runs its session.
+            daemon: The daemon that runs the session.
             record: The session.
             handlers: Handlers for the requests that involve the session, by type.
         """
@@ -113,13 +113,13 @@ class JupyterKernel:
 
     @property
     def state(self) -> str:
-        """Its state for clients: ``idle``, ``busy`` or ``dead``."""
+        """The state for clients: ``idle``, ``busy`` or ``dead``."""
         return "dead" if self.dead else "idle" if self._worker is None else "busy"
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def attach(self, client: Client) -> None:
-        """Connect a client. If it was the last one connected, it gets the messages that it has missed."""
+        """Connect a client. The client that disconnected last gets the messages that it missed."""
         self.clients.append(client)
         client.connected = True
         missed, self._missed, self._missed_bytes = self._missed, deque(), 0
@@ -229,7 +229,7 @@ class JupyterKernel:
             self.gone.set()
 
     def abort_waiting(self) -> None:
-        """Abort all queued cells, because one before them has failed."""
+        """Abort all queued cells, because an earlier one failed."""
         for request in self._queue:
             if request.message.type == "execute_request":
                 request.aborted = True
@@ -243,7 +243,7 @@ class JupyterKernel:
             request: The cell.
             number: The id of its execution.
             prompt: The prompt.
-            password: Whether the answer must not be shown.
+            password: Whether to hide the answer.
         """
         self.asking = number
         self.reply(request, "input_request", {"prompt": prompt, "password": password}, "stdin")
@@ -275,7 +275,7 @@ class JupyterKernel:
     # -- its life ------------------------------------------------------------------------------------------------------
 
     async def interrupt(self) -> None:
-        """Stop what runs.
+        """Stop the running code.
 
         Raises:
             CellblockError: The daemon could not.
@@ -286,7 +286,7 @@ class JupyterKernel:
         """Continue with a fresh kernel. Queued cells do not run.
 
         Raises:
-            CellblockError: There is none.
+            CellblockError: No kernel could be started.
         """
         self.abort_waiting()
         self.status("restarting", {})
@@ -317,5 +317,5 @@ class JupyterKernel:
 
 
 def check_room(count: int, size: int) -> bool:
-    """Return whether the queue takes one more request."""
+    """Return whether the queue accepts one more request."""
     return count < _MAX_WAITING and size <= _MAX_WAITING_BYTES

@@ -37,14 +37,9 @@ def session_id(kernel: str) -> str:
 
 
 class JupyterKernels:
-    """The kernels of one server; each is created when it is first used."""
+    """The kernels of one server, created on first use."""
 
     def __init__(self, daemon: Daemon) -> None:
-        """Set up, without kernels.
-
-        Args:
-            daemon: The daemon that runs the sessions.
-        """
         self._daemon = daemon
         self._kernels: dict[str, JupyterKernel] = {}
 
@@ -52,7 +47,7 @@ class JupyterKernels:
         """Return the kernel of a session, by its name or id.
 
         Raises:
-            NotFoundError: There is no such session.
+            NotFoundError: The session does not exist.
         """
         try:
             return self._known(SessionRecord.from_dict(await self._daemon.call(Status(session))))
@@ -82,7 +77,7 @@ class JupyterKernels:
         return known
 
     def model(self, record: SessionRecord) -> dict[str, Any]:
-        """Describe a kernel as Jupyter's servers do."""
+        """Describe a kernel in the form of Jupyter's servers."""
         kernel = self._kernels.get(record.kernel_id)
         running = "busy" if record.status == "running" else "idle"
         return {

@@ -1,4 +1,4 @@
-"""Installs kernelspecs with which a plain local Jupyter starts sandboxed kernels."""
+"""Installs kernelspecs that let a local Jupyter start sandboxed kernels."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Kernelspec:
     """An installed kernelspec of cellblock.
 
     Attributes:
-        name: Its name.
-        directory: Where it is.
-        display_name: Its name in Jupyter's menus.
-        options: The options of the sessions that it starts.
+        name: The name.
+        directory: The directory.
+        display_name: The name in Jupyter's menus.
+        options: The options of its sessions.
     """
 
     name: str
@@ -41,22 +41,22 @@ class Kernelspec:
     options: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
+        """Return the kernelspec as plain JSON data."""
         options = dict(self.options)
         return {"name": self.name, "directory": str(self.directory), "display_name": self.display_name, "options": options}
 
 
 def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str = "", prefix: Path | None = None) -> Kernelspec:
-    """Install a kernelspec, or replace the one of the same name.
+    """Install a kernelspec, or replace one with the same name.
 
     Args:
-        options: The options of the sessions that it starts (`named.options`).
-        name: Its name.
-        display_name: Its name in Jupyter's menus.
-        prefix: Where: below ``share/jupyter`` of this directory; in this user's own directory by default.
+        options: The options of its sessions (`named.options`).
+        name: The name.
+        display_name: The name in Jupyter's menus.
+        prefix: The directory above ``share/jupyter``; the user's own data directory by default.
 
     Raises:
-        InvalidInputError: The name is not valid, something else has it, or the kernelspec cannot be written.
+        InvalidInputError: The name is invalid or belongs to another program, or the kernelspec cannot be written.
         UnsupportedError: pyzmq is not installed.
     """
     if find_spec("zmq") is None:
@@ -64,7 +64,7 @@ def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str =
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) or name.startswith("."):
         raise InvalidInputError(f"a kernelspec's name has letters, digits and ._- , not {name[:100]!r}")
     directory = (user_directory() if prefix is None else prefix / "share" / "jupyter") / "kernels" / name
-    if directory.is_symlink():  # a link would lead to a place that was not named
+    if directory.is_symlink():  # a link would lead to a directory that was not named
         raise InvalidInputError(f"{directory} is a symbolic link: remove it, or choose another --name")
     if directory.exists() and _read(directory) is None:
         raise InvalidInputError(f"{directory} is a kernelspec of another program: choose another --name")
@@ -90,7 +90,7 @@ def remove(name: str = NAME) -> Kernelspec:
     """Remove a kernelspec that `install` has installed.
 
     Raises:
-        NotFoundError: There is none of that name.
+        NotFoundError: The kernelspec does not exist.
         InvalidInputError: It cannot be removed.
     """
     for found in installed():
@@ -110,7 +110,7 @@ def installed() -> list[Kernelspec]:
     """Return the kernelspecs that `install` has installed."""
     found: list[Kernelspec] = []
     for place in _places():
-        with suppress(OSError):  # there are none, or this user may not read the directory
+        with suppress(OSError):  # missing, or this user may not read the directory
             found += [spec for spec in map(_read, sorted(place.iterdir())) if spec is not None]
     return found
 
@@ -132,7 +132,7 @@ def _places() -> Iterator[Path]:
 
 
 def _read(directory: Path) -> Kernelspec | None:
-    """Return a kernelspec of cellblock; None if it is another program's, or not a kernelspec."""
+    """Read a kernelspec of cellblock; return None for other directories."""
     spec = read_spec(directory)
     try:
         if spec is None or _MODULE not in spec["argv"]:
@@ -143,9 +143,9 @@ def _read(directory: Path) -> Kernelspec | None:
 
 
 def read_spec(directory: Path) -> dict[str, Any] | None:
-    """Return the content of the kernelspec in a directory; None if there is none, or it is not readable.
+    """Read the kernelspec in a directory; return None if it is missing or not readable.
 
-    Other programs may have put anything there: reading does not block, and its size is limited.
+    Other programs may have written anything there: reading does not block, and its size is limited.
     """
     try:
         with open(directory / "kernel.json", "rb", opener=_without_waiting) as file:

@@ -1,6 +1,6 @@
-"""Checks large JSON of a session in a process of its own: parsing it would hold the loop of all clients.
+"""Validates large JSON of a session in a separate process, because parsing it would block the event loop.
 
-`check` runs there. The text that it returns is put into messages as it is, without being parsed here.
+`check` starts the process. Messages contain the returned text unparsed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import resource
 import sys
 
 _MAX_MEMORY = 1024**3
-_MAX_SECONDS = 10  # of processor time
+_MAX_SECONDS = 10  # processor time
 SECONDS = 30.0
 """Seconds that a check may take. It takes less than one for 16 MiB."""
 
 
 class CheckedJson:
-    """JSON that was checked, as text.
+    """Validated JSON, as text.
 
     Attributes:
         text: The JSON, in ASCII.
@@ -27,13 +27,13 @@ class CheckedJson:
 
 
 async def check(text: str) -> CheckedJson | None:
-    """Check JSON without parsing it in this process.
+    """Validate JSON without parsing it in this process.
 
     Args:
         text: The JSON.
 
     Returns:
-        The same JSON, in which NaN and infinities are null; None if it is not valid, or takes too much time or memory.
+        The same JSON, in which NaN and infinities are null; None if it is invalid, or takes too much time or memory.
     """
     from cellblock.common.limited_process import run
 

@@ -1,7 +1,7 @@
-"""``python -m cellblock.jupyter -f FILE``: the kernel that a local Jupyter starts by a kernelspec.
+"""``python -m cellblock.jupyter -f FILE``: the kernel process that a local Jupyter starts by a kernelspec.
 
-It makes a session in the daemon, relays messages between that and the sockets of the connection file, and ends it at its own
-end.
+It creates a session in the daemon, relays messages between the session and the sockets of the connection file, and finally
+ends the session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOK = 0.5  # seconds between two checks whether Jupyter still runs
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve one kernel until Jupyter ends it, or has ended itself.
+    """Serve one kernel until Jupyter ends it, or has ended.
 
     Args:
         arguments: The command line.

@@ -41,15 +41,15 @@ _CHANNELS = ("shell", "control", "stdin", "iopub")
 
 @dataclass(frozen=True)
 class Message:
-    """One message.
+    """A message.
 
     Attributes:
-        channel: Its channel.
-        header: Its header.
+        channel: The channel.
+        header: The header.
         parent: The header of the message that it answers; empty if there is none.
-        content: Its content.
-        metadata: Its metadata.
-        buffers: Its buffers.
+        content: The content.
+        metadata: The metadata.
+        buffers: The buffers.
     """
 
     channel: Channel
@@ -61,12 +61,12 @@ class Message:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The message's id."""
         return str(self.header["msg_id"])
 
     @property
     def type(self) -> str:
-        """Its type."""
+        """The message's type."""
         return str(self.header["msg_type"])
 
     @cached_property
@@ -105,16 +105,16 @@ def make(
     metadata: Mapping[str, Any] | None = None,
     buffers: Sequence[bytes] = (),
 ) -> Message:
-    """Make a kernel's message.
+    """Create a kernel's message.
 
     Args:
-        channel: Its channel.
-        kind: Its type.
-        content: Its content.
+        channel: The channel.
+        kind: The message type.
+        content: The content.
         parent: The header of the message that it answers.
         session: The id of the kernel's side of the conversation.
-        metadata: Its metadata.
-        buffers: Its buffers.
+        metadata: The metadata.
+        buffers: The buffers.
     """
     header = {
         "msg_id": uuid.uuid4().hex,
@@ -131,7 +131,7 @@ def read_plain(data: str | bytes) -> Message:
     """Parse a message of a client without a subprotocol.
 
     Raises:
-        ProtocolError: It is not one.
+        ProtocolError: It is not a message.
     """
     buffers: list[bytes] = []
     if isinstance(data, bytes):
@@ -148,7 +148,7 @@ def read_v1(data: str | bytes) -> Message:
     """Parse a message in the subprotocol `V1`.
 
     Raises:
-        ProtocolError: It is not one.
+        ProtocolError: It is not a message.
     """
     if isinstance(data, str):
         raise ProtocolError(f"messages of {V1} are binary")
@@ -159,15 +159,15 @@ def read_v1(data: str | bytes) -> Message:
 
 
 def checked(channel: Any, parts: Sequence[Any], buffers: Sequence[bytes]) -> Message:
-    """Check the parts of a client's message, and return the message.
+    """Validate the parts of a client's message, and return the message.
 
     Args:
-        channel: Its channel.
+        channel: The channel.
         parts: Header, parent header, metadata and content.
-        buffers: Its buffers.
+        buffers: The buffers.
 
     Raises:
-        ProtocolError: They are not.
+        ProtocolError: The parts are invalid.
     """
     header, parent, metadata, content = (part if part is not None else {} for part in parts)
     if channel not in _CHANNELS:
@@ -210,7 +210,7 @@ def _dump(part: object) -> bytes:
         checked.append(value.text)
         return f"{_PLACE}{len(checked) - 1}"
 
-    # JSON escapes text that UTF-8 cannot encode. NaN, which only Python reads, is not sent.
+    # JSON escapes text that UTF-8 cannot encode. NaN is not JSON, so it is not sent.
     try:
         text = json.dumps(part, allow_nan=False, separators=(",", ":"), default=stand_in)
     except ValueError:
@@ -241,7 +241,7 @@ def _joined(count: str, offset: str, pieces: Sequence[bytes], *, end: bool = Fal
 
 
 def _split(form: str, data: bytes, *, end: bool = False) -> list[bytes]:
-    """Split what `_joined` has joined."""
+    """Split the result of `_joined`."""
     size = struct.calcsize(form)
     most = 1 + 4 + _MAX_BUFFERS + end
     if len(data) < size or not 1 <= (number := struct.unpack_from(form, data)[0]) <= most or len(data) < size * (number + 1):

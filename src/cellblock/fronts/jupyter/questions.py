@@ -1,4 +1,4 @@
-"""Answers Jupyter requests other than cells: completion, inspection, history, widgets."""
+"""Handlers of Jupyter requests other than cells: completion, inspection, history, widgets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def answer(kernel: JupyterKernel, request: Waiting) -> None:
     """Answer a request.
 
     Raises:
-        CellblockError: cellblock could not do its part.
+        CellblockError: The request failed within cellblock.
     """
     await _ANSWERS[request.message.type](kernel, request, request.message.content)
 
@@ -64,7 +64,7 @@ def _python(kernel: JupyterKernel, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_language(kernel: JupyterKernel, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a kernel of another language. It is untrusted: code of the session may have made it up."""
+    """Return the description of a kernel of another language. It is untrusted: the session's code may have written it."""
     language = about.get("language_info")
     known = isinstance(language, dict) and isinstance(language.get("name"), str)
     return {

@@ -34,11 +34,11 @@ class Sockets:
 
     Attributes:
         session: The id of the kernel's side of the conversation.
-        connected: Whether they are open.
+        connected: Whether the sockets are open.
     """
 
     def __init__(self, file: Path) -> None:
-        """Bind the sockets that a connection file names.
+        """Bind the sockets of a connection file.
 
         Args:
             file: The connection file.
@@ -78,7 +78,7 @@ class Sockets:
         self._unsent.put_nowait((name, [*head, _DELIMITER, self._sign(parts), *parts, *message.buffers]))
 
     async def serve(self, kernel: JupyterKernel) -> None:
-        """Relay messages until this is cancelled."""
+        """Relay messages until cancelled."""
         self.session = kernel.session
         async with asyncio.TaskGroup() as group:
             group.create_task(self._write())
@@ -93,7 +93,7 @@ class Sockets:
             self._unsent.task_done()
 
     async def _echo(self) -> None:
-        """Answer heartbeats: echo what clients send."""
+        """Echo heartbeats."""
         socket = self._sockets["hb"]
         while True:
             await socket.send_multipart(await socket.recv_multipart())
@@ -112,7 +112,7 @@ class Sockets:
         """Parse a message; return its sender and the message.
 
         Raises:
-            ProtocolError: It is not valid, or not signed with the key of the connection file.
+            ProtocolError: It is invalid, or not signed with the key of the connection file.
         """
         if _DELIMITER not in frames:
             raise ProtocolError("it has no delimiter")
@@ -144,7 +144,7 @@ class Sockets:
 
 
 class _Peer:
-    """The sender of a message; replies go there."""
+    """The sender of a message, to which replies are sent."""
 
     connected = True
 

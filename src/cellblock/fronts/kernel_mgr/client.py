@@ -37,13 +37,13 @@ class ExecutionError(Exception):
 
 @dataclass
 class ExecutionResult:
-    """The output of code that succeeded, as `KernelClient` returns it.
+    """The output of successful code, as returned by `KernelClient`.
 
     ``cellblock.ExecutionResult`` is another class: KernelBox's name for `CodeExecutionResult`.
 
     Attributes:
-        text: Its text, or None if there is none.
-        images: The files with its images.
+        text: The text, or None if there is none.
+        images: The image files.
     """
 
     text: str | None
@@ -51,7 +51,7 @@ class ExecutionResult:
 
 
 class KernelClient:
-    """Starts a kernel in a `KernelGateway` or another Jupyter kernel gateway, and runs code in it.
+    """A client that starts a kernel in a `KernelGateway` or another Jupyter kernel gateway, and runs code in it.
 
     ::
 
@@ -76,28 +76,28 @@ class KernelClient:
         token: str = "",
         tool_server_token: str = "",
     ) -> None:
-        """Configure a client. It connects to nothing yet.
+        """Configure a client without connecting it.
 
         Args:
             host: Host name or IP address of the gateway.
             port: The gateway's port.
-            working_dir: The directory that the kernel starts in, and returns to after each cell that left it. The output says
-                so. By default, it stays where the code goes.
-            images_dir: Where images are saved; ``images`` in the current directory by default.
+            working_dir: The directory in which the kernel starts, and to which it returns after each cell that left it,
+                with a note in the output. By default, the kernel stays where the code goes.
+            images_dir: The directory of saved images; ``images`` in the current directory by default.
             ping_interval: Seconds between pings that keep the connection open.
-            approve_shell_cmds: Whether ``!command`` and ``%%bash`` wait for approval. Requests wait at the gateway, which must
-                be cellblock's, and this client forwards them to a `ToolServer`, which decides.
-            require_shell_escape: Whether the kernel cannot start programs in any other way. Needs `approve_shell_cmds`, and a
-                sandboxed kernel.
+            approve_shell_cmds: Whether ``!command`` and ``%%bash`` wait for approval. Requests wait at the gateway, which
+                must be cellblock's, and this client forwards them to a `ToolServer`, which decides.
+            require_shell_escape: Whether the kernel cannot start programs in any other way. Needs `approve_shell_cmds`, and
+                a sandboxed kernel.
             tool_server_host: Host name of the `ToolServer`.
-            tool_server_port: Its port.
+            tool_server_port: Port of the `ToolServer`.
             kernel_init_timeout: Seconds in which a new kernel must have run this client's first code.
-            token: The gateway's token; by default that of this user's own gateway at this port.
+            token: The gateway's token; by default the token of this user's own gateway on this port.
             tool_server_token: The token of the `ToolServer`, if it has one.
 
         Raises:
-            InvalidInputError: Commands need approval, but no `ToolServer` is named; or `require_shell_escape` is set without
-                `approve_shell_cmds`.
+            InvalidInputError: Commands need approval, but no `ToolServer` is named; or `require_shell_escape` is set
+                without `approve_shell_cmds`.
         """
         if approve_shell_cmds and not tool_server_port:
             raise InvalidInputError(
@@ -137,7 +137,7 @@ class KernelClient:
         """The id of the kernel.
 
         Raises:
-            StateError: There is no connection to one. This is a `RuntimeError`.
+            StateError: The client is not connected. This is a `RuntimeError`.
         """
         if self._kernel_id is None:
             raise StateError("the client is not connected to a kernel: use 'async with', or await connect() first")
@@ -157,7 +157,7 @@ class KernelClient:
         """The URL of the kernel.
 
         Raises:
-            StateError: There is no connection to one.
+            StateError: The client is not connected.
         """
         return f"{self.base_http_url}/{self.kernel_id}"
 
@@ -166,22 +166,22 @@ class KernelClient:
         """The URL of the kernel's channels.
 
         Raises:
-            StateError: There is no connection to one.
+            StateError: The client is not connected.
         """
         return f"ws{self.kernel_http_url.removeprefix('http')}/channels?session_id={self._session}"
 
     async def connect(self, retries: int = 10, retry_interval: float = 1.0, kernel_init_timeout: float | None = None) -> None:
-        """Start a kernel and connect to it. If this fails or is cancelled, the kernel has ended.
+        """Start a kernel and connect to it. After a failure or a cancellation, the kernel has ended.
 
         Args:
-            retries: How often to try.
-            retry_interval: Seconds between two tries.
-            kernel_init_timeout: Seconds in which the kernel must have run this client's first code; by default, as the client
-                was configured.
+            retries: The maximum number of attempts.
+            retry_interval: Seconds between two attempts.
+            kernel_init_timeout: Seconds in which the kernel must have run this client's first code; by default, as the
+                client was configured.
 
         Raises:
-            StateError: The gateway refuses, or cannot be reached in all tries; or the kernel cannot enter `working_dir`. This
-                is a `RuntimeError`.
+            StateError: The gateway refuses, or cannot be reached in all attempts; or the kernel cannot enter `working_dir`.
+                This is a `RuntimeError`.
             TimeoutError: The kernel took too long.
             UnsupportedError: Commands need approval, and the gateway is not cellblock's.
         """
@@ -212,7 +212,7 @@ class KernelClient:
         raise StateError(f"no kernel could be started at {self.host}:{self.port}: {failure}") from failure
 
     async def _make(self) -> None:
-        """Make a kernel, and record its id even if this is cancelled meanwhile."""
+        """Create a kernel, and record its id even if this is cancelled meanwhile."""
         wanted: dict[str, Any] = {"name": "python"}
         if self.approve_shell_cmds:
             wanted["options"] = {
@@ -275,7 +275,7 @@ class KernelClient:
         await self.connect()
 
     async def interrupt(self) -> None:
-        """Stop what runs in the kernel."""
+        """Stop the running code."""
         await self._ask("POST", f"/api/kernels/{self.kernel_id}/interrupt")
 
     async def drain(self, timeout: float = 1.0) -> int:
@@ -290,7 +290,7 @@ class KernelClient:
         Raises:
             StateError: There is no connection to a kernel.
         """
-        _ = self.kernel_id  # which says so if there is none
+        _ = self.kernel_id  # raises if there is none
         count = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -300,14 +300,14 @@ class KernelClient:
         return count
 
     async def interrupt_and_drain(self, drain_timeout: float = 1.0, settle_delay: float = 0.2) -> None:
-        """Stop what runs in the kernel, and drop its messages.
+        """Stop the running code, and drop its messages.
 
         Args:
             drain_timeout: Seconds in which messages are dropped.
             settle_delay: Seconds to wait first.
 
         Raises:
-            StateError: There is no connection to a kernel.
+            StateError: The client is not connected.
         """
         await self.interrupt()
         await asyncio.sleep(settle_delay)
@@ -318,12 +318,12 @@ class KernelClient:
 
         Args:
             code: The code.
-            timeout: Seconds that it may take; None for no limit.
+            timeout: Limit in seconds; None for no limit.
 
         Raises:
             ExecutionError: The code raised an error.
-            TimeoutError: It took longer, and has been interrupted.
-            StateError: There is no connection to a kernel.
+            TimeoutError: The code took longer, and was interrupted.
+            StateError: The client is not connected.
         """
         async with aclosing(self.stream(code, timeout)) as items:
             async for item in items:
@@ -336,10 +336,10 @@ class KernelClient:
 
         Args:
             code: The code.
-            timeout: Seconds that it may take; None for no limit.
+            timeout: Limit in seconds; None for no limit.
 
         Yields:
-            Pieces of text, and finally an `ExecutionResult` with all of it.
+            Pieces of text, and finally an `ExecutionResult` with the complete text.
 
         Raises:
             ExecutionError, TimeoutError, StateError: As for `execute`.
@@ -382,7 +382,7 @@ class KernelClient:
         yield ExecutionResult("".join(shown).strip() if shown else None, images)
 
     async def _say(self, message: dict[str, Any]) -> None:
-        _ = self.kernel_id  # which says so if there is none
+        _ = self.kernel_id  # raises if there is none
         assert self._socket is not None
         try:
             await self._socket.send(json.dumps(message))
@@ -426,7 +426,7 @@ class KernelClient:
             allowed = True
         try:
             await self._ask("POST", "/approvals", {"ids": [asked["id"]], "allow": allowed})
-        except (OSError, StateError) as error:  # this task is not awaited; the gateway refuses what is not decided
+        except (OSError, StateError) as error:  # this task is not awaited; the gateway refuses undecided requests
             _log.warning("%s: the gateway was not told the decision: %s", asked["text"], error)
 
     def _save(self, image: str, extension: str) -> Path:
@@ -444,11 +444,11 @@ class KernelClient:
 
 
 def _send(method: str, url: str, body: Any, headers: dict[str, str]) -> Any:
-    """Send a request, and return the JSON of its answer.
+    """Send a request, and return the JSON answer.
 
     Raises:
         StateError: The answer is an error.
-        OSError: There is none.
+        OSError: No answer was received.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", **headers}
@@ -465,7 +465,7 @@ def _send(method: str, url: str, body: Any, headers: dict[str, str]) -> Any:
 
 
 def _detail(text: str) -> str:
-    """Return the message of a gateway's error document."""
+    """Return the message in a gateway's error document."""
     try:
         said = json.loads(text)
         return str(said.get("detail") or said.get("message") or text)

@@ -1,4 +1,4 @@
-"""`KernelGateway`: serves IPython kernels on a port, to Jupyter clients of this user."""
+"""`KernelGateway`: serves IPython kernels on a port, for Jupyter clients of this user."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _log = logging.getLogger("cellblock")
 class KernelGateway:
     """A Jupyter kernel gateway in this process, whose kernels are sandboxed.
 
-    It runs in its own thread. So it also answers while the caller's event loop is blocked or has ended, and it can be started
-    in one event loop and stopped in another.
+    It runs in its own thread. It therefore answers even while the caller's event loop is blocked or has ended, and can be
+    started in one event loop and stopped in another.
 
     `KernelClient` and every other Jupyter client can start kernels there and run code in them::
 
         async with KernelGateway(host="localhost", port=8888) as gateway:
             await gateway.join()
 
-    Clients need its `token`. `KernelClient` finds it if it runs on the same machine as the same user.
+    Clients need its `token`. `KernelClient` finds it on the same machine as the same user.
 
     Attributes:
         token: The token. It changes with each start, unless one was given.
-        port: The port; after a start with port 0, the one that was assigned.
+        port: The port; after a start with port 0, the assigned one.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class KernelGateway:
         *,
         token: str = "",
     ) -> None:
-        """Configure a gateway. Nothing is started.
+        """Configure a gateway without starting it.
 
         Args:
-            host: Host name or IP address to listen at.
+            host: Host name or IP address to listen on.
             port: The port.
-            working_dir: The directory that kernels work in, and return to after each cell that left it. By default, they start
-                in the current one, and stay where their code goes.
-            sandbox: Whether kernels run in a sandbox. Without, they have all rights of this process.
-            sandbox_config: A JSON file with the sandbox's configuration (docs/sandbox.md). If it is complete for
-                sandbox-runtime, it has sandbox-runtime's meaning, and a `UserWarning` names what becomes readable.
+            working_dir: The directory of the kernels, to which they return after each cell that left it. By default, they
+                start in the current one, and stay where their code goes.
+            sandbox: Whether kernels run in a sandbox. Otherwise, they have all rights of this process.
+            sandbox_config: A JSON file with the sandbox's configuration (docs/sandbox.md). A complete sandbox-runtime
+                configuration has its meaning there, and a `UserWarning` names what becomes readable.
             log_level: Level of the ``cellblock`` logger, with `log_to_stderr`.
             log_to_stderr: Whether the ``cellblock`` logger writes to standard error.
             env: Environment variables of the kernels, which inherit none.
-            token: The token that clients need; by default one that cannot be guessed.
+            token: The token that clients need; by default a random one.
         """
         self.host = host
         self.port = port
@@ -99,10 +99,10 @@ class KernelGateway:
         await self.stop()
 
     async def start(self) -> None:
-        """Start it.
+        """Start the gateway.
 
         Raises:
-            StateError: It is running already. This is a `RuntimeError`.
+            StateError: It is already running. This is a `RuntimeError`.
             InvalidInputError: The address cannot be used.
         """
         if self._serving is not None:
@@ -130,10 +130,10 @@ class KernelGateway:
             _log.setLevel(self._log_level)
 
     async def stop(self, timeout: float = 10) -> None:
-        """Stop it and end its kernels. Stopping twice is fine, and cancelling the caller does not stop it.
+        """Stop the gateway and its kernels. The operation is idempotent, and cancelling the caller does not stop it.
 
         Args:
-            timeout: Seconds that requests may still take.
+            timeout: Seconds that running requests may still take.
         """
         if (serving := self._serving) is None:
             return
@@ -146,16 +146,16 @@ class KernelGateway:
             self._handler = None
 
     async def join(self) -> None:
-        """Wait until it stops."""
+        """Wait until the gateway stops."""
         if self._serving is not None:
             await asyncio.shield(self._serving.wait())
 
 
 class _Serving:
-    """A running gateway in its own thread. It can be awaited from any event loop.
+    """A running gateway in its own thread, awaitable from any event loop.
 
     Attributes:
-        port: Its port, once it listens.
+        port: The port on which it listens.
     """
 
     def __init__(self, options: GatewayOptions) -> None:
@@ -172,14 +172,14 @@ class _Serving:
         return asyncio.wrap_future(self._begun)
 
     async def _begin(self, host: str, port: int) -> tuple[int, str]:
-        self._engine = Host(isolate="none")  # each session names its own isolation
+        self._engine = Host(isolate="none")  # each session sets its own isolation
         self._gateway = EmbeddedGateway(self._engine, self._options)
         await self._gateway.start(host, port)
         self.port = self._gateway.port
         return self._gateway.port, self._gateway.token
 
     def wait(self) -> asyncio.Future[None]:
-        """Wait until it has ended."""
+        """Wait until the gateway has ended."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._wait(), self._thread.loop))
 
     async def _wait(self) -> None:
@@ -187,13 +187,13 @@ class _Serving:
             await self._gateway.wait()
 
     def end(self, timeout: float) -> asyncio.Future[None]:
-        """Start to end it and its kernels; all callers wait for the same end."""
+        """Start to end the gateway and its kernels; all callers wait for the same end."""
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(None, self._end, timeout)
 
     def end_now(self) -> None:
-        """End it at once, because the program exits without having stopped it."""
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # about requests that are cut off
+        """End the gateway at once, because the program exits without having stopped it."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors about aborted requests
         self._end(0)
 
     def _end(self, timeout: float) -> None:
@@ -218,13 +218,13 @@ class _Serving:
 
 
 async def serve_session(running: RunningSession, options: Options, name: str, address: tuple[str, int]) -> EmbeddedGateway:
-    """Serve a session to Jupyter clients of this user, who can make more of its kind. These end with the gateway.
+    """Serve a session to Jupyter clients of this user, who can create similar ones. These end with the gateway.
 
     Args:
         running: The session. It is closed with the gateway, or when a client ends it.
-        options: Its options, also for new ones.
-        name: Its name for clients.
-        address: Host and port to listen at.
+        options: The session's options, also for new ones.
+        name: The session's name for clients.
+        address: Host and port to listen on.
 
     Raises:
         InvalidInputError: The address cannot be used.

@@ -1,7 +1,8 @@
 """Answers of the MCP server: texts and pictures for a model, and facts for programs.
 
-No answer has structured content. Many clients show a model nothing else if there is some, and what was printed would be lost
-(docs/mcp-server.md, "What clients show"). So the text says all that a model must know. Facts for programs are in `_meta`.
+No answer has structured content, because many clients then show a model nothing else, and printed output would be lost
+(docs/mcp-server.md, "What clients show"). The text therefore contains everything that a model must know. Facts for programs
+are in `_meta`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def with_handle(shown: str, handle: str) -> str:
 
 
 def with_notes(answer: CallToolResult, notes: Sequence[str]) -> CallToolResult:
-    """Append lines to the text of an answer. It stays one block: some clients put several together without a space."""
+    """Append lines to the text of an answer. It stays one block: some clients join blocks without a space."""
     first = answer.content[0]
     assert isinstance(first, TextContent)
     first.text = "\n".join([first.text, *notes])
@@ -70,11 +71,11 @@ def with_notes(answer: CallToolResult, notes: Sequence[str]) -> CallToolResult:
 
 
 def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
-    """Return the answer about undone cells: which ones, which files came back, and which calls stay done.
+    """Return the answer about undone cells: the cells, the restored files, and the calls that stay done.
 
     Args:
         what: The result of the undo.
-        handle: The session's handle, if the client has to know it.
+        handle: The session's handle, if the client needs it.
         verb: What was done to the cells.
     """
     # Cells, paths and calls come from the session: each is shown in one line, and their number is limited.
@@ -106,7 +107,7 @@ def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
 
 
 def _some(items: Sequence[str]) -> list[str]:
-    """Return the first of many items, each cut to a short line, and how many are left out."""
+    """Return the first of many items, each cut to a short line, and the number of omitted items."""
     shown = [_line(item) for item in items[:_LISTED]]
     return shown if len(items) <= _LISTED else [*shown, f"and {len(items) - _LISTED} more"]
 
@@ -116,13 +117,13 @@ def _line(shown: str) -> str:
 
 
 def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
-    """Return the answer about a cell that still runs.
+    """Return the answer about a running cell.
 
     Args:
-        number: Its id.
+        number: The cell's id.
         said: The end of its output so far.
-        most: Characters of it to show.
-        handle: The session's handle, if the client has to know it.
+        most: Characters of the output to show.
+        handle: The session's handle, if the client needs it.
     """
     shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{said[-most:]}"
     return text(with_handle(shown.rstrip("\n"), handle), status="running", cell=number, session=handle)
@@ -139,11 +140,11 @@ async def cell(
         execution: The execution's id.
         result: The result.
         most: Characters of the output. Longer output is in a file of the workspace, which the text names.
-        handle: The session's handle, if the client has to know it.
+        handle: The session's handle, if the client needs it.
     """
     # An error is shown in any case, even if little output is requested.
     room = most if result.ok else max(most, _ERROR)
-    # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
+    # Pictures are part of the answer: paths on this machine would mean nothing inside the session.
     plain = replace(result, images=[])
     shown, overflow = overflow_of(plain, execution, room)
     kept = "" if overflow is None else overflow.path
@@ -155,10 +156,10 @@ async def cell(
     if result.ok:
         shown = _output(plain, most, kept)
     pictures, left_out = _pictures(result)
-    if not result.ok:  # errors are texts only: APIs of models refuse pictures in them
+    if not result.ok:  # errors are texts only: model APIs refuse pictures in them
         pictures, left_out = [], len(pictures) + left_out
     lines = [shown, *([_not_shown(result, left_out)] if left_out else [])]
-    # One block of text: some clients put several together without a space in between.
+    # One block of text: some clients join blocks without a space.
     content: list[ContentBlock] = [TextContent(type="text", text=with_handle("\n".join(lines), handle)), *pictures]
     changed, deleted = await _changes(clients, session) if not result.state_lost else ({}, [])
     facts = {
@@ -173,16 +174,16 @@ async def cell(
 
 
 def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
-    """Return the output of code that succeeded, cut as in ipybox. A note that variables are lost is not cut.
+    """Return the output of successful code, cut as in ipybox. A note about lost variables is not cut.
 
     Args:
         result: The result.
         most: Characters of the output.
-        kept: A file that has all of it, if there is one.
+        kept: A file with the complete output, if there is one.
     """
     output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
     if result.text and len(output) > most:
-        # The middle of very long output was dropped before.
+        # The middle of very long output was already dropped.
         output = cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
     if not result.state_lost:
         return output
@@ -191,7 +192,7 @@ def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
 
 
 def cut(output: str, most: int, where: str) -> str:
-    """Return the beginning of an output, and its last lines if they are short, with a note in between."""
+    """Return the start of an output, and its last lines if they are short, with a note in between."""
     room = most // 4
     _, newline, last = output[-room - 1 :].partition("\n") if room else ("", "", "")
     note = f"\n\n[Output truncated: exceeded {most} character limit]" + (f" {where}" if where else "")
@@ -222,7 +223,7 @@ def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
 
 
 async def _changes(clients: Clients, session: SessionRecord) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that the last cells have changed, with their types, and those that are gone."""
+    """Return the variables that the last cells changed, with their types, and the deleted ones."""
     try:
         found = await clients.ask(ChangedVariables(session.kernel_id))
     except CellblockError:

@@ -1,4 +1,4 @@
-"""Asks the person at the client: for approvals, and for answers to questions of MCP servers."""
+"""Asks the person at the client for approvals, and for answers to questions of MCP servers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _LATE = "[cellblock] An answer came too late and had no effect: {}."
 
 @dataclass(slots=True)
 class Asker:
-    """A call that asks the person at the client. With later versions of the protocol, it continues in the client's next call.
+    """A call that asks the person at the client. With later protocol versions, it continues in the client's next call.
 
     Attributes:
         session: The id of the session.
-        id: Cannot be guessed.
+        id: An unguessable id.
         began: When the call began (`time.monotonic`).
-        left: When it returned its questions, or ended. The client may never come back, so calls that begin later may ask.
+        left: When the call returned its questions, or ended. The client may never come back, so later calls may ask.
     """
 
     session: str
@@ -62,9 +62,9 @@ class Asker:
 
 
 async def waiting(clients: Clients, cell: Cell) -> list[PendingApproval]:
-    """Return the requests of a cell that wait for a person, without those about which another call asks.
+    """Return the requests of a cell that wait for a person, except those that another call is asking about.
 
-    A question of a server between two cells belongs to no cell: the first call that finds it asks.
+    A server's question between two cells belongs to no cell: the first call that finds it asks.
     """
     pending = {one.id: one for one in await clients.ask(Pending(cell.session.kernel_id))}
     asking = clients.asking
@@ -88,7 +88,7 @@ async def ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequ
         ctx: The call.
 
     Returns:
-        Questions that the client must answer first, if it has to call again with the answers; else None.
+        Questions for a client that has to call again with the answers; else None.
     """
     asked = [question for question in await waiting(clients, cell) if await _can_be_asked(clients, cell, question, ctx)]
     if not is_stateless(ctx):
@@ -110,14 +110,14 @@ async def ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequ
 
 
 async def _ask_now(clients: Clients, cell: Cell, question: PendingApproval, ctx: Context[Any, Any]) -> None:
-    """Show one request, and apply the answer. The form is withdrawn when the request no longer waits."""
+    """Show one request, and apply the answer. The form is withdrawn if the request no longer waits."""
     answering, _ = await first_of(elicit(_forms(question), ctx), cell.no_longer_waits(question.id))
     if not answering.cancelled():
         await _take_answer(clients, cell, question, answering.result())
 
 
 async def _can_be_asked(clients: Clients, cell: Cell, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
-    """Return whether to ask the person at the client; if not, the request is denied."""
+    """Return whether the person at the client can be asked; if not, deny the request."""
     by_person = question.kind == "question" or clients.options.approve == "ask"
     if not by_person or not can_ask(ctx):
         await _take_answer(clients, cell, question, None)
@@ -130,7 +130,7 @@ async def _can_be_asked(clients: Clients, cell: Cell, question: PendingApproval,
 
 
 async def take_answers(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> None:
-    """Apply a client's answers to the requests about which this call has asked, and to no others."""
+    """Apply a client's answers, only to requests about which this call has asked."""
     answers = ctx.input_responses or {}
     asked = {number for number, asker in clients.asking.items() if asker.id == cell.asker.id}
     known = {question.id: question for question in await waiting(clients, cell)}
@@ -154,7 +154,7 @@ async def _take_answer(clients: Clients, cell: Cell, question: PendingApproval, 
 
 
 async def _decide(clients: Clients, question: PendingApproval, answer: object) -> bool:
-    """Apply one answer; return whether its request waited. A refusal counts once: a host may refuse without asking.
+    """Apply one answer; return whether its request was pending. A refusal counts once: a host may refuse without asking.
 
     Raises:
         StateError: The request has ended.
@@ -169,12 +169,12 @@ async def _decide(clients: Clients, question: PendingApproval, answer: object) -
     filled_in = {} if accepted is None else accepted.content or {}
     try:
         return bool(await clients.ask(Decide(ids, accepted is not None, answer=filled_in)))
-    except InvalidInputError:  # it does not fit the form
+    except InvalidInputError:  # the answer does not fit the form
         return bool(await clients.ask(Decide(ids, allow=False)))
 
 
 def choices(question: PendingApproval) -> tuple[str, str, str]:
-    """Return the choices about a request: once, from now on, and no. The second says exactly what it covers."""
+    """Return the choices for a request: once, permanently, and no. The second choice names exactly what it covers."""
     given = question.arguments
     covered = {
         "tool": f"tool {question.tool} of server {question.server}",
@@ -184,7 +184,7 @@ def choices(question: PendingApproval) -> tuple[str, str, str]:
 
 
 async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> ElicitResult | None:
-    """Ask a client all forms of one question during the call. Return None if it does not answer all of them."""
+    """Ask a client all forms of one question during the call. Return None if any form stays unanswered."""
     said: object = None
     for number, each in enumerate(asked, 1):
         try:
@@ -200,7 +200,7 @@ def requests(name: str, asked: Sequence[ElicitRequestFormParams]) -> dict[str, A
     """Return the forms of one question by name, for a client that has to call again with the answers.
 
     Args:
-        name: The name of the last one, which decides.
+        name: The name of the last form, which decides.
         asked: The forms.
     """
     names = [*(f"{name}/{number}" for number in range(1, len(asked))), name]
@@ -208,7 +208,7 @@ def requests(name: str, asked: Sequence[ElicitRequestFormParams]) -> dict[str, A
 
 
 def answer_in(answers: Mapping[str, Any], name: str, asked: Sequence[ElicitRequestFormParams]) -> object:
-    """Return the answer to one question from those that a client has sent; None unless each of its parts was confirmed."""
+    """Find the answer to one question in a client's answers; None unless each of its parts was confirmed."""
     read = all(chosen(answers.get(f"{name}/{number}")) == _NEXT[0] for number in range(1, len(asked)))
     return answers.get(name) if read else None
 
@@ -220,12 +220,12 @@ def _forms(question: PendingApproval) -> list[ElicitRequestFormParams]:
 
 
 def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequestFormParams]:
-    """Return the forms in which a person decides: one, or several that show a long text in parts. None if it is too long.
+    """Return the forms for a decision: one, or several for a long text. Return None if the text is too long.
 
     Args:
         about: The introduction of the text.
-        text: The subject of the decision; all of it must be shown.
-        choices: The choices of the last form. The others only ask whether to continue.
+        text: The subject of the decision, which must be shown completely.
+        choices: The choices of the last form. The other forms only ask whether to continue.
     """
     parts = [text[start : start + MOST] for start in range(0, len(text), MOST)] or [""]
     if len(parts) == 1:
@@ -239,19 +239,12 @@ def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequest
 
 
 def too_long(text: str) -> str:
-    """Return the reason why a text is too long to ask about."""
     return (
         f"it has {len(text):,} characters, and a person is shown {MOST * _PARTS:,} at most: pass less, by a file for example"
     )
 
 
 def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:
-    """Return a form in which a person decides.
-
-    Args:
-        message: The text of the form.
-        choices: The choices.
-    """
     decision = {"type": "string", "title": "Allow it?", "enum": [*choices]}
     schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
     return ElicitRequestFormParams(message=message, requested_schema=schema)
@@ -276,6 +269,6 @@ def can_ask(ctx: Context[Any, Any]) -> bool:
 
 
 def state(ctx: Context[Any, Any]) -> dict[str, Any]:
-    """Return the state that this server gave a client with its questions; the SDK has checked that it is unchanged."""
+    """Return the state that this server sent to a client with its questions; the SDK has verified its integrity."""
     found: dict[str, Any] = json.loads(ctx.request_state) if ctx.request_state else {}
     return found

@@ -36,12 +36,12 @@ _SAID = 100_000
 
 
 class Cell:
-    """A cell that a call waits for. It is followed from its beginning until `close`.
+    """A cell that a call waits for. It is followed until `close`.
 
     Attributes:
-        id: Its id.
-        session: Its session.
-        asker: Asks the person at the client about its requests.
+        id: The cell's id.
+        session: The session.
+        asker: Asks the person at the client about the cell's requests.
         notes: Lines for the answer of this call.
     """
 
@@ -53,31 +53,31 @@ class Cell:
         self._said: deque[str] = deque()
         self._size = 0
         self._clients = clients
-        self._asks = True  # it may have asked before this call
+        self._asks = True  # an earlier call may have asked
         self._changed = asyncio.Event()
         self._following = asyncio.create_task(self._follow())
         self._following.add_done_callback(lambda _: self._changed.set())
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether the cell has ended."""
         return self._following.done()
 
     @property
     def said(self) -> str:
-        """The end of its output so far."""
+        """The end of the output so far."""
         return "".join(self._said)[-_SAID:]
 
     async def result(self) -> CodeExecutionResult:
-        """Return its result, once it has ended.
+        """Return the result, once the cell has ended.
 
         Raises:
-            CellblockError: It could not be run, or nobody knows how it ended.
+            CellblockError: The cell could not be run, or its outcome is unknown.
         """
         return await asyncio.shield(self._following)
 
     async def has_news(self) -> bool:
-        """Wait until it has ended or something waits for a decision; return whether something does."""
+        """Wait until the cell has ended or a request waits for a decision; return whether a request does."""
         while not self.ended:
             self._changed.clear()
             if self._asks:
@@ -89,26 +89,25 @@ class Cell:
         return False
 
     async def no_longer_waits(self, request: str) -> None:
-        """Wait until one of its requests no longer waits for a decision, or it has ended."""
+        """Wait until one of the cell's requests no longer waits for a decision, or the cell has ended."""
         while not self.ended:
             self._changed.clear()
             if all(one.id != request for one in await asking.waiting(self._clients, self)):
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(_BEAT):  # not all requests are of a cell, whose events would tell
+                async with asyncio.timeout(_BEAT):  # some requests belong to no cell, so no event reports them
                     await self._changed.wait()
 
     def look_again(self) -> None:
-        """Look again whether something waits for a decision: not all of it comes from a cell."""
+        """Check again for pending decisions, because some belong to no cell."""
         self._asks = True
 
     async def cancel(self) -> None:
-        """Stop it."""
         with suppress(CellblockError):
             await self._clients.ask(Cancel(self.id))
 
     async def close(self) -> None:
-        """Follow it no longer. It goes on."""
+        """Stop following the cell. It continues."""
         self.asker.left = time.monotonic()
         self._following.cancel()
         await asyncio.wait([self._following])
@@ -128,7 +127,7 @@ class Cell:
         return outcome_of(last, self.id)
 
     def _say(self, text: str) -> None:
-        """Keep a piece of output, and drop the first ones that are not needed any more: there can be a million of them."""
+        """Add a piece of output, and drop the oldest pieces: there can be a million of them."""
         self._said.append(text)
         self._size += len(text)
         while self._size - len(self._said[0]) >= _SAID:
@@ -142,7 +141,7 @@ async def begin(clients: Clients, session: SessionRecord, code: str, timeout: fl
         clients: The sessions.
         session: The session.
         code: The code.
-        timeout: Seconds after which it is stopped.
+        timeout: Limit in seconds.
     """
     request = Submit(session.kernel_id, timeout=milliseconds(timeout), key=secrets.token_hex(16), live=True)
     try:
@@ -155,7 +154,7 @@ async def begin(clients: Clients, session: SessionRecord, code: str, timeout: fl
 
 
 async def _keep_from_running(clients: Clients, session: SessionRecord, key: str) -> None:
-    """Stop the submission of a cancelled call, which may still be on its way."""
+    """Stop the submission of a cancelled call, which may still be in transit."""
     with suppress(CellblockError):
         for _ in range(_TRIES):
             if await clients.ask(Interrupt(session.kernel_id, key)):
@@ -169,11 +168,11 @@ async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any])
     Args:
         clients: The sessions.
         cell: The cell.
-        wait: Seconds to wait at most.
+        wait: The maximum number of seconds to wait.
         ctx: The call.
 
     Returns:
-        Questions that the client must answer first, if it is one that has to call again with the answers; else None.
+        Questions for a client that has to call again with the answers; else None.
     """
     deadline = time.monotonic() + wait
     try:
@@ -202,10 +201,10 @@ def _last_words(cell: Cell) -> str:
 
 
 async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell | None:
-    """Return the cell that a call continues: the one that its answers are for, or that it names.
+    """Return the cell that a call continues: the cell of its answers, or the one that it names.
 
     Raises:
-        NotFoundError: It is not known, or is no longer kept.
+        NotFoundError: The cell is unknown, or no longer stored.
     """
     kept = asking.state(ctx)
     number = kept.get("execution", number)

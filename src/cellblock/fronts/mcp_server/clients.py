@@ -32,23 +32,23 @@ _ModelT = TypeVar("_ModelT")
 class Clients:
     """Sessions by their clients' handles, which are the sessions' names.
 
-    Over stdio there is one client, and its session works in the workspace. Over HTTP there are many. Each gets an unguessable
-    handle, and a folder of its own, which is the only place that its code sees.
+    Over stdio there is one client, and its session works in the workspace. Over HTTP there are many clients. Each gets an
+    unguessable handle, and a folder of its own, which is the only folder that its code sees.
 
     Attributes:
         options: The server's options.
-        rules: The rules that decide before people do, as loaded when the server started.
-        place: Where the sessions are.
-        asking: The calls that ask a person, by the id of the request that they ask about.
-        forms: The forms that were returned to clients and not answered yet. Each answer counts once.
+        rules: The rules that decide before people do, as loaded at the start of the server.
+        place: The location of the sessions.
+        asking: The calls that ask a person, by the id of the request.
+        forms: Forms that were returned to clients and not answered yet. Each answer counts once.
     """
 
     def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
-        """Set up, without a session.
+        """Set up without a session.
 
         Args:
             options: The server's options.
-            host: Runs the sessions, and stays open; by default a new one, or the cluster.
+            host: The host of the sessions, which stays open; by default a new host, or the cluster.
         """
         self.options = options
         self.rules = Rules.load(options.rules) if options.rules is not None else Rules()
@@ -59,20 +59,20 @@ class Clients:
         self._making = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Get ready for the first session.
+        """Prepare for the first session.
 
         Raises:
-            InvalidInputError: No session could be made with these options.
+            InvalidInputError: No session can be created with these options.
             DaemonError: The cluster cannot be reached.
         """
         await self.place.begin()
 
     async def session(self, handle: str) -> SessionRecord:
-        """Return the session of a handle; without one, over HTTP, a new session.
+        """Return the session of a handle; over HTTP, create a session if there is no handle.
 
         Raises:
-            NotFoundError: There is no such session, or no longer.
-            LaunchError: Its kernel could not be started.
+            NotFoundError: The session does not exist.
+            LaunchError: The session's kernel could not be started.
         """
         if self.options.transport == "stdio":
             return await self._only()
@@ -82,7 +82,7 @@ class Clients:
         """Return the session of a handle.
 
         Raises:
-            NotFoundError: There is no such session, or no longer.
+            NotFoundError: The session does not exist.
         """
         try:
             if not self.is_ours(handle):
@@ -95,7 +95,7 @@ class Clients:
             ) from None
 
     def is_ours(self, name: str) -> bool:
-        """Whether this server has made the session of a name, or could have."""
+        """Return whether this server has created, or could have created, the session with a name."""
         return name == self._only_name if self.options.transport == "stdio" else _HANDLE.fullmatch(name) is not None
 
     def folder(self, session: SessionRecord) -> Path:
@@ -126,12 +126,12 @@ class Clients:
     @overload
     async def ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT: ...
     async def ask(self, request: Request[Any], body: bytes = b"") -> Any:
-        """Ask for an operation, and return its answer as objects of `model`."""
+        """Run an operation, and return its answer as `model` objects."""
         return read_answer(type(request), await self.place.link.call(request, body))
 
     async def close(self) -> None:
-        """End the sessions that end with this server: over stdio the only one, and all of this process."""
+        """End the sessions that end with this server: the only one over stdio, and all sessions of this process."""
         if self.options.transport == "stdio" and self.options.cluster:
-            with suppress(CellblockError):  # it has ended, or this has not begun
+            with suppress(CellblockError):  # it has ended, or the server has not begun
                 await self.ask(Destroy(self._only_name))
         await self.place.close()

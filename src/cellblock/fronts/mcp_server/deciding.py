@@ -1,4 +1,4 @@
-"""Decides about what a model asks the server for itself, by the rules and by the person at the client."""
+"""Decides about requests of a model to the server itself, by rules or by the person at the client."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ async def decide(
     """Decide by rules, or by asking the person at the client, and record the decision.
 
     Args:
-        clients: Whose options and rules decide.
-        call: The call that the model asks for.
+        clients: The sessions, with the options and rules that decide.
+        call: The requested call.
         about: The introduction of the question to the person.
-        ctx: The call of this server that wants it.
-        refused: The beginning of the error message, before the reason.
-        hint: The end of that message, after the reason.
-        session: The session's name in the record of decisions.
-        handle: The handle of the session that was made for this call: a client that calls again does not know it yet.
+        ctx: The call of this server that needs the decision.
+        refused: The start of the error message, before the reason.
+        hint: The end of the error message, after the reason.
+        session: The session's id in the audit record.
+        handle: The handle of a session created for this call, which a client that calls again does not know yet.
 
     Returns:
-        A question that the client must answer first; None if it is allowed.
+        A question that the client must answer first; None if the call is allowed.
 
     Raises:
-        AccessError: It is not.
+        AccessError: The call is not allowed.
     """
     answer: bool | None = clients.options.approve == "auto"
     if clients.options.approve == "ask" and decide_by_rules(clients.rules, call).outcome == "ask" and asking.can_ask(ctx):
@@ -87,12 +87,12 @@ async def _answer(
 ) -> bool | None:
     """Return a person's decision; None if the question must be returned to this client."""
     if asking.is_stateless(ctx):
-        # Do only what the question was about: a client may come back with something else.
+        # Do only what the question was about: a client may return with a different call.
         state = asking.state(ctx)
         asked = state.get(call.tool) == [call.server, call.payload.decode()]
         if not asked or not ctx.input_responses or call.tool not in ctx.input_responses:
             return None
-        if clients.forms.pop(state.get("form", ""), _UNKNOWN) is _UNKNOWN:  # it was answered before
+        if clients.forms.pop(state.get("form", ""), _UNKNOWN) is _UNKNOWN:  # already answered
             return None
         return asking.chosen(asking.answer_in(ctx.input_responses, call.tool, forms)) == _CHOICES[0]
     return asking.chosen(await asking.elicit(forms, ctx)) == _CHOICES[0]

@@ -31,25 +31,26 @@ class ServerOptions:
     """The options of ``cellblock mcp``.
 
     Attributes:
-        cluster: Whether sessions run on the nodes of a cluster. Then `workspace` and `sandbox_config` are absolute paths of
-            these nodes, and each session gets a directory of its own if no workspace is given.
-        workspace: Where the code works, and where ``mcptools/`` is generated. Over HTTP, each session gets a folder in it.
+        cluster: Whether sessions run on cluster nodes. Then `workspace` and `sandbox_config` are absolute paths on these
+            nodes, and each session gets a directory of its own if no workspace is given.
+        workspace: The working directory of the code, with the generated ``mcptools/``. Over HTTP, each session gets a
+            folder in it.
         sandbox: Whether to run kernels in a sandbox.
-        sandbox_config: Its configuration: a JSON file (docs/sandbox.md).
+        sandbox_config: The sandbox's configuration: a JSON file (docs/sandbox.md).
         isolate: The kind of sandbox (`SessionOptions.isolate`).
-        sandbox_options: What the code may use, read, change and reach, in addition to that.
-        approve: Who decides about what code asks for: ``auto`` allows it, ``ask`` asks the person at the client, and ``rules``
-            leaves it to the file of rules. Rules come first in any case.
+        sandbox_options: Additional paths and hosts that the code may use, read, change and reach.
+        approve: Who decides about requests of code: ``auto`` allows them, ``ask`` asks the person at the client, and
+            ``rules`` uses only the file of rules. Rules always come first.
         rules: A file of rules (docs/approvals.md).
-        approve_shell_cmds: Whether ``!cmd`` and its like need approval, as tool calls do.
-        programs: Whether to offer `run_program`: programs beside the kernel.
+        approve_shell_cmds: Whether ``!cmd`` and similar commands need approval, as tool calls do.
+        programs: Whether to offer `run_program`.
         preload: Modules that kernels have imported when they start.
         transport: ``stdio`` or ``http``.
         host: The address to listen on, for HTTP.
-        port: The port, likewise; 0 for any that is free.
-        auth: Whether clients need a token, likewise. Without, only a loopback address can be served.
+        port: The port for HTTP; 0 for any free port.
+        auth: Whether HTTP clients need a token. Without one, only a loopback address can be served.
         token: The token; by default a random one.
-        names: Names by which clients reach the server, if its address is not one of this machine's own names for itself.
+        names: Host names of the server, in addition to this machine's own names.
     """
 
     cluster: bool = False
@@ -71,7 +72,7 @@ class ServerOptions:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # The current directory is another one soon.
+        # The current directory changes soon.
         for name in ("rules",) if self.cluster else ("workspace", "sandbox_config", "rules"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path.resolve())
@@ -101,19 +102,19 @@ class ServerOptions:
         return self.cluster and self.workspace == Path()
 
     def session(self, folder: Path | None) -> dict[str, Any]:
-        """Return the options of one session, as `named.options` reads them.
+        """Return the options of one session, in the form of `named.options`.
 
         Args:
-            folder: Where it works; None for a directory of its own.
+            folder: The session's working directory; None for a directory of its own.
         """
         given: dict[str, Any] = {
             "kernel_env": kernel_environment(),
             "sandbox": self.sandbox,
             **self.sandbox_options.to_dict(),
             "approve": "auto" if self.approve == "auto" else "ask",
-            "ask_questions": True,  # whatever else is allowed, the person at the client
+            "ask_questions": True,  # the person at the client, even if everything else is allowed
             "approval_timeout": 600,
-            # The session of the only client ends with this process, and keeps its variables however long nobody uses it.
+            # The session of the only client ends with this process, so it keeps its variables without an idle limit.
             "idle_timeout": None if self.transport == "stdio" and not self.cluster else _IDLE,
             "approve_shell_cmds": self.approve_shell_cmds,
         }
@@ -146,12 +147,12 @@ def _in_ipybox(path: Path) -> Any:
 
 @functools.cache
 def _warn(text: str) -> None:
-    """Log a warning once: every session has the same configuration."""
+    """Log a warning once, because every session has the same configuration."""
     _log.warning("%s", text)
 
 
 def kernel_environment() -> dict[str, str]:
-    """Return the variables that kernels get: those whose names begin with ``KERNEL_ENV_``, here or in ``.env``."""
+    """Return the kernels' variables: those whose names begin with ``KERNEL_ENV_``, in the environment or in ``.env``."""
     found = settings.server_environment()
     return {
         name.removeprefix(_KERNEL_PREFIX): found[name]
@@ -161,7 +162,7 @@ def kernel_environment() -> dict[str, str]:
 
 
 def enter(options: ServerOptions) -> None:
-    """Make the workspace the current directory: ``.env`` is read there, and relative paths of MCP servers begin there.
+    """Make the workspace the current directory, for ``.env`` and relative paths of MCP servers.
 
     On a cluster, the workspace is elsewhere.
     """

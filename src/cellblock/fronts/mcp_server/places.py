@@ -1,4 +1,4 @@
-"""Where the sessions of an MCP server are: in its own process, which ends them, or on the nodes of a cluster."""
+"""The location of an MCP server's sessions: its own process, which ends them, or the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """Where sessions are."""
+    """A location of sessions."""
 
     @property
     def link(self) -> SessionLink:
         """The link to the sessions."""
 
     async def begin(self) -> None:
-        """Get ready for the first session."""
+        """Prepare for the first session."""
 
     async def close(self) -> None:
-        """Close what was opened."""
+        pass
 
 
 class Here:
     """Sessions of this process."""
 
     def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
-        """Set up, without a session.
+        """Set up without a session.
 
         Args:
             options: The server's options.
-            host: Runs the sessions, and stays open; by default a new one.
+            host: The host of the sessions, which stays open; by default a new one.
         """
         from cellblock.host import Host as NewHost
         from cellblock.service.daemon.in_process import connect
@@ -52,10 +52,10 @@ class Here:
         self.link = DaemonLink(connect=functools.partial(connect, self._server))
 
     async def begin(self) -> None:
-        """Warm up for the first session, and check the options now: errors at the start are seen, those of a cell may not be.
+        """Warm up, and check the options now: errors at the start are seen, errors of a cell may not be.
 
         Raises:
-            InvalidInputError: No session could be made with these options.
+            InvalidInputError: No session can be created with these options.
         """
         from cellblock.service.named.options import read_options
 
@@ -79,7 +79,6 @@ class OnCluster:
     """Sessions on the nodes of the Ray cluster that the settings name."""
 
     def __init__(self) -> None:
-        """Connect to nothing yet."""
         self._link: SessionLink | None = None
 
     @property
@@ -87,7 +86,7 @@ class OnCluster:
         """The link to the sessions.
 
         Raises:
-            StateError: It has not begun.
+            StateError: `begin` was not called.
         """
         if self._link is None:
             raise StateError("the MCP server has not connected to the cluster")
@@ -97,13 +96,13 @@ class OnCluster:
         """Connect to the cluster.
 
         Raises:
-            DaemonError: It cannot be reached.
+            DaemonError: The cluster cannot be reached.
         """
         from cellblock.fronts.where import open_link
 
         self._link = await asyncio.to_thread(open_link)
 
     async def close(self) -> None:
-        """Close the connections. Sessions that nobody has ended go on."""
+        """Close the connections. Sessions that were not ended continue."""
         if self._link is not None:
             await self._link.close()

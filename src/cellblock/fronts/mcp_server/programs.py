@@ -1,4 +1,4 @@
-"""Runs programs beside the kernel for models: decides about them as about commands of code, and reports progress."""
+"""Runs programs for models: decides about them as about commands of code, and reports progress."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def decide_command(
         A question that the client must answer first; None if the command may run.
 
     Raises:
-        AccessError: It may not.
+        AccessError: The command is not allowed.
     """
     if not clients.options.approve_shell_cmds:
         return None
@@ -64,16 +64,16 @@ async def run(
     ctx: Context[Any, Any],
     handle: str,
 ) -> CallToolResult:
-    """Run a command, and return the answer. A call that is cancelled stops it.
+    """Run a command, and return the answer. Cancelling the call stops the command.
 
     Args:
         clients: The sessions.
         session: The session.
         command: The command.
-        timeout: Seconds until it is stopped.
-        most: Characters of its output to show.
+        timeout: Limit in seconds.
+        most: Characters of the output to show.
         ctx: The call.
-        handle: The session's handle, if the client has to know it.
+        handle: The session's handle, if the client needs it.
     """
     began = time.monotonic()
     request = Exec(session.kernel_id, as_command(command.command), command.cwd, {}, milliseconds(timeout), merge=True)

@@ -1,4 +1,4 @@
-"""Decides about registering MCP servers: a program of the model's choice would run outside the sandbox."""
+"""Decides about registering MCP servers, because a program of the model's choice would run outside the sandbox."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ async def decide_registration(
     """Decide by rules, or by asking the person at the client, and record the decision.
 
     Args:
-        clients: Whose options and rules decide.
+        clients: The sessions, with the options and rules that decide.
         name: The server's new name.
-        params: Its parameters.
+        params: The server's parameters.
         ctx: The call that registers it.
 
     Returns:
         A question that the client must answer first; None if the server may be registered.
 
     Raises:
-        AccessError: It may not.
+        AccessError: The server may not be registered.
     """
     return await decide(
         clients,
@@ -47,17 +47,17 @@ async def decide_registration(
 
 
 def placed(options: ServerOptions, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a server's parameters with paths relative to the workspace, which over HTTP is not the session's folder.
+    """Resolve a server's relative paths from the workspace, which over HTTP is not the session's folder.
 
-    On a cluster, they are relative to the session's directory there, and stay as they are.
+    On a cluster, paths are relative to the session's directory there, and stay unchanged.
 
     Args:
         options: The options.
         name: The server's name.
-        params: Its parameters.
+        params: The server's parameters.
 
     Raises:
-        InvalidInputError: They are wrong.
+        InvalidInputError: The parameters are invalid.
     """
     parsed = parse_params(name, params)
     return params if options.cluster else made_absolute(parsed, str(options.workspace)).to_dict()

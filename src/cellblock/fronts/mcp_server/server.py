@@ -215,12 +215,11 @@ _ANNOTATIONS = {
 
 
 class _Server(MCPServer[None]):
-    """Refuses arguments that a tool does not have. The SDK ignores them, so a misspelt timeout would have no effect."""
+    """A server that refuses unknown arguments. The SDK ignores them, so a misspelt timeout would have no effect."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """See `MCPServer.call_tool`."""
         for tool in await self.list_tools():
             known = tool.input_schema.get("properties", {})
             if tool.name == name and (unknown := [one for one in arguments if one not in known]):
@@ -231,7 +230,7 @@ class _Server(MCPServer[None]):
 
 
 def build(clients: Clients) -> MCPServer[None]:
-    """Return an MCP server for these clients. Its caller closes their sessions."""
+    """Create an MCP server for these clients. The caller closes their sessions."""
     server = _Server("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = Tools(clients)
     for name, notes in _ANNOTATIONS.items():
@@ -260,7 +259,7 @@ def _alone(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_
 
 
 def _told(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_Answer]]:
-    """Return a tool whose errors become answers, so that a model can read them and try again."""
+    """Return a tool whose errors become answers, so that a model can read them and retry."""
 
     @functools.wraps(tool)
     async def told(**arguments: Any) -> _Answer:

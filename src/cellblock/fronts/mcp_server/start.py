@@ -26,10 +26,10 @@ _MAX_ENDING = 2
 
 
 def run(options: ServerOptions) -> None:
-    """Serve until the client leaves (stdio), or until SIGINT, SIGTERM or SIGHUP comes.
+    """Serve until the client leaves (stdio), or until SIGINT, SIGTERM or SIGHUP.
 
     Raises:
-        CellblockError: It cannot be started.
+        CellblockError: The server cannot be started.
     """
     with telemetry.exporting("cellblock-mcp"), suppress(asyncio.CancelledError):
         asyncio.run(_serve(options))
@@ -49,7 +49,7 @@ async def _serve(options: ServerOptions) -> None:
         loop.add_signal_handler(number, end, number)
     clients = Clients(options)
     try:
-        await clients.begin()  # the fork server warms up while the SDK is imported here, which takes as long
+        await clients.begin()  # the fork server warms up while the SDK is imported, which takes as long
         from cellblock.fronts.mcp_server.server import build
 
         server = build(clients)
@@ -60,7 +60,7 @@ async def _serve(options: ServerOptions) -> None:
         closing = asyncio.create_task(clients.close())
         await asyncio.wait([closing])
         if ended and options.transport == "stdio":
-            # A thread of the SDK waits for a line from the client. Python would wait for that thread.
+            # A thread of the SDK waits for a line from the client, and Python would wait for the thread.
             sys.stderr.flush()
             telemetry.send_the_rest()
             os._exit(128 + ended[0])
@@ -111,7 +111,7 @@ async def _serve_http(server: MCPServer[None], options: ServerOptions, stop: asy
 
 
 def _app(server: MCPServer[None], options: ServerOptions) -> ASGIApp:
-    """Return the application, which refuses clients without the token, if one is needed, and web pages of other origins."""
+    """Return the application, which refuses clients without a required token, and web pages of other origins."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     names = [bracketed(name) for name in (options.host, "localhost", "127.0.0.1", "::1", *options.names)]

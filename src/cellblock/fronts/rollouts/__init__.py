@@ -1,1 +1,1 @@
-"""Rollouts: many short-lived sessions for evaluations and reinforcement learning, each with files of its own."""
+"""Rollouts: many short-lived sessions for evaluations and reinforcement learning, each with its own files."""

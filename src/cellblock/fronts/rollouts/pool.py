@@ -1,4 +1,4 @@
-"""`Pool`: rollouts with a limit on how many run at once. Each is admitted in its turn, made once, and always ended."""
+"""`Pool`: rollouts with a limit on concurrency. Each is admitted in order, created once, and always ended."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CLOCK = "__import__('time_machine').travel({seconds!r}, tick=True).start()"
 
 
 class _Begin(NamedTuple):
-    """The parameters with which one rollout begins."""
+    """The parameters of one rollout."""
 
     key: str
     seed: int | None
@@ -55,7 +55,7 @@ class _Begin(NamedTuple):
 
 
 class Pool(AsyncOnly):
-    """Rollouts for evaluations and reinforcement learning: a few at a time, each in a sandbox and with files of its own.
+    """A pool of rollouts for evaluations and reinforcement learning, each in a sandbox with its own files.
 
     An async context manager::
 
@@ -65,7 +65,7 @@ class Pool(AsyncOnly):
                 verdict = await rollout.exec(["/usr/bin/python3", "-I", "/verify.py"])
                 rollout.trajectory.note(reward=float(verdict.ok))
 
-    Everything ends with this process, also if it is killed.
+    Everything ends with this process, even if it is killed.
     """
 
     def __init__(
@@ -81,23 +81,23 @@ class Pool(AsyncOnly):
         host: Host | None = None,
         **options: Any,
     ) -> None:
-        """Configure a pool. Nothing is started.
+        """Configure a pool without starting it.
 
         Args:
-            size: How many rollouts there are at a time. Others wait, and are admitted in order.
-            start_from: The initial state of each: a saved session's file (`CodeExecutor.save`), or a checkpoint that was made
-                with ``files="copy"``. Rollouts from a checkpoint take 10 ms, and share the sandbox of its session: its
-                network, its processes and /tmp. By default, each begins with a fresh kernel.
-            template: A directory whose files each begins with, copied. Not together with `start_from`.
-            labels: For the trajectories.
+            size: The maximum number of concurrent rollouts. Others wait, and are admitted in order.
+            start_from: The initial state of each rollout: a saved session's file (`CodeExecutor.save`), or a checkpoint
+                made with ``files="copy"``. Rollouts from a checkpoint take 10 ms, and share the sandbox of its session: its
+                network, its processes and /tmp. By default, each rollout starts with a fresh kernel.
+            template: A directory that is copied as the initial files of each rollout. Excludes `start_from`.
+            labels: Labels of the trajectories.
             lifetime: Seconds from admission to the end of a rollout, set-up and scoring included; None for no limit.
             idle: Seconds of inactivity after which a rollout is ended; None for no limit.
             trajectories: A file to which the trajectory of each rollout is appended when it ends.
-            host: Where they run, and which stays open; by default one that is shared.
+            host: The host, which stays open; by default a shared one.
             options: Options of `CodeExecutor`, except `working_dir`: each rollout has a directory of its own.
 
         Raises:
-            InvalidInputError: An argument is wrong.
+            InvalidInputError: An argument is invalid.
         """
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InvalidInputError(f"size must be a number of rollouts, not {shown(size)}")
@@ -117,7 +117,7 @@ class Pool(AsyncOnly):
         self._trajectories = trajectories
         self._host = host
         self._options = {"recovery": "none", "host": host, **options}
-        CodeExecutor(**self._options)  # which checks them
+        CodeExecutor(**self._options)  # the constructor validates them
         self._room = asyncio.Semaphore(size)
         self._state: dict[str, str] = {}
         self._shared: dict[str, asyncio.Task[Any]] = {}
@@ -139,7 +139,7 @@ class Pool(AsyncOnly):
         await self.close()
 
     async def close(self) -> None:
-        """End what `run` has started, and admit nothing else. It can be repeated."""
+        """End everything started by `run`, and admit no more rollouts. The operation is idempotent."""
         self._closed = True
         for task in self._shared.values():
             task.cancel()
@@ -156,11 +156,11 @@ class Pool(AsyncOnly):
         labels: Mapping[str, str] | None = None,
         lifetime: float | None = None,
     ) -> _T:
-        """Do something in a rollout, once for each key: repeated and concurrent calls get the same result.
+        """Call a function with a rollout, once for each key: repeated and concurrent calls get the same result.
 
         Args:
             work: The coroutine function to call with the rollout.
-            key: Names it.
+            key: The key of the rollout.
             seed: As for `rollout`.
             clock: As for `rollout`.
             labels: As for `rollout`.
@@ -190,21 +190,21 @@ class Pool(AsyncOnly):
         labels: Mapping[str, str] | None = None,
         lifetime: float | None = None,
     ) -> AsyncIterator[Rollout]:
-        """Make a rollout, when there is room, and end it with the ``async with`` block.
+        """Create a rollout when there is room, and end it with the ``async with`` block.
 
         Args:
-            key: Names it: a pool makes no second one of a key. By default it gets a number.
-            seed: The seed of random numbers: those of `random`, and of NumPy and PyTorch if they are preloaded.
-            clock: The time that its code sees when it begins; it goes on from there. The sessions' Python needs the package
-                time-machine. It is a help for tests that can be repeated, not a wall: code can take it back.
-            labels: For its trajectory, beside those of the pool.
+            key: The unique key of the rollout in the pool; a number by default.
+            seed: The seed of random numbers: of `random`, and of NumPy and PyTorch if they are preloaded.
+            clock: The time at which the code's clock starts. The sessions' Python needs the package time-machine. It makes
+                tests repeatable, and is no security boundary: code can revert it.
+            labels: Additional labels of the trajectory.
             lifetime: Seconds from admission to the end, instead of the pool's.
 
         Raises:
-            ConflictError: There is, or was, one of this key.
-            TimeoutError: It was ended at the end of its lifetime, or because nothing was asked of it.
-            LaunchError: Its session could not be started, three times.
-            InvalidInputError, StateError: An argument is wrong; the pool is closed.
+            ConflictError: The key was already used.
+            TimeoutError: The lifetime or the idle limit ended the rollout.
+            LaunchError: Its session failed to start three times.
+            InvalidInputError, StateError: An argument is invalid; the pool is closed.
         """
         self._check_open()
         key = self._begin(key)
@@ -235,7 +235,7 @@ class Pool(AsyncOnly):
             self._room.release()
 
     def forget(self, key: str) -> None:
-        """Forget a rollout that has ended, so that its key can be used again."""
+        """Delete the key of a rollout that has ended, so that it can be used again."""
         if self._state.get(key) == "has run":
             del self._state[key]
             self._shared.pop(key, None)
@@ -267,7 +267,7 @@ class Pool(AsyncOnly):
         try:
             host = self._host or await shared.acquire()
             if not isinstance(self._start_from, Checkpoint):
-                # Beside the host's own directories, which are removed after it, even if it is killed.
+                # Next to the host's own directories, which are removed after it, even if it is killed.
                 place = SessionPlace(f"{host.keeper.places}rollout-{next(_places)}")
                 place.make()
                 if self._template is not None:
@@ -292,7 +292,7 @@ class Pool(AsyncOnly):
             await despite_cancellation(asyncio.create_task(self._end(executor, place, trajectory, host)))
 
     async def _start(self, place: SessionPlace | None, begin: _Begin) -> CodeExecutor:
-        """Start an executor. A failed start is tried again: nothing has run yet."""
+        """Start an executor. A failed start is retried, because nothing has run yet."""
         for attempt in range(1, _ATTEMPTS + 1):
             given: dict[str, Any] = {} if place is None else {"working_dir": place.path}
             executor = CodeExecutor(**self._options, **given)
@@ -350,14 +350,14 @@ async def _set_clock(executor: CodeExecutor, clock: datetime) -> None:
 
 def _mark(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # mark as retrieved: every caller may have gone
+        task.exception()  # mark as retrieved: all callers may have gone
 
 
 def _copy_template(template: str, place: str) -> None:
-    """Copy the files that a rollout begins with.
+    """Copy the initial files of a rollout.
 
     Raises:
-        InvalidInputError: One cannot be copied.
+        InvalidInputError: A file cannot be copied.
     """
     try:
         copytree(template, place, symlinks=True, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""One rollout: a session with files of its own, a lifetime, and a record of what happens in it."""
+"""One rollout: a session with its own files, a lifetime, and a record of its events."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Rollout:
-    """One rollout, made by `Pool.rollout`. Its calls have no time limit of their own: the lifetime is the limit.
+    """A rollout, created by `Pool.rollout`. Its calls have no time limit of their own: the lifetime is the limit.
 
     Attributes:
-        key: Names it in its pool.
-        seed: The seed of its random numbers; None: a new one.
-        labels: Its labels, with those of the pool.
+        key: The key in the pool.
+        seed: The seed of random numbers; None for a new one.
+        labels: Its labels, including the pool's.
         executor: The executor of its code.
         trajectory: The record of its events.
     """
@@ -42,15 +42,15 @@ class Rollout:
         lifetime: Lifetime,
         trajectory: Trajectory,
     ) -> None:
-        """Take over an executor that runs.
+        """Take over a running executor.
 
         Args:
-            key: Names it in its pool.
-            seed: The seed of its random numbers; None: a new one.
-            labels: Its labels.
-            executor: The executor of its code.
-            lifetime: Ends it.
-            trajectory: Records what happens.
+            key: The key in the pool.
+            seed: The seed of random numbers; None for a new one.
+            labels: The labels.
+            executor: The executor of the code.
+            lifetime: Ends the rollout.
+            trajectory: Records the events.
         """
         self.key = key
         self.seed = seed
@@ -65,64 +65,64 @@ class Rollout:
 
     @property
     def session(self) -> Session:
-        """Its session, for everything else: what runs there is in the trajectory, too."""
+        """The session, for other operations. They are recorded in the trajectory, too."""
         return self.executor.session
 
     @property
     def files(self) -> WorkspaceFiles:
-        """Files of its workspace, from outside (docs/files.md)."""
+        """Access to files of the workspace, from outside (docs/files.md)."""
         return self.session.files
 
     @property
     def fs(self) -> SessionFiles:
-        """Files as its code sees them (docs/programs.md)."""
+        """Access to files as the code sees them (docs/programs.md)."""
         return self.session.fs
 
     @property
     def workspace(self) -> str:
-        """The directory of its files, which is removed with it."""
+        """The directory of the rollout's files, which is removed with it."""
         return self.session.workspace
 
     async def execute(self, code: str, timeout: float | None = None) -> CodeExecutionResult:
-        """Run a cell and return its result, whatever its outcome, as `Session.execute` does."""
+        """Run a cell and return its result, whether or not it succeeded, as `Session.execute` does."""
         async with self._lifetime.busy():
             return await self.session.execute(code, timeout=timeout)
 
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
-        """Run a program beside the kernel, as `Session.exec` does: for verifiers, which the code cannot answer for."""
+        """Run a program independent of the kernel, as `Session.exec` does, for verifiers whose output code cannot fake."""
         how.setdefault("timeout", None)
         async with self._lifetime.busy():
             return await self.session.exec(command, **how)
 
     async def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> Process:
-        """Start a program beside the kernel, as `Session.spawn` does."""
+        """Start a program independent of the kernel, as `Session.spawn` does."""
         async with self._lifetime.busy():
             return await self.session.spawn(command, **how)
 
     async def close_egress(self, routes: Sequence[str] = ()) -> None:
-        """From now on, let only some hosts be reached, of those that were allowed: none by default.
+        """Restrict the reachable hosts to some of those that were allowed; to none by default.
 
-        For set-up with a network, such as an installation, and an agent without one. All connections that are open end. It
-        cannot be taken back.
+        Use it after a set-up with a network, such as an installation, for an agent without one. All open connections end.
+        The restriction cannot be reverted.
 
         Args:
             routes: Hosts as in ``allow_hosts``.
 
         Raises:
-            InvalidInputError: A host is wrong.
+            InvalidInputError: A host is invalid.
         """
         await self.session.close_egress(routes)
         self.trajectory.add("note", egress=list(routes))
 
     async def snapshot(self, name: str = "") -> Checkpoint:
-        """Keep its state, files included, as `Session.checkpoint` does. The trajectory gets the files that have changed."""
+        """Create a checkpoint, files included, as `Session.checkpoint` does. The trajectory gets the changed files."""
         async with self._lifetime.busy():
             made = await self.session.checkpoint(name, files="copy")
             await self.look_at_files()
             return made
 
     async def look_at_files(self) -> None:
-        """Add to the trajectory which files have changed since it was done before, or since the rollout began."""
+        """Add files changed since the last such event, or since the start of the rollout, to the trajectory."""
         found = {
             one.path: (one.size, one.modified) for one in await self.files.list(recursive=True) if one.kind != "directory"
         }
@@ -130,16 +130,16 @@ class Rollout:
         self.trajectory.add("files", **changes(before, found))
 
     async def remember_files(self) -> None:
-        """Take the files that there are for those that it began with."""
+        """Record the current files as the initial ones."""
         await self.look_at_files()
         self.trajectory.events.pop()
 
 
 class Lifetime:
-    """Ends a rollout at the end of its lifetime, or when nothing was asked of it for a while."""
+    """A limit that ends a rollout at the end of its lifetime, or after inactivity."""
 
     def __init__(self, lifetime: float | None, idle: float | None) -> None:
-        """Prepare; nothing ends before `run`.
+        """Set up; nothing ends before `run`.
 
         Args:
             lifetime: Seconds from admission to the end; None for no limit.
@@ -157,7 +157,7 @@ class Lifetime:
         """Run a rollout within its limits.
 
         Raises:
-            TimeoutError: It was ended.
+            TimeoutError: A limit ended the rollout.
         """
         try:
             async with asyncio.timeout_at(self._end) as self._timeout:
@@ -171,7 +171,7 @@ class Lifetime:
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
-        """Count a call: while there is one, it is not idle."""
+        """Count a call: during a call, the rollout is not idle."""
         if self._timeout is None:
             raise StateError("the rollout has ended")
         self._calls += 1
@@ -194,7 +194,7 @@ class Lifetime:
 
 
 def check_template(template: str | os.PathLike[str] | None) -> Any:
-    """Return the directory whose files every rollout begins with.
+    """Return the template directory of the rollouts.
 
     Raises:
         InvalidInputError: It is not a directory.

@@ -23,11 +23,10 @@ class Trajectory:
     Each has ``event``, ``at`` (seconds since 1970) and ``seconds`` (since the rollout began):
 
     - ``begin``: ``key``, ``labels``, ``seed``, ``boot`` (seconds that the session took)
-    - ``cell``: ``code``, ``status``, ``output``, ``error``, ``duration_ms``, ``calls`` (of tools, commands and hosts that were
-      allowed meanwhile)
+    - ``cell``: ``code``, ``status``, ``output``, ``error``, ``duration_ms``, ``calls`` (allowed tools, commands and hosts)
     - ``program``: ``command``, ``status``, ``exit_code``, ``stdout``, ``stderr``, ``duration_ms``
-    - ``files``: ``written`` and ``removed``, since the event of this kind before
-    - ``note``: what the program itself has added
+    - ``files``: ``written`` and ``removed``, since the previous event of this kind
+    - ``note``: fields that the program added
     - ``end``: ``status``, ``reason``
     """
 
@@ -49,7 +48,7 @@ class Trajectory:
         self.add("note", **fields)
 
     def cell_ended(self, code: str, result: CodeExecutionResult) -> None:
-        """See `SessionWatcher`."""
+        """Add a ``cell`` event (`SessionWatcher`)."""
         calls, self._looked = self.calls_since(self._looked), time.monotonic()
         self.add(
             "cell",
@@ -62,7 +61,7 @@ class Trajectory:
         )
 
     def program_ended(self, command: Sequence[str], result: ExecResult) -> None:
-        """See `SessionWatcher`."""
+        """Add a ``program`` event (`SessionWatcher`)."""
         self.add(
             "program",
             command=[_cut(part) for part in command],
@@ -74,7 +73,7 @@ class Trajectory:
         )
 
     def lines(self) -> Iterator[str]:
-        """Yield the events as JSON, each on a line of its own."""
+        """Yield the events as JSON, one per line."""
         for event in self.events:
             yield json.dumps(event, ensure_ascii=False, default=str) + "\n"
 
@@ -82,7 +81,7 @@ class Trajectory:
         """Append the events to a file of JSON lines; return its path.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The file cannot be written.
         """
         try:
             with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:

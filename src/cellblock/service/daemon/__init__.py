@@ -1,1 +1,1 @@
-"""The daemon: the sessions of one user, behind a Unix socket, for programs that come and go."""
+"""The daemon: one user's sessions behind a Unix socket, for short-lived clients."""

@@ -1,4 +1,4 @@
-"""Answers requests: calls the handler of each, and says if a session was ended meanwhile."""
+"""Dispatch of requests to handlers, including the error for a session that ended meanwhile."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError, Stat
 
 
 async def answer(server: Server, request: Request[Any], body: bytes) -> Any:
-    """Do what a client asks; return JSON data, bytes, or an iterator of parts.
+    """Handle a request; return JSON data, bytes, or an iterator of parts.
 
     Raises:
-        CellblockError: What is wrong.
+        CellblockError: The request failed.
     """
     named = server.sessions.known(getattr(request, "session", ""))
     handler = HANDLERS[type(request)]
@@ -63,7 +63,7 @@ def check(operations: Iterable[type[Request[Any]]], handled: Collection[type[Req
     """Check that each operation has a handler.
 
     Raises:
-        TypeError: One has none.
+        TypeError: An operation has no handler.
     """
     missing = [kind.op for kind in operations if kind not in handled]
     if missing:

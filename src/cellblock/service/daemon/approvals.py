@@ -1,4 +1,4 @@
-"""Answers what clients ask about approvals and permissions."""
+"""Handlers of operations on approvals and permissions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from cellblock.tools.registry.approvals import MAX_PAYLOAD, Approvals
 
 @answers(Pending)
 async def pending(server: Server, request: Pending) -> list[Data[PendingApproval]]:
-    """See `Pending`."""
     waiting = server.sessions.approvals.waiting(_known(server, request.session), withdrawn=request.withdrawn)
     return [as_data(approval) for approval in waiting]
 
 
 @answers(Precedents)
 async def precedents(server: Server, request: Precedents) -> list[Data[DecisionRecord]]:
-    """See `Precedents`."""
     asked = next((one for one in server.sessions.approvals.waiting() if one.id == request.approval), None)
     if asked is None or asked.kind == "question":
         return []
@@ -41,11 +39,6 @@ async def precedents(server: Server, request: Precedents) -> list[Data[DecisionR
 
 @answers(Decide)
 async def decide(server: Server, request: Decide) -> list[str]:
-    """See `Decide`.
-
-    Raises:
-        StateError: All of them have ended.
-    """
     approvals = server.sessions.approvals
     decided = await approvals.decide(
         request.ids,
@@ -57,7 +50,7 @@ async def decide(server: Server, request: Decide) -> list[str]:
         session=request.session,
     )
     ended = [approvals.why_ended(number, request.session) for number in request.ids]
-    # Nodes of a cluster get ids of others, which they do not know: they must not fail what another node has decided.
+    # Cluster nodes also get ids that they do not know. They must not fail for a decision that another node made.
     if ended and not decided and all(ended):
         raise StateError(f"nothing was decided: {ended[0]}")
     return decided
@@ -65,16 +58,14 @@ async def decide(server: Server, request: Decide) -> list[str]:
 
 @answers(Allowed)
 async def allowed(server: Server, request: Allowed) -> list[Data[Permission]]:
-    """See `Allowed`."""
     return [as_data(permission) for permission in server.sessions.approvals.allowed(_known(server, request.session))]
 
 
 @answers(Revoke)
 async def revoke(server: Server, request: Revoke) -> list[str]:
-    """See `Revoke`."""
     return server.sessions.approvals.revoke(request.ids)
 
 
 def _known(server: Server, session: str) -> str | None:
-    """Return the id of a session; None if none is named, which means all."""
+    """Return the id of a session; None for an empty name, which means all sessions."""
     return server.sessions.find(session).record.kernel_id if session else None

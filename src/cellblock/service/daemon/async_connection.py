@@ -1,4 +1,4 @@
-"""A client's connection to the daemon, for asyncio: many requests at once."""
+"""A client's connection to the daemon, for asyncio, with many concurrent requests."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _TRIES = 5
 async def open_connection(
     connect: Callable[[], Awaitable[socket.socket]], tls: ssl.SSLContext | None = None
 ) -> AsyncConnection:
-    """Return a connection to a daemon. If one is just ending, this waits for its end.
+    """Open a connection to a daemon. If a daemon is just ending, wait for its end.
 
     Args:
-        connect: Connects to it, or to the next one.
-        tls: For the daemon of a cluster's node: how both sides prove who they are.
+        connect: Connects to the running daemon or a new one.
+        tls: The TLS settings for the daemon of a cluster node.
 
     Raises:
-        DaemonError: It cannot be reached or started, or is of another version.
+        DaemonError: The daemon cannot be reached or started, or has another version.
     """
     for _ in range(_TRIES):
         with suppress(NotRunError):
@@ -46,7 +46,7 @@ async def open_connection(
 
 
 class AsyncConnection(asyncio.Protocol):
-    """One connection to a daemon, which any number of tasks of one event loop share.
+    """A connection to a daemon, shared by any number of tasks of one event loop.
 
     Attributes:
         daemon: The daemon's description of itself: ``protocol``, ``version``, ``pid``, ``started``.
@@ -67,16 +67,16 @@ class AsyncConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, sock: socket.socket, version: str, tls: ssl.SSLContext | None = None) -> Self:
-        """Introduce this client.
+        """Open a connection and introduce this client.
 
         Args:
-            sock: The connected socket, which is closed with this.
+            sock: The connected socket, which the connection owns.
             version: The version of this client's cellblock.
-            tls: How both sides prove who they are, if it is a socket of TCP.
+            tls: The TLS settings for a TCP socket.
 
         Raises:
             NotRunError: The daemon has ended meanwhile.
-            DaemonError: It speaks another version, or cannot prove that it is one of the cluster.
+            DaemonError: The daemon has another version, or cannot prove that it belongs to the cluster.
         """
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class AsyncConnection(asyncio.Protocol):
         try:
             made.daemon = await made.call(Hello(PROTOCOL, version))
         except BaseException as error:  # also a cancellation: the caller never gets the connection, and cannot close it
-            lost = not made.usable  # an answer leaves it open
+            lost = not made.usable  # an error answer leaves the connection open
             made.abort()
             if lost and isinstance(error, DaemonError):
                 raise NotRunError(str(error)) from error
@@ -101,22 +101,22 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the daemon is still there, and takes requests."""
+        """Whether the daemon still accepts requests."""
         return self._lost is None and not self._ending
 
     async def close(self) -> None:
-        """Close it. Executions go on."""
+        """Close the connection. Executions continue."""
         self.abort()
         await self._gone.wait()
 
     def abort(self) -> None:
-        """Close it, and do not wait until it is closed."""
+        """Close the connection without waiting until it is closed."""
         self._lose(DaemonError("the connection to the daemon is closed"))
         if self._transport is not None:
             self._transport.abort()
 
     async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask the daemon for something, and return its answer: JSON data, or bytes.
+        """Send a request, and return the answer: JSON data, or bytes.
 
         Args:
             request: The request.
@@ -124,14 +124,15 @@ class AsyncConnection(asyncio.Protocol):
 
         Raises:
             CellblockError: The daemon's error, of the same class.
-            NotRunError: It had ended before, or was ending; it was not asked. The connection is not `usable` then.
-            DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
+            NotRunError: The daemon had ended or was ending, so the request was not sent. The connection is no longer
+                `usable`.
+            DaemonError: The daemon ended meanwhile; whether it handled the request is unknown.
         """
         answer: AnswerT = self._unpacked(await self.call_packed(request, body))
         return answer
 
     async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
-        """Ask as `call` does, and return an answer of JSON data as it came."""
+        """Send a request as `call` does, and return an answer of JSON data without unpacking it."""
         number, answers = await self._send(request, body)
         try:
             answer, _ = await answers.get()
@@ -142,7 +143,7 @@ class AsyncConnection(asyncio.Protocol):
         return packed
 
     async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        """Ask for something that has an answer in many parts, and yield them as they come.
+        """Send a request that has many answers, and yield them as they arrive.
 
         Close the generator if you stop early (`contextlib.aclosing`).
         """
@@ -160,7 +161,7 @@ class AsyncConnection(asyncio.Protocol):
             self._may_read()
 
     def _check(self, answer: Any) -> None:
-        """Raise an answer that is an error."""
+        """Raise the error in an answer, if it is one."""
         if answer is REFUSED:
             self._ending = True
             raise NotRunError("the daemon was shutting down, and the request was not sent")
@@ -182,17 +183,17 @@ class AsyncConnection(asyncio.Protocol):
         try:
             await self._room.wait()
             if self._lost is not None or self._transport is None or self._hung_up:
-                self._ending = True  # also if the loop has not heard of it: the next request needs another connection
+                self._ending = True  # even before the event loop notices: the next request needs another connection
                 raise NotRunError("the daemon ended before the request was sent")
             self._transport.write(data)
-        except BaseException:  # also a cancellation while there was no room to write
+        except BaseException:  # also a cancellation while waiting for room to write
             del self._answers[number]
             raise
         return number, answers
 
     @property
     def _hung_up(self) -> bool:
-        """Whether the daemon is gone, also if the loop has not heard of it yet."""
+        """Whether the daemon has closed the connection, even before the event loop notices."""
         return self._watched is not None and bool(self._watched.poll(0))
 
     def _may_read(self) -> None:
@@ -202,14 +203,12 @@ class AsyncConnection(asyncio.Protocol):
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not derive from it
         if hasattr(select, "POLLRDHUP"):
             self._watched = select.poll()
             self._watched.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         try:
             for frame in self._parser.frames(data):
                 number, answer, more = decode_answer(frame)
@@ -217,7 +216,7 @@ class AsyncConnection(asyncio.Protocol):
                     self._lose(unreadable(answer))
                 answers = self._answers.get(number)
                 if answers is None:
-                    continue  # nobody waits for it any more
+                    continue  # the caller has given up
                 answers.put_nowait((answer, more))
                 if answers.qsize() >= _WAITING and self._transport is not None:
                     self._transport.pause_reading()
@@ -225,21 +224,18 @@ class AsyncConnection(asyncio.Protocol):
             self._end(error)
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._room.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         why = "it has ended" if exc is None else os.strerror(exc.errno or 0) if isinstance(exc, OSError) else str(exc)
         self._lose(DaemonError(f"the connection to the daemon was lost: {why}"))
         self._gone.set()
 
     def _end(self, error: ProtocolError | ValueError) -> DaemonError:
-        """Close the connection to a daemon that sends what it must not; return what that is."""
+        """Close the connection after a protocol violation; return the error."""
         violated = DaemonError(f"the daemon violated the protocol: {error}")
         self._lose(violated)
         self.abort()

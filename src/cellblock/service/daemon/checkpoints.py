@@ -1,4 +1,4 @@
-"""Answers what clients ask about checkpoints of a session, and its branches."""
+"""Handlers of operations on checkpoints and branches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 @answers(MakeCheckpoint)
 async def make(server: Server, request: MakeCheckpoint) -> Data[CheckpointRecord]:
-    """See `MakeCheckpoint`."""
     session = await _live(server, request.session)
     made = await session.checkpoint(request.name, files=request.files)  # type: ignore[arg-type]  # it checks it
     return as_data(made.record)
@@ -43,13 +42,11 @@ async def make(server: Server, request: MakeCheckpoint) -> Data[CheckpointRecord
 
 @answers(Checkpoints)
 async def listed(server: Server, request: Checkpoints) -> list[Data[CheckpointRecord]]:
-    """See `Checkpoints`."""
     return [as_data(checkpoint.record) for checkpoint in (await _live(server, request.session)).checkpoints()]
 
 
 @answers(Restore)
 async def restore(server: Server, request: Restore) -> Data[Restored] | Packed:
-    """See `Restore`."""
     session, checkpoint = await _found(server, request)
     async with server.sessions.find(request.session).going_back():
         restored = await session.restore(checkpoint, processes=request.processes)  # type: ignore[arg-type]  # it checks it
@@ -58,7 +55,6 @@ async def restore(server: Server, request: Restore) -> Data[Restored] | Packed:
 
 @answers(DropCheckpoint)
 async def drop(server: Server, request: DropCheckpoint) -> bool:
-    """See `DropCheckpoint`."""
     _, checkpoint = await _found(server, request)
     await checkpoint.drop()
     return True
@@ -66,7 +62,6 @@ async def drop(server: Server, request: DropCheckpoint) -> bool:
 
 @answers(Undo)
 async def undo(server: Server, request: Undo) -> Data[Undone]:
-    """See `Undo`."""
     session = await _live(server, request.session)
     async with server.sessions.find(request.session).going_back():
         undone = await session.undo(request.count, partial=request.partial, processes=request.processes)  # type: ignore[arg-type]
@@ -75,7 +70,6 @@ async def undo(server: Server, request: Undo) -> Data[Undone]:
 
 @answers(Redo)
 async def redo(server: Server, request: Redo) -> Data[Undone]:
-    """See `Redo`."""
     session = await _live(server, request.session)
     async with server.sessions.find(request.session).going_back():
         return as_data(await session.redo())
@@ -83,20 +77,17 @@ async def redo(server: Server, request: Redo) -> Data[Undone]:
 
 @answers(Trash)
 async def trash(server: Server, request: Trash) -> list[Data[TrashEntry]]:
-    """See `Trash`."""
     return [as_data(entry) for entry in await (await _live(server, request.session)).trash()]
 
 
 @answers(RestoreTrash)
 async def restore_trash(server: Server, request: RestoreTrash) -> Data[Changes] | Packed:
-    """See `RestoreTrash`."""
     changes = await (await _live(server, request.session)).restore_trash(request.path, request.entry)
     return await asyncio.to_thread(lambda: pack(changes.to_dict()))
 
 
 @answers(Diff)
 async def diff(server: Server, request: Diff) -> Data[StateChanges] | Packed:
-    """See `Diff`."""
     session, checkpoint = await _found(server, request)
     changes = await session.diff(checkpoint, _until(server, session, request))
     return await asyncio.to_thread(lambda: pack(changes.to_dict()))  # it can name a hundred thousand files
@@ -104,14 +95,12 @@ async def diff(server: Server, request: Diff) -> Data[StateChanges] | Packed:
 
 @answers(VersionsOfFile)
 async def file_versions(server: Server, request: VersionsOfFile) -> Data[FileVersions]:
-    """See `VersionsOfFile`."""
     session, checkpoint = await _found(server, request)
     return as_data(await session.file_versions(request.path, checkpoint, _until(server, session, request)))
 
 
 @answers(Fork)
 async def fork(server: Server, request: Fork) -> list[Data[SessionRecord]]:
-    """See `Fork`."""
     with server.placed(request.grant, request.names):
         await _live(server, request.session)
         made = await checkpoints.fork(
@@ -127,17 +116,16 @@ async def fork(server: Server, request: Fork) -> list[Data[SessionRecord]]:
 
 @answers(Adopt)
 async def adopt(server: Server, request: Adopt) -> Data[Changes] | Packed:
-    """See `Adopt`."""
     await _live(server, request.session)
     adopted = await checkpoints.adopt(server.sessions, request.session, request.branch)
     return await asyncio.to_thread(lambda: pack(adopted.to_dict()))
 
 
 async def _live(server: Server, session: str) -> Session:
-    """Return a session that runs.
+    """Return the running session.
 
     Raises:
-        UnsupportedError: It is one of another kernel.
+        UnsupportedError: The session has another kernel type.
     """
     kernel_type = server.sessions.find(session).record.kernel_type
     if kernel_type != OWN_KERNEL:
@@ -146,13 +134,13 @@ async def _live(server: Server, session: str) -> Session:
 
 
 async def _found(server: Server, request: Restore | DropCheckpoint | Diff | VersionsOfFile) -> tuple[Session, Checkpoint]:
-    """Return a session that runs, and the checkpoint that is meant."""
+    """Return the running session and the requested checkpoint."""
     label = server.sessions.find(request.session).record.name
     session = await _live(server, request.session)
     return session, checkpoints.find(session, label, request.checkpoint)
 
 
 def _until(server: Server, session: Session, request: Diff | VersionsOfFile) -> Checkpoint | None:
-    """Return the second checkpoint that is meant; None if the present state is."""
+    """Return the second checkpoint of the request; None for the current state."""
     label = server.sessions.find(request.session).record.name
     return checkpoints.find(session, label, request.until) if request.until else None

@@ -1,4 +1,4 @@
-"""One client of the daemon, as the daemon sees it: takes its requests off the socket and sends it the answers."""
+"""The daemon's side of a client's connection: reads requests from the socket and writes the answers."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ that does not read its answers must not fill the memory with them."""
 
 
 class Client(asyncio.Protocol):
-    """One connection: requests in, answers out. What a client has submitted goes on when it leaves."""
+    """A connection: requests in, answers out. Submitted executions continue after the client leaves."""
 
     def __init__(self, server: Server, lease: Lease | None = None) -> None:
         """Serve a client.
 
         Args:
-            server: The state that all clients share.
-            lease: For a client of a cluster's node, whose connection has proved who it is: nothing is taken from it or sent to
-                it once the lease has run out. None for a process of this machine, which must be this user's.
+            server: The state shared by all clients.
+            lease: The lease of a cluster node, for a client that has authenticated. Once the lease expires, nothing is read
+                from or sent to the client. None for a process of this machine, which must belong to this user.
         """
         self._server = server
         self._lease = lease
@@ -72,7 +72,6 @@ class Client(asyncio.Protocol):
         self._bound_programs: list[tuple[str, dict[str, Any]]] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if self._lease is None and peer(transport.get_extra_info("socket")) != os.geteuid():
@@ -82,7 +81,6 @@ class Client(asyncio.Protocol):
         self._server.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         try:
             self._frames.extend(self._parser.frames(data))
         except ProtocolError as error:
@@ -90,7 +88,7 @@ class Client(asyncio.Protocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take requests for as long as there may be more at once, and read on after them."""
+        """Read requests up to the concurrency limits, and continue when requests end."""
         if self._transport is None or self._transport.is_closing() or self._fenced:
             return
         try:
@@ -119,7 +117,7 @@ class Client(asyncio.Protocol):
             self._accept(number, request, frame)
 
     async def _take_unless_replaced(self, number: int, request: Request[Any], frame: Frame) -> None:
-        """Take a request, unless a daemon of the new installation is to take it."""
+        """Read a request, unless a daemon of a new installation will take over."""
         self._deciding = True
         try:
             if await self._server.hand_over(ASK_AGAIN):
@@ -136,10 +134,10 @@ class Client(asyncio.Protocol):
             self._hello = request
         elif self._hello is None:
             raise ProtocolError("the first request must be 'hello'")
-        elif self._hello.protocol != PROTOCOL and not isinstance(request, End):  # that is the same in all versions
+        elif self._hello.protocol != PROTOCOL and not isinstance(request, End):  # the same in all versions
             self._send(encode_error(number, other_version(self._hello.version, str(self._hello.protocol))))
             return
-        with telemetry.incoming(frame.header.get("trace")):  # tasks that begin here continue the client's trace
+        with telemetry.incoming(frame.header.get("trace")):  # tasks that start here continue the client's trace
             if isinstance(request, Submit) and request.wait:
                 self._run(number, request, frame.body)
             else:
@@ -148,7 +146,10 @@ class Client(asyncio.Protocol):
 
     @property
     def _fenced(self) -> bool:
-        """Whether the lease has run out: others may have sessions of the same names. The connection is closed then."""
+        """Close the connection if the lease has expired, because other nodes may have sessions of the same names.
+
+        Return whether it has.
+        """
         if self._lease is None or self._lease.valid:
             return False
         self._frames.clear()
@@ -160,7 +161,7 @@ class Client(asyncio.Protocol):
         return self._deciding or len(self._tasks) + self._waits >= _AT_ONCE or self._bytes >= MAX_REQUEST
 
     def _begin(self, work: Coroutine[Any, Any, None], size: int = 0) -> None:
-        """Begin to work on something that holds `size` bytes of a request."""
+        """Start a coroutine that uses `size` bytes of a request."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         self._bytes += size
@@ -172,7 +173,7 @@ class Client(asyncio.Protocol):
         self._go_on()
 
     def _run(self, number: int, request: Submit, body: bytes) -> None:
-        """Run code, and answer when it has ended. There is no task for this: most requests are of this kind."""
+        """Run code, and send the result. No task is used, because most requests are of this kind."""
         try:
             submitted = submit(self._server, request, body)
         except Exception as error:
@@ -212,13 +213,13 @@ class Client(asyncio.Protocol):
 
     @property
     def bound(self) -> int:
-        """How many sessions and programs end with this connection."""
+        """The number of sessions and programs that end with this connection."""
         return len(self._bound) + len(self._bound_programs)
 
     def _failure(self, number: int, request: Request[Any], error: Exception) -> bytes:
-        """Return the answer for a request that has failed."""
+        """Return the answer for a failed request."""
         if self._server.ending and isinstance(error, StateError) and not isinstance(request, Submit):
-            return encode_refusal(number)  # its session has ended because the daemon does
+            return encode_refusal(number)  # its session ended because the daemon is ending
         if isinstance(error, CellblockError):
             if isinstance(request, Create):
                 self._bound.discard(request.name)
@@ -229,10 +230,10 @@ class Client(asyncio.Protocol):
         return encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log"))
 
     def _bind(self, request: Request[Any]) -> None:
-        """Register a session that is to end with this connection, before it is made.
+        """Register a session that ends with this connection, before it is created.
 
         Raises:
-            InvalidInputError: It could be another client's session.
+            InvalidInputError: The session could be another client's.
         """
         if isinstance(request, Create) and request.bound:
             if not (request.name and request.fresh):
@@ -241,7 +242,7 @@ class Client(asyncio.Protocol):
                 self._bound.add(request.name)
 
     async def _answer_in_parts(self, number: int, parts: AsyncGenerator[Any, None]) -> None:
-        """Send parts as they come, and then that there are no more. Many clients can follow a flood of them."""
+        """Send parts as they arrive, then the end mark. Many clients can follow fast output."""
         async with aclosing(parts):
             async for part in parts:
                 await self._server.turns.give_way()
@@ -249,14 +250,14 @@ class Client(asyncio.Protocol):
         await self._write(*encode_reply(number, None))
 
     def _send(self, frame: bytes, body: bytes = b"") -> None:
-        """Write now if there is room, else when there is."""
+        """Write now if there is room, or later."""
         if self._room.is_set() and not self._writing.locked() and not body:
             self._put(frame)
         else:
             self._begin(self._write(frame, body))
 
     async def _write(self, frame: bytes, body: bytes = b"") -> None:
-        """Write a frame, or the beginning of one and its body, piece by piece. No other frame comes in between."""
+        """Write a frame, or the start of one and its body, piece by piece. No other frame comes in between."""
         async with self._writing:
             await self._room.wait()
             self._put(frame)
@@ -276,15 +277,12 @@ class Client(asyncio.Protocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._room.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._server.clients.discard(self)
         self._room.set()
         for task in self._tasks:

@@ -1,4 +1,4 @@
-"""Requests and answers as frames, and back."""
+"""The encoding of requests and answers as frames."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ UNREADABLE = 0
 
 
 def encode_request(number: int, request: Request[Any], body: bytes = b"") -> bytes:
-    """Return a request as a frame.
+    """Encode a request as a frame.
 
     Raises:
-        InvalidInputError: It is too large, nested too deep, or has something that JSON lacks, such as a lone surrogate.
+        InvalidInputError: The request is too large, too deeply nested, or contains text that JSON lacks, such as a lone
+            surrogate.
     """
     convert = encoder(type(request))
     assert convert is not None
@@ -37,15 +38,15 @@ def encode_request(number: int, request: Request[Any], body: bytes = b"") -> byt
         header["trace"] = trace
     try:
         return encode_frame(header, body, max_body=MAX_REQUEST)
-    except ProtocolError as error:  # the caller has given these fields
+    except ProtocolError as error:  # the caller set these fields
         raise InvalidInputError(f"the request {request.op!r} cannot be sent: {error}") from None
 
 
 def decode_request(frame: Frame) -> tuple[int, Request[Any]]:
-    """Return the number of a request, and the request.
+    """Decode a request; return its number and the request.
 
     Raises:
-        ProtocolError: It is not a request, or a field of it is wrong.
+        ProtocolError: The frame is not a request, or a field is invalid.
     """
     kind = OPERATIONS.get(frame.header["type"])
     number = frame.header.get("id")
@@ -61,10 +62,10 @@ def decode_request(frame: Frame) -> tuple[int, Request[Any]]:
 
 
 def encode_reply(number: int, answer: Any, *, more: bool = False) -> tuple[bytes, bytes]:
-    """Return an answer as a frame: JSON data with bytes in it, or nothing but bytes.
+    """Encode an answer as a frame: JSON data that can contain bytes, or only bytes.
 
     Returns:
-        The frame, and no more; or the frame without its body, and its body, if that is too large to be copied.
+        The frame, and empty bytes. For a body too large to copy: the frame without the body, and the body.
     """
     raw = isinstance(answer, bytes) and not isinstance(answer, Packed)
     body = answer if raw else pack(answer)
@@ -73,18 +74,18 @@ def encode_reply(number: int, answer: Any, *, more: bool = False) -> tuple[bytes
 
 
 def encode_error(number: int, error: CellblockError) -> bytes:
-    """Return an error as a frame."""
+    """Encode an error as a frame."""
     header = {"type": "error", "id": number, "error": type(error).__name__, "details": error.details()}
     return encode_frame(header, str(error)[:60_000].encode("utf-8", "replace"))
 
 
 def encode_refusal(number: int) -> bytes:
-    """Return that the daemon is ending and has not taken a request, as a frame."""
+    """Encode a refusal as a frame: the daemon is ending and has not started the request."""
     return encode_frame({"type": "refused", "id": number})
 
 
 def unreadable(answer: Any) -> DaemonError:
-    """Return the error for a client whose request the daemon could not read: it may be older than the client."""
+    """Return the error for a client whose request the daemon could not read, for example because the daemon is older."""
     return DaemonError(
         f"the daemon cannot read a request ({answer}): if cellblock was updated since it started, "
         "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
@@ -92,12 +93,12 @@ def unreadable(answer: Any) -> DaemonError:
 
 
 def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
-    """Return the number of the request that was answered, the answer, and whether there is more to come.
+    """Decode an answer; return the request's number, the answer, and whether more parts follow.
 
-    JSON data is still packed.
+    JSON data stays packed.
 
     Raises:
-        ProtocolError: It is not an answer.
+        ProtocolError: The frame is not an answer.
     """
     match frame.header:
         case {"type": "reply", "id": int(number), "more": bool(more), "raw": bool(raw)}:

@@ -1,4 +1,4 @@
-"""A client's connection to the daemon, for plain synchronous Python. It needs the standard library only."""
+"""A synchronous client connection to the daemon. It needs the standard library only."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ANSWER = 30.0
 
 
 def silent(pid: int | None, seconds: float) -> str:
-    """Return the message about a daemon that does not answer, and how to end it.
+    """Return the message about a daemon that does not respond, with the command to end it.
 
     Args:
-        pid: Its process id; None if that is not known.
-        seconds: How long it was waited for.
+        pid: The daemon's process id; None if unknown.
+        seconds: How long the client has waited.
     """
     if pid is None:
         return f"the daemon does not answer within {seconds:g} s; see its log"
@@ -49,55 +49,55 @@ def silent(pid: int | None, seconds: float) -> str:
 
 
 class SessionConnection(Protocol):
-    """Asks for operations where the sessions are: in the daemon, or on the nodes of a cluster.
+    """A connection to where the sessions are: the daemon, or the nodes of a cluster.
 
     One thread uses it at a time.
     """
 
     @property
     def usable(self) -> bool:
-        """Whether it can still be used: it was not closed, and belongs to this process."""
+        """Whether the connection is open and belongs to this process."""
 
     def close(self) -> None:
-        """Close it. Executions go on."""
+        """Close the connection. Executions continue."""
 
     def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask for an operation, and return its answer.
+        """Run an operation, and return its answer.
 
         Raises:
             CellblockError: The error at the session, of the same class.
         """
 
     def follow(self, request: Request[Any], body: bytes = b"") -> Iterator[Any]:
-        """Ask for something that has an answer in many parts, and yield them as they come."""
+        """Send a request that has many answers, and yield them as they arrive."""
 
     def hears_before(self, descriptor: int) -> bool:
-        """While an answer in many parts is being read: wait until there is more of it, or a descriptor can be read.
+        """While `follow` is in progress, wait for more parts or until a descriptor is readable.
 
         Returns:
-            Whether there is more of it.
+            Whether there are more parts.
         """
 
 
 class Connection:
-    """One connection to a daemon. One thread uses it at a time; others wait for their turn.
+    """A connection to a daemon. One thread uses it at a time; others wait for their turn.
 
     Attributes:
         daemon: The daemon's description of itself: ``protocol``, ``version``, ``pid``, ``started``.
     """
 
     def __init__(self, sock: socket.socket, version: str, *, any_daemon: bool = False, patience: float | None = None) -> None:
-        """Introduce this client.
+        """Open a connection and introduce this client.
 
         Args:
-            sock: The connected socket, which is closed with this.
+            sock: The connected socket, which the connection owns.
             version: The version of this client's cellblock.
-            any_daemon: Whether to stay connected to a daemon of another version, which can be asked to end.
-            patience: Seconds to wait for each answer; None: as long as it takes.
+            any_daemon: Whether to stay connected to a daemon of another version, which can only be ended.
+            patience: Seconds to wait for each answer; None for no limit.
 
         Raises:
             NotRunError: The daemon has ended meanwhile.
-            DaemonError: It speaks another version, or does not answer.
+            DaemonError: The daemon has another version, or does not respond.
         """
         self._patience = patience
         self._silent = False
@@ -115,7 +115,7 @@ class Connection:
             self.daemon: dict[str, Any] = {}
             self.daemon = self.call(Hello(PROTOCOL, version))
         except BaseException as error:  # also Ctrl-C: the caller never gets the connection, and cannot close it
-            lost = self.closed  # an answer leaves it open
+            lost = self.closed  # an error answer leaves the connection open
             if any_daemon and not lost and not self._silent and isinstance(error, DaemonError):
                 return
             self.close()
@@ -125,20 +125,20 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether it can still be used: it was not closed, and belongs to this process."""
+        """Whether the connection is open and belongs to this process."""
         return not self.closed and self._process == os.getpid()
 
     def __del__(self) -> None:
         if sock := getattr(self, "_socket", None):
-            sock.close()  # of a thread that has ended; a socket that is dropped would warn
+            sock.close()  # belongs to an ended thread; dropping an open socket would warn
 
     def close(self) -> None:
-        """Close it. Executions go on."""
+        """Close the connection. Executions continue."""
         self.closed = True
         self._socket.close()
 
     def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask the daemon for something, and return its answer: JSON data, or bytes.
+        """Send a request, and return the answer: JSON data, or bytes.
 
         Args:
             request: The request.
@@ -146,9 +146,9 @@ class Connection:
 
         Raises:
             CellblockError: The daemon's error, of the same class.
-            NotRunError: It had ended before, or was ending; it was not asked. The connection is closed then.
-            OutcomeUnknownError: It ended meanwhile, perhaps after it did what it was asked, which must not be done twice.
-            DaemonError: It ended meanwhile, and can be asked again (`Request.may_repeat`).
+            NotRunError: The daemon had ended or was ending, so the request was not sent. The connection is closed.
+            OutcomeUnknownError: The daemon ended meanwhile, perhaps after handling a request that must not be repeated.
+            DaemonError: The daemon ended meanwhile, and the request can be repeated (`Request.may_repeat`).
         """
         with self._lock:
             answer: AnswerT
@@ -157,9 +157,9 @@ class Connection:
         raise AssertionError("an answer has at least one part")
 
     def follow(self, request: Request[Any], body: bytes = b"") -> Iterator[Any]:
-        """Ask for something that has an answer in many parts, and yield them as they come.
+        """Send a request that has many answers, and yield them as they arrive.
 
-        A caller that stops early closes the connection: otherwise, the rest would be read as the answer to the next request.
+        Stopping early closes the connection. Otherwise the next request would read the remaining parts.
         """
         with self._lock:
             try:
@@ -171,10 +171,10 @@ class Connection:
                 raise
 
     def hears_before(self, descriptor: int) -> bool:
-        """While an answer in many parts is being read: wait until the daemon sends more, or a descriptor can be read.
+        """While `follow` is in progress, wait for more parts or until a descriptor is readable.
 
         Returns:
-            Whether the daemon has sent more.
+            Whether the daemon has sent more parts.
         """
         if self._received:
             return True
@@ -193,7 +193,7 @@ class Connection:
         except OSError as error:
             self.close()
             raise NotRunError(f"the daemon ended before the request was sent: {error.strerror or error}") from error
-        except BaseException:  # Ctrl-C in the middle of a request: what follows would be read as its rest
+        except BaseException:  # Ctrl-C in the middle of a request: following bytes would be read as its rest
             self.close()
             raise
         try:
@@ -203,7 +203,7 @@ class Connection:
                     self.close()
                     raise unreadable(answer)
                 if number != self._number:
-                    continue  # of a request that was interrupted
+                    continue  # an answer to an interrupted request
                 if answer is REFUSED:
                     self.close()
                     raise NotRunError("the daemon was shutting down, and the request was not sent")
@@ -219,7 +219,7 @@ class Connection:
                 raise DaemonError(lost) from error
             raise OutcomeUnknownError(f"{lost}; it is not known whether the request {request.op!r} was carried out") from error
         except (KeyboardInterrupt, SystemExit, ProtocolError):
-            self.close()  # in the middle of a request or an answer, perhaps
+            self.close()  # perhaps in the middle of a request or an answer
             raise
 
     def _receive(self) -> tuple[int, Any, bool]:
@@ -236,10 +236,10 @@ class Connection:
 
 
 def open_if_running(place: Place) -> Connection | None:
-    """Return a connection to a daemon; None if there is none.
+    """Connect to a daemon; return None if none is running.
 
     Raises:
-        DaemonError: It cannot be reached, or is of another version.
+        DaemonError: The daemon cannot be reached, or has another version.
     """
     sock = place.connect()
     with suppress(NotRunError):  # it has just ended

@@ -1,4 +1,4 @@
-"""Management of the daemon: its status, its start and stop, and its systemd unit."""
+"""Management of the daemon: status, start, stop, and the systemd unit."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ UNIT = "cellblock.service"
 
 
 def start(place: Place | None = None) -> dict[str, Any]:
-    """Start the daemon if there is none; return how it is (`About`).
+    """Start the daemon if none is running; return its status (`About`).
 
     Raises:
-        DaemonError: It cannot be started.
+        DaemonError: The daemon cannot be started.
     """
     return _about(open_connection(place or Place()))
 
 
 def status() -> dict[str, Any] | None:
-    """Return how the daemon is (`About`); None if there is none.
+    """Return the daemon's status (`About`); None if none is running.
 
     Raises:
-        DaemonError: It cannot be reached, or is of another version.
+        DaemonError: The daemon cannot be reached, or has another version.
     """
     with suppress(NotRunError):  # it has just ended
         connection = open_if_running(Place())
@@ -46,7 +46,7 @@ def status() -> dict[str, Any] | None:
 
 
 def problems() -> list[str]:
-    """Return what is wrong with the daemon, and with the records of decisions, servers and tokens, a sentence each."""
+    """Return problems of the daemon, and of the records of decisions, servers and tokens, one sentence each."""
     try:
         about = status()
     except CellblockError as error:
@@ -69,14 +69,14 @@ def stop(place: Place | None = None, *, keep: bool = False) -> bool:
     """End the daemon, and wait until it has ended.
 
     Args:
-        place: Its directory.
+        place: The daemon's directory.
         keep: Whether its sessions stay listed; their kernels end in any case.
 
     Returns:
-        Whether there was one.
+        Whether a daemon was running.
 
     Raises:
-        DaemonError: It does not end.
+        DaemonError: The daemon does not end.
     """
     place = place or Place()
     sock = place.connect()
@@ -94,18 +94,18 @@ def stop(place: Place | None = None, *, keep: bool = False) -> bool:
     while place.is_held():
         if time.monotonic() > deadline:
             raise DaemonError(silent(place.pid, _PATIENCE))
-        time.sleep(0.01)  # it releases its lock last, and waiting for a lock has no time limit
+        time.sleep(0.01)  # the daemon releases its lock last, and waiting for a lock has no time limit
     return True
 
 
 def restart() -> dict[str, Any]:
-    """Replace the daemon by a new one; return how that is (`About`).
+    """Replace the daemon with a new one; return the new one's status (`About`).
 
-    A daemon of this version hands all sessions over, with what runs in them. Of another version's daemon, the durable sessions
-    are saved and resumed; those that are not durable stay listed, without their variables.
+    A daemon of this version hands over all sessions and running code. For a daemon of another version, durable sessions are
+    saved and resumed. Other sessions stay listed, without their variables.
 
     Raises:
-        DaemonError: It does not answer, or something would be lost by a restart now.
+        DaemonError: The daemon does not respond, or a restart now would lose something.
         StateError: A durable session cannot be saved now.
     """
     place = Place()
@@ -121,7 +121,7 @@ def restart() -> dict[str, Any]:
 
 
 def _successor(before: int) -> dict[str, Any]:
-    """Return how the daemon is that has taken over from another one."""
+    """Return the status of the daemon that took over from another one."""
     deadline = time.monotonic() + _PATIENCE
     about: dict[str, Any] | None = None
     while time.monotonic() < deadline:
@@ -141,10 +141,10 @@ def _about(connection: Connection) -> dict[str, Any]:
 
 
 def systemd_unit(place: Place) -> str:
-    """Return a systemd user unit that runs the daemon of a directory, so that sessions can have control groups.
+    """Return a systemd user unit for the daemon of a directory, so that sessions can have control groups.
 
-    It kills nothing but the daemon (``KillMode=process``): the custodian and the kernels must outlive a daemon that crashes,
-    so that the next one can adopt them. A daemon that is asked to end ends them itself.
+    The unit kills only the daemon (``KillMode=process``). The custodian and the kernels must outlive a crashed daemon, so
+    that the next daemon can adopt them. A daemon that ends regularly ends them itself.
     """
     command = " ".join(map(_quoted, (sys.executable, "-m", "cellblock.daemon", str(place.directory))))
     return f"""\
@@ -170,12 +170,12 @@ WantedBy=default.target
 
 
 def install_unit() -> Path:
-    """Write the unit to where systemd finds this user's units, and return its path. systemd does not load it by itself.
+    """Write the unit to the user's systemd directory, and return its path. systemd does not load it by itself.
 
-    ``systemctl --user daemon-reload`` and ``systemctl --user enable --now cellblock`` start it.
+    ``systemctl --user daemon-reload`` and ``systemctl --user enable --now cellblock`` start the daemon.
 
     Raises:
-        DaemonError: It cannot be written.
+        DaemonError: The unit cannot be written.
     """
     home = config.environment().get("XDG_CONFIG_HOME", "")
     path = (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "systemd" / "user" / UNIT
@@ -188,6 +188,6 @@ def install_unit() -> Path:
 
 
 def _quoted(text: str) -> str:
-    """Return a word as systemd reads it: ``%`` and ``$`` have meanings there."""
+    """Quote a word for systemd, which gives ``%`` and ``$`` meanings."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if escaped != text or shlex.quote(text) != text else text

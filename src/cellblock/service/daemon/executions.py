@@ -1,4 +1,4 @@
-"""Answers what clients ask about executions."""
+"""Handlers of operations on executions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cellblock.service.named.past import PastExecution
 
 @answers_with_body(Submit)
 async def submitted(server: Server, request: Submit, body: bytes) -> Any:
-    """See `Submit`. `wait` is handled by the client's connection, as it is the hot path."""
+    """Handle `Submit`. The client's connection handles `wait`, which is the hot path."""
     execution = submit(server, request, body)
     if request.follow:
         return (as_data(event) async for event in execution.follow())
@@ -25,10 +25,10 @@ async def submitted(server: Server, request: Submit, body: bytes) -> Any:
 
 
 def submit(server: Server, request: Submit, body: bytes) -> Execution | PastExecution:
-    """Submit code; return its execution, or the one that was submitted with its key before.
+    """Submit code; return its execution, or the earlier execution with the same key.
 
     Raises:
-        CellblockError: What is wrong.
+        CellblockError: The code was not submitted.
     """
     named = server.sessions.find(request.session)
     if request.retry:
@@ -51,14 +51,12 @@ def submit(server: Server, request: Submit, body: bytes) -> Execution | PastExec
 
 @answers(Follow)
 async def follow(server: Server, request: Follow) -> AsyncGenerator[Data[ExecutionEvent], None]:
-    """See `Follow`."""
     _, execution = server.sessions.executions.find(request.execution)
     return _events(execution, request.after, answers=request.answers)
 
 
 @answers(Lookup)
 async def lookup(server: Server, request: Lookup) -> Data[ExecutionRecord]:
-    """See `Lookup`."""
     executions = server.sessions.executions
     if request.execution:
         _, execution = executions.find(request.execution)
@@ -69,14 +67,12 @@ async def lookup(server: Server, request: Lookup) -> Data[ExecutionRecord]:
 
 @answers(Source)
 async def source(server: Server, request: Source) -> str:
-    """See `Source`."""
     _, execution = server.sessions.executions.find(request.execution)
     return execution.code
 
 
 @answers(Executions)
 async def listed(server: Server, request: Executions) -> list[Data[ExecutionRecord]]:
-    """See `Executions`."""
     await server.turns.give_way()
     last = server.sessions.executions.last(server.sessions.find(request.session), request.count)
     return [as_data(record) for record in last]
@@ -84,24 +80,22 @@ async def listed(server: Server, request: Executions) -> list[Data[ExecutionReco
 
 @answers(Cancel)
 async def cancel(server: Server, request: Cancel) -> bool:
-    """See `Cancel`."""
     named, execution = server.sessions.executions.find(request.execution)
     return await execution.cancel(None if named is None else named.current)
 
 
 @answers_with_body(Answer)
 async def answer(server: Server, request: Answer, body: bytes) -> bool:
-    """See `Answer`."""
     _, execution = server.sessions.executions.find(request.execution)
     if isinstance(execution, PastExecution):
-        return False  # it does not ask any more
+        return False  # the execution no longer waits for input
     return execution.stdin.answer(None if request.end else body.decode("utf-8", "replace"))
 
 
 async def _events(
     execution: Execution | PastExecution, after: int, *, answers: bool
 ) -> AsyncGenerator[Data[ExecutionEvent], None]:
-    """Yield events for a client, and count it among those that answer `input()`, if it does."""
+    """Yield events for a client, which counts as a reader of `input()` prompts if it answers them."""
     asked = execution if answers and isinstance(execution, Execution) else None
     if asked is not None:
         asked.stdin.add_reader()

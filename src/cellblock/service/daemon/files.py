@@ -1,4 +1,4 @@
-"""Answers what clients ask about the files and packages of a session."""
+"""Handlers of operations on files and packages of a session."""
 
 from __future__ import annotations
 
@@ -34,26 +34,22 @@ if TYPE_CHECKING:
 
 @answers(ListFiles)
 async def listed(server: Server, request: ListFiles) -> list[Data[FileInfo]]:
-    """See `ListFiles`."""
     files = await _files(server, request.session, request.path)
     return [as_data(info) for info in await files.list(request.path, recursive=request.recursive)]
 
 
 @answers(ReadFile)
 async def read(server: Server, request: ReadFile) -> bytes:
-    """See `ReadFile`."""
     return await (await _files(server, request.session, request.path)).read(request.path, max_bytes=request.max_bytes)
 
 
 @answers_with_body(WriteFile)
 async def write(server: Server, request: WriteFile, body: bytes) -> Data[FileInfo]:
-    """See `WriteFile`."""
     return as_data(await (await _files(server, request.session, request.path)).write(request.path, body))
 
 
 @answers(ReadPart)
 async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
-    """See `ReadPart`."""
     files = await _files(server, request.session, request.path)
     if not 0 <= request.offset < 2**63 or not 0 <= request.count <= MAX_REQUEST:
         raise InvalidInputError(f"a part has an offset, and at most {MAX_REQUEST} bytes")
@@ -63,7 +59,6 @@ async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
 
 @answers_with_body(WritePart)
 async def write_part(server: Server, request: WritePart, body: bytes) -> Data[FileInfo] | None:
-    """See `WritePart`."""
     files = await _files(server, request.session, request.path)
     upload = f"{request.session}/{request.upload}"
     if request.abort:
@@ -75,34 +70,29 @@ async def write_part(server: Server, request: WritePart, body: bytes) -> Data[Fi
 
 @answers(StatFile)
 async def stat(server: Server, request: StatFile) -> Data[FileInfo]:
-    """See `StatFile`."""
     return as_data(await (await _files(server, request.session, request.path)).stat(request.path))
 
 
 @answers(MakeFolder)
 async def make_folder(server: Server, request: MakeFolder) -> bool:
-    """See `MakeFolder`."""
     await (await _files(server, request.session, request.path)).mkdir(request.path)
     return True
 
 
 @answers(RemoveFile)
 async def remove(server: Server, request: RemoveFile) -> bool:
-    """See `RemoveFile`."""
     await (await _files(server, request.session, request.path)).remove(request.path, recursive=request.recursive)
     return True
 
 
 @answers(RenameFile)
 async def rename(server: Server, request: RenameFile) -> bool:
-    """See `RenameFile`."""
     await SeenFiles((await server.sessions.live(request.session)).fs).rename(request.path, request.to)
     return True
 
 
 @answers(WatchFiles)
 async def watch(server: Server, request: WatchFiles) -> AsyncGenerator[Data[FileChange], None]:
-    """See `WatchFiles`."""
     files = SeenFiles((await server.sessions.live(request.session)).fs)
     return _changes(files, request)
 
@@ -115,13 +105,12 @@ async def _changes(files: SeenFiles, request: WatchFiles) -> AsyncGenerator[Data
 
 @answers(Install)
 async def install(server: Server, request: Install) -> Data[CodeExecutionResult]:
-    """See `Install`."""
     session = await server.sessions.live(request.session)
     result = await session.install(*request.requirements, timeout=seconds(request.timeout))
     return cast("Data[CodeExecutionResult]", result.to_dict(raw=True))
 
 
 async def _files(server: Server, session: str, path: str) -> Files | SeenFiles:
-    """Return what works with a path: from outside, or in the session with the rights of its user."""
+    """Return the file access for a path: from outside, or inside the session with its user's rights."""
     live = await server.sessions.live(session)
     return live.files if not path.startswith("/") or live.files.has(path) else SeenFiles(live.fs)

@@ -17,9 +17,9 @@ class Handler(NamedTuple):
     """The handler of an operation.
 
     Attributes:
-        function: It is given the server and the request. It returns what the operation declares, an iterator of parts if these
-            are declared, or the same as `Packed`.
-        with_body: Whether it is given the body of the request, too.
+        function: Called with the server and the request. It returns the operation's declared type, an iterator if parts are
+            declared, or `Packed` data.
+        with_body: Whether the function also gets the request's body.
     """
 
     function: Callable[..., Awaitable[Any]]
@@ -34,7 +34,7 @@ def answers(kind: type[_RequestT]) -> Callable[[_Plain[_RequestT]], _Plain[_Requ
     """Register a function as the handler of an operation.
 
     Raises:
-        TypeError: Another one does.
+        TypeError: The operation already has a handler.
     """
 
     def enter(function: _Plain[_RequestT]) -> _Plain[_RequestT]:
@@ -63,5 +63,5 @@ def _enter(kind: type[Request[Any]], handler: Handler) -> None:
 
 
 def seconds(milliseconds: int) -> float | None:
-    """Return a time limit of a request in seconds; None for no limit."""
+    """Convert a time limit of a request to seconds; None for no limit."""
     return None if milliseconds < 0 else milliseconds / 1000

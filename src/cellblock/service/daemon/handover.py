@@ -1,7 +1,7 @@
-"""Hands the sessions over to a new daemon when the installation of this one was replaced, for example by pip.
+"""Handover of sessions to a new daemon after the installation was replaced, for example by pip.
 
-Code that this process has not loaded yet may be gone, so it can start no more kernels. A new daemon takes over the sessions
-as after a crash of this one, but this one chooses the moment: when nothing is under way that would be lost.
+Code that this process has not loaded may be gone, so it can start no more kernels. A new daemon takes over the sessions as
+after a crash. The old daemon chooses a moment when nothing in progress would be lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _ASK = "from cellblock.service.daemon.handover import describe; print(describe()
 
 
 def describe() -> str:
-    """Return what a daemon of this code can continue, as JSON. Another version of the code runs this, and compares."""
+    """Return what a daemon of this code can continue, as JSON.
+
+    Another version of the code runs this function, and compares.
+    """
     from cellblock.host.survival.keeping import FORMAT
     from cellblock.wire.frames import VERSION
 
@@ -42,7 +45,7 @@ def describe() -> str:
 
 
 class Installation:
-    """The files that every installation of cellblock, or of the interpreter, writes anew."""
+    """The files that every installation of cellblock or the interpreter rewrites."""
 
     def __init__(self) -> None:
         import importlib.metadata  # late: clients do not need it
@@ -53,20 +56,20 @@ class Installation:
             self._files.append(str(one.locate_file(f"cellblock-{one.version}.dist-info/RECORD")))
 
     def identity(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return a value that is another one after the next installation.
+        """Return a value that changes with every installation.
 
         Raises:
-            OSError: That is not known now.
+            OSError: The value cannot be determined now.
         """
-        # Of the interpreter in a virtual environment, both the link and its target count.
+        # In a virtual environment, both the interpreter's link and its target count.
         return (*map(_identity, self._files), _identity(sys.executable, follow=False))
 
 
 def _identity(path: str, *, follow: bool = True) -> tuple[int, int, int] | None:
-    """Return the identity of a file; None if there is none.
+    """Return the identity of a file; None if it does not exist.
 
     Raises:
-        OSError: That is not known now.
+        OSError: The identity cannot be determined now.
     """
     try:
         found = os.stat(path, follow_symlinks=follow)
@@ -76,10 +79,10 @@ def _identity(path: str, *, follow: bool = True) -> tuple[int, int, int] | None:
 
 
 class Handover:
-    """Knows whether the installation was replaced, and whether the sessions can be handed over now.
+    """Detects a replaced installation, and decides whether sessions can be handed over now.
 
     Attributes:
-        problem: What users should know; empty if the installation is as it was.
+        problem: A message for users; empty if the installation is unchanged.
     """
 
     def __init__(self) -> None:
@@ -96,15 +99,15 @@ class Handover:
         """Whether the installation was replaced."""
         try:
             return self._installation.identity() != self._began_with
-        except OSError:  # a condition that passes
+        except OSError:  # a temporary condition
             return False
 
     async def possible(self, tied: Sequence[str], patience: float) -> bool:
-        """Return whether a daemon of the new installation can take over everything now. If not, `problem` says why.
+        """Return whether a daemon of the new installation can take over everything now. Otherwise, set `problem`.
 
         Args:
-            tied: Why sessions and requests cannot be handed over now, a sentence each.
-            patience: Seconds for which it is not asked again if it could not.
+            tied: Why sessions and requests cannot be handed over now, one sentence each.
+            patience: Seconds until the new installation is asked again after a refusal.
         """
         if not self.replaced:
             self.problem = ""
@@ -133,7 +136,7 @@ class Handover:
         self.problem = problem
 
     async def _ask(self, patience: float) -> str:
-        """Return why the new installation cannot continue what this one has started; empty if it can."""
+        """Return why the new installation cannot continue the current sessions; empty if it can."""
         now = self._installation.identity()
         if now != self._asked_of or (self._refusal and time.monotonic() - self._asked > patience):
             refusal = await _refusal()
@@ -171,15 +174,15 @@ async def _refusal() -> str:
 
 
 def start_successor(directory: Path, lock: int, listener: int) -> None:
-    """Start the next daemon, which inherits the lock and the socket: clients that connect now wait for it.
+    """Start the next daemon, which inherits the lock and the socket, so that new clients wait for it.
 
     Args:
         directory: The state directory.
         lock: The descriptor of the daemon's lock.
-        listener: The descriptor of the socket that listens.
+        listener: The descriptor of the listening socket.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The daemon cannot be started.
     """
     subprocess.Popen(
         [sys.executable, "-m", "cellblock.daemon", str(directory), "", "", f"{lock},{listener}"],

@@ -1,4 +1,4 @@
-"""The daemon's part without a daemon: named sessions in this process, which end with it."""
+"""Named sessions inside this process, without a daemon. They end with the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def connect(server: Server) -> socket.socket:
-    """Return a connection to sessions of this event loop, as to those of a daemon."""
+    """Connect to sessions of this event loop, as to a daemon."""
     from cellblock.service.daemon.client import Client
 
     ours, theirs = socket.socketpair()
@@ -25,7 +25,7 @@ async def connect(server: Server) -> socket.socket:
 
 
 class InProcess:
-    """Named sessions in a thread of this process, behind the same connection as those of the daemon."""
+    """Named sessions in a thread of this process, with the same connection as a daemon's."""
 
     def __init__(self) -> None:
         """Begin without a session."""
@@ -35,7 +35,7 @@ class InProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether it belongs to this process, and has not ended."""
+        """Whether the sessions belong to this process, and have not ended."""
         return self._process == os.getpid() and self._thread.usable
 
     def connect(self) -> socket.socket:
@@ -43,7 +43,7 @@ class InProcess:
         return self._thread.run(connect(self._server))
 
     def close(self) -> None:
-        """End all sessions. Closing twice is fine."""
+        """End all sessions. The operation is idempotent."""
         if self.usable:
             self._thread.run(self._close())
 
@@ -59,7 +59,7 @@ async def _serve() -> tuple[Any, Any]:
     from cellblock.service.daemon.server import Server
     from cellblock.service.named.sessions import NamedSessions
 
-    host = Host(isolate="none")  # each session says how it is to be isolated
+    host = Host(isolate="none")  # each session sets its own isolation
     return Server(NamedSessions(host)), host
 
 

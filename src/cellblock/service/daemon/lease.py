@@ -1,8 +1,8 @@
-"""The lease of a node of a cluster: until when its sessions may be used from elsewhere, and which placements are valid.
+"""The lease of a cluster node: how long remote clients may use its sessions, and which placements are valid.
 
-The process that runs the daemon writes it into a small file, which the daemon maps into its memory. So it also holds for
-a daemon that was stopped for a while, and looking at it before each answer takes no system call. Times are those of
-CLOCK_BOOTTIME, which goes on while the machine sleeps, in nanoseconds.
+The daemon's parent process writes the lease into a small file, and the daemon maps the file into memory. The lease
+therefore also works for a daemon that was stopped for a while, and checking it costs no system call. Times are nanoseconds
+of CLOCK_BOOTTIME, which includes sleep.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now() -> int:
-    """Return the time by which leases are measured, in nanoseconds."""
+    """Return the current time of the lease clock, in nanoseconds."""
     return time.clock_gettime_ns(_CLOCK)
 
 
 class Lease:
-    """A lease in a file. A new one has run out.
+    """A lease in a file. A new lease has expired.
 
     Args:
-        path: The file, which is made if there is none.
+        path: The file, created if missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,32 +44,32 @@ class Lease:
 
     @property
     def until(self) -> int:
-        """When it ends; 0 if it never began."""
+        """The time of expiry; 0 if the lease never started."""
         return int(_STRUCT.unpack_from(self._map)[0])
 
     @property
     def valid(self) -> bool:
-        """Whether it has not run out."""
+        """Whether the lease has not expired."""
         return now() < self.until
 
     @property
     def epoch(self) -> int:
-        """The number of the director by whose placements sessions are made."""
+        """The number of the director whose placements are valid."""
         return int(_STRUCT.unpack_from(self._map)[1])
 
     def renew(self, until: int, epoch: int) -> None:
-        """Set when it ends, and whose placements are valid. Only one process does this."""
+        """Set the time of expiry and the director. Only one process may call this."""
         _STRUCT.pack_into(self._map, 0, until, epoch)
 
     def check(self, grant: str, not_before: int = 0) -> None:
-        """Check that a session may be made by a placement now.
+        """Check that a placement may create a session now.
 
         Args:
-            grant: The placement's: the number of its director, and until when the session has to begin.
-            not_before: Placements that the director decided on older knowledge than this are refused.
+            grant: The placement's director number, and the time by which the session has to start.
+            not_before: Placements decided on older knowledge than this time are refused.
 
         Raises:
-            NotPlacedError: It may not; another placement has to be asked for.
+            NotPlacedError: The placement is invalid; request another one.
         """
         epoch, _, until = grant.partition(":")
         if not grant:

@@ -1,4 +1,4 @@
-"""Ends the daemon if it is told to end, if nobody uses it, or if its directory is no longer its own; gives memory back."""
+"""Ends the daemon on request, when it is unused, or when its directory changes owner; returns free memory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
     """Return when the daemon has to end.
 
     Args:
-        server: The state that all clients share.
-        place: Its directory.
-        lock: The descriptor of its lock.
-        idle: Seconds without a kernel and without a client after which it ends; None: it stays.
-        listen: Called if the socket has disappeared, such as by a cleaner: listens at its path again.
+        server: The state shared by all clients.
+        place: The daemon's directory.
+        lock: The descriptor of the daemon's lock.
+        idle: Seconds without kernels and clients after which the daemon ends; None: never.
+        listen: Called to listen again after the socket file was removed, for example by a cleaner.
     """
     used = seen = time.monotonic()
     memory = Memory()

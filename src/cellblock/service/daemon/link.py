@@ -1,7 +1,7 @@
-"""Connections of an asyncio program to sessions: `SessionLink`, and the one to a daemon.
+"""Connections of an asyncio program to sessions: `SessionLink`, and the link to a daemon.
 
-Each request has a connection of its own while it lasts; connections are reused. A slow reader holds up nobody else, and when a
-request is given up, its connection is closed, so that the daemon forgets the request.
+Each request has its own connection while it lasts; connections are reused. A slow reader delays no other request. Giving up
+a request closes its connection, so that the daemon drops the request.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ class _LostError(DaemonError):
 
 
 class SessionLink(Protocol):
-    """Asks for operations where the sessions are: in the daemon, or on the nodes of a cluster.
+    """A link to where the sessions are: the daemon, or the nodes of a cluster.
 
     It belongs to one event loop.
     """
 
     async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask for an operation, and return the answer.
+        """Run an operation, and return its answer.
 
         Raises:
             CellblockError: The error at the session, of the same class.
-            OutcomeUnknownError: The connection was lost in the middle of a request that must not be made twice.
+            OutcomeUnknownError: The connection was lost in the middle of a request that must not be repeated.
         """
 
     async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
-        """Ask for an operation of one session as `call` does, and return its answer, JSON data, as it came."""
+        """Run an operation of one session as `call` does, and return its JSON answer without unpacking it."""
 
     def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        """Ask for something that has an answer in many parts, and yield them as they come."""
+        """Send a request that has many answers, and yield them as they arrive."""
 
     async def close(self) -> None:
-        """Close all connections that nobody uses. Executions go on."""
+        """Close all unused connections. Executions continue."""
 
 
 class DaemonLink:
-    """Asks the daemon, which is started if there is none.
+    """A link to the daemon, which is started if none is running.
 
     Args:
-        place: Where the daemon is; the user's own by default.
-        connect: Connects to something else instead.
-        tls: For the daemon of a cluster's node: how both sides prove who they are.
+        place: The daemon's directory; the user's own by default.
+        connect: Replaces the connection to the daemon.
+        tls: The TLS settings for the daemon of a cluster node.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class DaemonLink:
         self._used = 0
 
     async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask the daemon, or the next one if it has ended or is ending, and return the answer.
+        """Send a request to the daemon, or to the next one if it has ended or is ending. Return the answer.
 
         Args:
             request: The request.
@@ -87,12 +87,11 @@ class DaemonLink:
 
         Raises:
             CellblockError: The daemon's error, of the same class.
-            OutcomeUnknownError: It ended in the middle of a request that must not be made twice.
+            OutcomeUnknownError: The daemon ended in the middle of a request that must not be repeated.
         """
         return await self._repeat(request, lambda connection: connection.call(request, body))
 
     async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
-        """See `SessionLink`."""
         return await self._repeat(request, lambda connection: connection.call_packed(request, body))
 
     async def _repeat(self, request: Request[Any], ask: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
@@ -101,7 +100,7 @@ class DaemonLink:
             try:
                 return await self._ask(request, ask)
             except _LostError as error:
-                lost = error  # twice is the same as once: code that was submitted with a key is found by that key
+                lost = error  # the operation is idempotent: code submitted with a key is found by that key
             except DaemonError as error:
                 if lost is None or request.repeatable or isinstance(error, OutcomeUnknownError):
                     raise
@@ -116,7 +115,7 @@ class DaemonLink:
             self._give(connection)
             if connection.usable:
                 raise
-            return await self._ask(request, ask)  # the next daemon: this one was not asked
+            return await self._ask(request, ask)  # the next daemon: the request did not reach this one
         except CellblockError as error:
             self._give(connection)
             if connection.usable:
@@ -131,7 +130,7 @@ class DaemonLink:
         return answer
 
     async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        """Ask for something that has an answer in many parts, and yield them as they come.
+        """Send a request that has many answers, and yield them as they arrive.
 
         Close the generator if you stop early (`contextlib.aclosing`).
         """
@@ -155,7 +154,7 @@ class DaemonLink:
                     self._drop(connection)
 
     async def close(self) -> None:
-        """Close all connections that nobody uses. Executions go on."""
+        """Close all unused connections. Executions continue."""
         while self._idle:
             await self._idle.pop().close()
 
@@ -175,7 +174,7 @@ class DaemonLink:
             raise
 
     def _give(self, connection: AsyncConnection) -> None:
-        """Keep a connection for the next request."""
+        """Store a connection for reuse."""
         if connection.usable and len(self._idle) < _IDLE:
             self._used -= 1
             self._idle.append(connection)

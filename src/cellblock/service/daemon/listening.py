@@ -1,6 +1,6 @@
-"""Takes the connections of clients. If no descriptor is left, they are told so, one after the other, and the rest goes on.
+"""Accepts client connections. When descriptors run out, new clients get an error; existing ones continue.
 
-asyncio would leave them without an answer until descriptors are free, and would log a thousand errors in each second.
+asyncio would leave new clients without an answer until descriptors are free, and log a thousand errors a second.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _MOST_SAID = 64 * 1024
 
 
 class Listening:
-    """A socket that listens for clients. It keeps a descriptor in reserve, to answer those for whom there is none."""
+    """A listening socket. It reserves a descriptor to answer clients when no other is free."""
 
     def __init__(self, sock: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
-        """Begin to take connections.
+        """Start to accept connections.
 
         Args:
-            sock: The socket, which is closed with this.
-            make: Makes what serves a connection.
+            sock: The socket, which this object owns.
+            make: Creates the protocol of a connection.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = sock
@@ -51,7 +51,7 @@ class Listening:
         self._loop.add_reader(sock, self._accept)
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting connections."""
         self._closed = True
         self._loop.remove_reader(self._socket)
         self._socket.close()
@@ -88,7 +88,7 @@ class Listening:
             client.close()
 
     async def _refuse_one(self, error: OSError) -> None:
-        """Tell a client that there is no descriptor for it, by means of the one in reserve."""
+        """Use the reserved descriptor to tell a client that none is left."""
         if not self._short:
             _log.error("no connection can be taken: %s", error)
         self._short = True
@@ -104,7 +104,7 @@ class Listening:
                     )
                     await self._loop.sock_sendall(client, encode_error(_HELLO, busy))
         except (OSError, TimeoutError):
-            await asyncio.sleep(_PAUSE)  # something else has taken the descriptor, or the client says nothing
+            await asyncio.sleep(_PAUSE)  # the descriptor was taken again, or the client sends nothing
         finally:
             with suppress(OSError):
                 self._reserve = None if self._closed else os.open(os.devnull, _NOTHING)

@@ -51,13 +51,13 @@ _DEATHS = 1.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run the daemon of a directory until it is told to end. If there is one already, end at once.
+    """Run the daemon of a directory until it has to end. If a daemon is already running, return at once.
 
     Args:
-        arguments: The state directory, and the number of a descriptor that is closed when connections are taken. With it, the
-            daemon leaves the process that started it; without it, or if it is empty, the daemon stays in the foreground. On a
-            node of a cluster, also how it serves that (`Remote.to_json`). A daemon that takes over from another one also gets
-            the descriptors of the lock and of the socket (`handover.start_successor`).
+        arguments: The state directory, and the number of a descriptor that is closed when the daemon accepts connections.
+            With the descriptor, the daemon detaches from its parent; otherwise it stays in the foreground. A cluster node
+            adds its settings (`Remote.to_json`). A daemon that takes over also gets the descriptors of the lock and the
+            socket (`handover.start_successor`).
     """
     place = Place(Path(arguments[0]))
     ready = os.fdopen(int(arguments[1]), "wb", buffering=0) if arguments[1:] and arguments[1] else None
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
         _log.error("%s", error)
         _tell(ready, str(error))
         return 1
-    except BaseException as error:  # nothing but the log can report it
+    except BaseException as error:  # only the log can report it
         _log.exception("the daemon failed")
         _tell(ready, f"{type(error).__name__}: {error}")
         raise
@@ -88,11 +88,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _take(place: Place, left: int | None) -> int | None:
-    """Take a directory, and begin the log; None if there is a daemon already.
+    """Lock a directory, and open the log; return None if a daemon already runs there.
 
     Args:
         place: The directory.
-        left: The descriptor of its lock, if the daemon before has left it to this one.
+        left: The descriptor of the lock, if the previous daemon passed it on.
 
     Raises:
         DaemonError: The directory cannot be used.
@@ -114,20 +114,20 @@ def _take(place: Place, left: int | None) -> int | None:
 
 
 def _write_pid(lock: int) -> None:
-    """Write the id of this process into its lock: without the socket, nobody else could tell whom to ask to end."""
+    """Write the process id into the lock file. Without the socket, no one else could tell which process to end."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
 
 
 def _tell(ready: FileIO | None, why: str) -> None:
-    """Tell the process that starts this one why it cannot, if it still waits: on a full disk, the log is empty."""
+    """Report a failed start to the parent process if it still waits; on a full disk, the log is empty."""
     if ready is not None and not ready.closed:
         with suppress(OSError):  # it has ended
             ready.write(os.fsencode(why)[:_TOLD])
 
 
 def _lock(place: Place) -> int | None:
-    """Take the lock of a directory; None if there is a daemon that takes connections. One that ends is waited for."""
+    """Lock a directory; return None if a daemon accepts connections there. Wait for a daemon that is ending."""
     lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -139,17 +139,17 @@ def _lock(place: Place) -> int | None:
                 return None
             if time.monotonic() > deadline:
                 return None
-            time.sleep(0.01)  # the one that holds it is ending, and does not listen any more
+            time.sleep(0.01)  # the owner is ending, and no longer listens
         else:
             return lock
 
 
 def _custodian(place: Place, patience: float) -> tuple[Custodian, bool]:
-    """Return the custodian, and whether one was ended whose kernels cannot be continued: those of another version.
+    """Return the custodian, and whether an incompatible one was ended with its kernels.
 
     Args:
         place: The daemon's directory.
-        patience: Seconds that it waits for the next daemon, if this one is killed.
+        patience: Seconds that the custodian waits for the next daemon if this one is killed.
     """
     from cellblock.host.survival.keeping import can_continue
     from cellblock.launch.custody.client import Custodian
@@ -175,7 +175,7 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
     handover = Handover()
     cluster = Remote.from_json(remote) if remote else None
     server, host = await _open(place, cluster)
-    gc.freeze()  # what is loaded stays: a collection need not look at it
+    gc.freeze()  # loaded code stays: garbage collections need not look at it
     gc.set_threshold(_YOUNG, 20, 20)
     sock, listening = await _listen(server, place, listener, cluster)
     if server.custodian is not None and cluster is None:
@@ -205,7 +205,7 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
 
 
 async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
-    """Open the store, and continue with the sessions that the custodian holds."""
+    """Open the store, and continue the sessions that the custodian holds."""
     from cellblock.host import Host
     from cellblock.launch.custody.client import PATIENCE
     from cellblock.service import settings
@@ -220,7 +220,7 @@ async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
     store = NamedStore(place.directory)
     patience = PATIENCE if cluster is None else _PATIENCE_OF_A_NODE
     custodian, others_ended = _custodian(place, patience) if sys.platform == "linux" else (None, False)
-    host = Host(isolate="none", custodian=custodian)  # each session says how it is to be isolated
+    host = Host(isolate="none", custodian=custodian)  # each session sets its own isolation
     placed = {} if cluster is None else {"mark": cluster.mark, "workspaces": Path(cluster.workspaces)}
     sessions = NamedSessions(host, store, limits, **placed)  # type: ignore[arg-type]  # each has its own type
     if others_ended:
@@ -239,13 +239,13 @@ async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
 async def _listen(
     server: Server, place: Place, listener: int | None, cluster: Remote | None
 ) -> tuple[socket.socket, list[Listening | asyncio.Server]]:
-    """Take connections, and signals.
+    """Accept connections, and handle signals.
 
     Args:
-        server: What answers.
-        place: Where the socket has to be.
-        listener: The descriptor of that socket, if the daemon before has left it to this one.
-        cluster: How a node of a cluster serves it, if this is one.
+        server: The state shared by all clients.
+        place: The daemon's directory.
+        listener: The descriptor of the listening socket, if the previous daemon passed it on.
+        cluster: The settings of a cluster node, if this is one.
     """
     from cellblock.service.daemon.client import Client
     from cellblock.service.daemon.listening import Listening
@@ -261,13 +261,13 @@ async def _listen(
             listening.append(await cluster.serve(server, server.lease))
     except BaseException:
         if server.custodian is not None and not server.sessions.kernels:
-            server.custodian.end()  # it holds nothing that a next daemon could continue
+            server.custodian.end()  # nothing in it can be continued by a next daemon
         raise
     return sock, listening
 
 
 def _hand_over(server: Server, place: Place, lock: int, sock: socket.socket) -> None:
-    """Have the next daemon take over. This process ends as in a crash, in which kernels and running cells go on.
+    """Let the next daemon take over. This process ends as in a crash, and kernels and running cells continue.
 
     If the next daemon cannot be started, the next client starts one.
     """
@@ -284,19 +284,19 @@ def _hand_over(server: Server, place: Place, lock: int, sock: socket.socket) -> 
 
 
 async def _end(server: Server, host: Host) -> None:
-    """End all kernels and connections, in good order if that takes no longer than it may."""
+    """End all kernels and connections, cleanly if the time limit allows it."""
     sessions, custodian = server.sessions, server.custodian
     try:
         if custodian is None or not custodian.gone:
             await sessions.save_last()
         async with asyncio.timeout(_LAST):
             if custodian is not None and custodian.gone:
-                # The kernels have died with it, and their cells have to say so: nobody has interrupted them.
+                # The kernels have died with it, and their cells must report that: no one interrupted them.
                 await sessions.hear_out(timeout=_DEATHS)
             await sessions.end_kernels()
             for client in [*server.clients]:
-                client.abort()  # what it asks from now on, it asks the next daemon
-            await asyncio.sleep(0.01)  # so that nobody uses the store any more
+                client.abort()  # the client sends further requests to the next daemon
+            await asyncio.sleep(0.01)  # until no one uses the store
             await sessions.close()
             await host.close()
     except TimeoutError:

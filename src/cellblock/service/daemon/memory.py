@@ -1,4 +1,4 @@
-"""Gives back memory that was used for a while: the C library keeps what is freed, and it may never be needed again."""
+"""Returns free memory to the system: the C library keeps freed memory, which may never be needed again."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ class Memory:
     """The memory of this process."""
 
     def __init__(self) -> None:
-        self._trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
+        self._trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
         self._known = resident()
         self._sessions = 0
         self._due = math.inf
 
     def look(self, sessions: int, *, busy: bool) -> bool:
-        """Give back what can be, if nothing runs and this process has grown, or if sessions have ended.
+        """Return free memory if nothing runs and this process has grown, or if sessions have ended.
 
         Args:
-            sessions: How many there are.
-            busy: Whether code runs, or a session is being ended: it takes some milliseconds, and more memory will be needed.
+            sessions: The number of sessions.
+            busy: Whether code runs or a session is being ended. Then wait: trimming takes milliseconds, and more memory
+                will be needed.
 
         Returns:
-            Whether that was tried.
+            Whether memory was trimmed.
         """
         now = time.monotonic()
         if sessions < self._sessions:
@@ -53,7 +54,7 @@ class Memory:
 
 
 def resident() -> int:
-    """Return how many bytes of memory this process has."""
+    """Return the resident memory of this process, in bytes."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE

@@ -1,4 +1,4 @@
-"""Answers the nodes of a cluster that move a session from one to the other."""
+"""Handlers of operations that move a session between cluster nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ _SAVING, _CONNECT, _SURE, _AGAIN = 30.0, 3.0, 10.0, 0.2  # seconds
 
 @answers(GiveAway)
 async def give_away(server: Server, request: GiveAway) -> AsyncGenerator[Any, None]:
-    """See `GiveAway`."""
     return _given(server, server.sessions.find(request.session), request)
 
 
@@ -45,7 +44,7 @@ async def _given(server: Server, named: NamedSession, request: GiveAway) -> Asyn
                 check_whole(report.left_out)
             options = dict(named.options)
             if server.sessions.own_workspace(named) is not None:
-                del options["working_dir"]  # it gets one there
+                del options["working_dir"]  # the other node creates one
             store, number = server.sessions.store, named.record.kernel_id
             await store.writer.caught_up()
             yield {
@@ -59,12 +58,11 @@ async def _given(server: Server, named: NamedSession, request: GiveAway) -> Asyn
             with path.open("rb") as file:
                 while piece := await asyncio.to_thread(file.read, _PIECE):
                     yield piece
-        await asyncio.get_running_loop().create_future()  # until the other node closes this
+        await asyncio.get_running_loop().create_future()  # until the other node closes the connection
 
 
 @answers(GivenAway)
 async def given_away(server: Server, request: GivenAway) -> bool:
-    """See `GivenAway`."""
     if server.sessions.gave_away(request.session, request.hold):
         return True
     named = server.sessions.known(request.session)
@@ -79,7 +77,6 @@ async def given_away(server: Server, request: GivenAway) -> bool:
 
 @answers(TakeOver)
 async def take_over(server: Server, request: TakeOver) -> Data[SessionRecord]:
-    """See `TakeOver`."""
     if server.credentials is None:
         raise UnsupportedError("sessions move between the nodes of a cluster only")
     link = DaemonLink(
@@ -90,14 +87,14 @@ async def take_over(server: Server, request: TakeOver) -> Data[SessionRecord]:
             parts = link.follow(GiveAway(request.session, request.patience, request.whole))
             async with aclosing(parts):
                 return await _taken(server, request, link, parts, Path(directory) / "save")
-        except DaemonError as error:  # of the other node: this one knows well that the session is not here
+        except DaemonError as error:  # from the other node: this one knows that the session is not here
             raise StateError(f"the node that has it: {error}") from error
         finally:
             await link.close()
 
 
 def _place(server: Server) -> tempfile.TemporaryDirectory[str]:
-    """Return a directory for one save. If this daemon is killed, it goes with all that the node has written."""
+    """Return a directory for one save. If this daemon is killed, the directory is removed with the node's other files."""
     return tempfile.TemporaryDirectory(prefix="move-", dir=server.sessions.store.directory)
 
 
@@ -118,7 +115,7 @@ async def _taken(
         store.sessions.allow(permission, key)
 
     async def confirm() -> None:
-        store.journal.enter_past(about["executions"])  # before it can be asked: a key that was used does not run again
+        store.journal.enter_past(about["executions"])  # before the session accepts requests: a used key must not run again
         deadline = asyncio.get_running_loop().time() + _SURE
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Answers what clients ask about all sessions together, and about what has happened in one."""
+"""Handlers of operations on all sessions together, and on the history of one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ _MAX_ARGUMENTS = 10_000
 
 @answers(Watch)
 async def watch(server: Server, request: Watch) -> AsyncGenerator[Data[Change], None]:
-    """See `Watch`."""
     return cast("AsyncGenerator[Data[Change], None]", server.sessions.overview.follow(request.after))
 
 
 @answers(Cells)
 async def cells(server: Server, request: Cells) -> list[Data[CellRecord]]:
-    """See `Cells`."""
     await server.turns.give_way()
     named = server.sessions.find(request.session)
     return [as_data(cell) for cell in cells_of(named, server.sessions.store.journal, request.count)]
@@ -35,7 +33,6 @@ async def cells(server: Server, request: Cells) -> list[Data[CellRecord]]:
 
 @answers(Decisions)
 async def decisions(server: Server, request: Decisions) -> list[Data[DecisionRecord]]:
-    """See `Decisions`."""
     named = server.sessions.find(request.session)
     found = await asyncio.to_thread(_decisions, named.record.kernel_id, request.count, dict(named.results))
     return [as_data(decision) for decision in found]
@@ -48,12 +45,12 @@ def _decisions(session: str, count: int, results: Mapping[float, str]) -> list[D
 
 
 def decision_record(one: Decision, result: str = "", *, most: int = _MAX_ARGUMENTS) -> DecisionRecord:
-    """Return a decision as clients get it.
+    """Convert a decision for clients.
 
     Args:
         one: The decision.
-        result: The beginning of what the call returned.
-        most: How many characters of its arguments.
+        result: The start of the call's result.
+        most: How many characters of the arguments to include.
     """
     arguments = one.payload[:most].decode("ascii", "replace")
     called = one.kind, one.server, one.tool

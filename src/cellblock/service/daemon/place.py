@@ -1,4 +1,4 @@
-"""Where a user's daemon is found: a socket in the state directory, which nobody else can reach."""
+"""The location of a user's daemon: a socket in the state directory, which no other user can reach."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Place:
 
     Attributes:
         directory: The state directory.
-        socket: The socket that the daemon listens on.
-        lock: Held by the daemon for as long as it lives.
-        starting: A lock, held by the process that starts a daemon.
+        socket: The socket on which the daemon listens.
+        lock: The lock that the daemon holds while it lives.
+        starting: The lock of the process that starts a daemon.
         log: The daemon's log file.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        # Resolved once: the directory may be a link, to another disk, say, and whoever opens it follows none.
+        # Resolved once: the directory may be a link, for example to another disk, and opening follows none.
         self.directory = Path(os.path.realpath(directory or config.state_directory()))
         self.socket = self.directory / "daemon.sock"
         self.lock = self.directory / "daemon.lock"
@@ -42,10 +42,10 @@ class Place:
         self.log = self.directory / "daemon.log"
 
     def prepare(self) -> None:
-        """Make the directory, for this user alone, and check that it is.
+        """Create the directory for this user alone, and check it.
 
         Raises:
-            DaemonError: It cannot be made, or others can change it.
+            DaemonError: The directory cannot be created, or others can change it.
         """
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,12 +60,12 @@ class Place:
             self.directory.chmod(0o700)
 
     def unusable(self, error: OSError) -> DaemonError:
-        """Return the error for a directory in which nothing can be made."""
+        """Return the error for a directory that is not writable."""
         why = f"{self.directory} cannot be used for the daemon: {error.strerror}"
         return DaemonError(f"{why}; CELLBLOCK_HOME can name another directory")
 
     def connect(self) -> socket.socket | None:
-        """Connect to the daemon; None if there is none.
+        """Connect to the daemon; return None if none is running.
 
         Raises:
             DaemonError: The socket belongs to another user.
@@ -86,11 +86,11 @@ class Place:
         return sock
 
     def listen(self) -> socket.socket:
-        """Listen there, in place of a daemon that is gone. Only the holder of the lock does this.
+        """Listen in place of a daemon that is gone. Only the owner of the lock calls this.
 
         Raises:
             DaemonError: A directory is in the socket's place.
-            OSError: It is not possible.
+            OSError: The system refused.
         """
         try:
             self.socket.unlink(missing_ok=True)
@@ -110,17 +110,17 @@ class Place:
         return sock
 
     def leave(self, lock: int) -> None:
-        """Listen no more: remove the socket, unless the directory is no longer that of the holder of this lock."""
+        """Stop listening: remove the socket, unless the directory no longer belongs to the owner of this lock."""
         with suppress(OSError):
             if self.owner(lock) == "ours":
                 self.socket.unlink()
 
     def is_held(self) -> bool:
-        """Return whether a daemon holds the lock, whether or not it takes connections."""
+        """Return whether a daemon holds the lock, even if it accepts no connections."""
         return is_held(self.lock)
 
     def owner(self, lock: int) -> Owner:
-        """Return whose the directory is, for the daemon that holds a lock.
+        """Return who owns the directory, for the daemon that holds a lock.
 
         Args:
             lock: The descriptor of the lock.
@@ -130,14 +130,14 @@ class Place:
         except (FileNotFoundError, NotADirectoryError):
             return "gone"
         except OSError:
-            return "unknown"  # it cannot be entered now
+            return "unknown"  # currently not accessible
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that holds the lock, although it may not take connections; None if none does."""
+        """The id of the process that holds the lock, even if it accepts no connections; None if none does."""
         try:
             pid, lock = int(self.lock.read_text()), self.lock.stat()
-            open_files = Path(f"/proc/{pid}/fd")  # the id may be that of a daemon that ended long ago
+            open_files = Path(f"/proc/{pid}/fd")  # the id may belong to a daemon that ended long ago
             held = self.is_held() and any(
                 os.path.samestat(file.stat(), lock) for file in open_files.iterdir() if file.exists()
             )
@@ -146,7 +146,7 @@ class Place:
         return pid if held else None
 
     def _at(self, use: object) -> None:
-        """Use the socket's address, which may be longer than the 107 bytes that there are for one."""
+        """Call a function with the socket's address, even if the path exceeds the 107 bytes of an address."""
         assert callable(use)
         path = str(self.socket)
         if len(os.fsencode(path)) <= 100:
@@ -160,7 +160,7 @@ class Place:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds a lock for itself alone; not if there is no such file."""
+    """Return whether a process holds an exclusive lock on a file; False if the file is missing."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -175,12 +175,12 @@ def is_held(path: Path) -> bool:
 
 
 def peer(sock: socket.socket) -> int:
-    """Return the user id of the process at the other end of a socket, or of the one that listens there."""
+    """Return the user id of the peer of a socket, or of its listener."""
     return credentials(sock)[1]
 
 
 def credentials(sock: socket.socket) -> tuple[int | None, int]:
-    """Return the process id, if the system tells it, and the user id of the other end of a socket, or of the listener."""
+    """Return the process id (if available) and the user id of the peer of a socket, or of its listener."""
     if hasattr(socket, "SO_PEERCRED"):
         pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         return int(pid) or None, int(uid)

@@ -1,4 +1,4 @@
-"""Answers what clients ask about programs beside the kernel of a session."""
+"""Handlers of operations on programs that run in addition to a session's kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ _LONGEST = 30_000  # milliseconds that a client may wait in one request
 
 @answers_with_body(Exec)
 async def exec_(server: Server, request: Exec, body: bytes) -> Data[ExecResult] | Packed:
-    """See `Exec`."""
     if request.max_output > MOST_OUTPUT:
         raise InvalidInputError(f"max_output must be at most {MOST_OUTPUT:,} bytes for sessions with names")
     session = await server.sessions.live(request.session)
@@ -46,12 +45,11 @@ async def exec_(server: Server, request: Exec, body: bytes) -> Data[ExecResult] 
         max_output=request.max_output,
         stop=request.stop,  # type: ignore[arg-type]  # it checks it
     )
-    return await asyncio.to_thread(lambda: pack(result.to_dict()))  # many megabytes, perhaps
+    return await asyncio.to_thread(lambda: pack(result.to_dict()))  # possibly many megabytes
 
 
 @answers(Spawn)
 async def spawn(server: Server, request: Spawn) -> Data[ProcessInfo]:
-    """See `Spawn`."""
     session = await server.sessions.live(request.session)
     process = await session.spawn(
         request.command,
@@ -69,13 +67,11 @@ async def spawn(server: Server, request: Spawn) -> Data[ProcessInfo]:
 
 @answers(Processes)
 async def listed(server: Server, request: Processes) -> list[Data[ProcessInfo]]:
-    """See `Processes`."""
     return [as_data(info) for info in (await server.sessions.live(request.session)).processes()]
 
 
 @answers(ReadProcess)
 async def read(server: Server, request: ReadProcess) -> Data[ProcessOutput]:
-    """See `ReadProcess`."""
     process = await _process(server, request)
     if not 0 <= request.wait <= _LONGEST or request.since < 0:
         raise InvalidInputError(f"wait must be from 0 to {_LONGEST:,} milliseconds, and since a number of bytes")
@@ -84,7 +80,6 @@ async def read(server: Server, request: ReadProcess) -> Data[ProcessOutput]:
 
 @answers_with_body(WriteProcess)
 async def write(server: Server, request: WriteProcess, body: bytes) -> bool:
-    """See `WriteProcess`."""
     process = await _process(server, request)
     try:
         await process.write(body)
@@ -97,21 +92,18 @@ async def write(server: Server, request: WriteProcess, body: bytes) -> bool:
 
 @answers(SignalProcess)
 async def signal(server: Server, request: SignalProcess) -> bool:
-    """See `SignalProcess`."""
     (await _process(server, request)).signal(request.number, request.scope)  # type: ignore[arg-type]  # it checks it
     return True
 
 
 @answers(ResizeProcess)
 async def resize(server: Server, request: ResizeProcess) -> bool:
-    """See `ResizeProcess`."""
     (await _process(server, request)).resize(request.rows, request.columns)
     return True
 
 
 @answers(StopProcess)
 async def stop(server: Server, request: StopProcess) -> Data[ExecResult]:
-    """See `StopProcess`."""
     process = await _process(server, request)
     return as_data(await process.stop(max(request.grace, 0) / 1000, scope=request.scope))  # type: ignore[arg-type]  # likewise
 

@@ -1,7 +1,7 @@
-"""The daemon as a node of a cluster: a second listener, for TLS, whose clients come from other machines.
+"""The daemon as a cluster node: a second listener with TLS for clients on other machines.
 
-Both sides prove that they belong to the cluster before a byte of the daemon's protocol is read: each has the cluster's
-certificate and its key, and trusts no other one.
+Both sides prove that they belong to the cluster before either reads daemon protocol bytes. Each side has the cluster's
+certificate and key, and trusts no other certificate.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Remote:
 
     Attributes:
         descriptor: The listening socket, which outlives the daemon.
-        credentials: A file with the cluster's certificate and its key.
+        credentials: A file with the cluster's certificate and key.
         lease: The file of the lease.
         mark: The suffix of the sessions' ids.
-        workspaces: Where sessions get directories of their own.
+        workspaces: The parent directory of session workspaces.
     """
 
     descriptor: int
@@ -40,11 +40,11 @@ class Remote:
 
     @classmethod
     def from_json(cls, text: str) -> Remote:
-        """Read what `to_json` has written."""
+        """Parse the output of `to_json`."""
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
-        """Return it as an argument of the daemon."""
+        """Return the settings as an argument of the daemon."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     async def serve(self, server: Server, lease: Lease) -> asyncio.Server:

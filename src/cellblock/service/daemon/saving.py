@@ -1,4 +1,4 @@
-"""Answers requests to write a session to a file, and to read one from a file."""
+"""Handlers of operations that save a session to a file, and load one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from cellblock.service.daemon.server import Server
 
 @answers(Save)
 async def save(server: Server, request: Save) -> Data[SaveReport]:
-    """See `Save`."""
     _check_python(server, request.session)
     _check_place(request.path)
     session = await server.sessions.live(request.session)
@@ -27,7 +26,6 @@ async def save(server: Server, request: Save) -> Data[SaveReport]:
 
 @answers(Load)
 async def load(server: Server, request: Load) -> Data[LoadReport]:
-    """See `Load`."""
     _check_python(server, request.session)
     _check_place(request.path)
     session = await server.sessions.live(request.session)
@@ -40,7 +38,6 @@ async def load(server: Server, request: Load) -> Data[LoadReport]:
 
 @answers(Export)
 async def export(server: Server, request: Export) -> bool:
-    """See `Export`."""
     server.sessions.find(request.session)  # report a missing session before a wrong path
     _check_path(request.path)
     await (await server.sessions.live(request.session)).export(request.path)
@@ -49,7 +46,6 @@ async def export(server: Server, request: Export) -> bool:
 
 @answers(Variables)
 async def variables(server: Server, request: Variables) -> list[Data[Variable]]:
-    """See `Variables`."""
     _check_python(server, request.session)
     session = await server.sessions.live(request.session)
     return [as_data(variable) for variable in await session.variables()]
@@ -57,7 +53,6 @@ async def variables(server: Server, request: Variables) -> list[Data[Variable]]:
 
 @answers(ChangedVariables)
 async def changed_variables(server: Server, request: ChangedVariables) -> dict[str, Any]:
-    """See `ChangedVariables`."""
     _check_python(server, request.session)
     changed, deleted = await (await server.sessions.live(request.session)).changes()
     return {"changed": changed, "deleted": deleted}

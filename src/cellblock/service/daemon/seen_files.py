@@ -1,4 +1,4 @@
-"""Files as the session's own code sees them, with the methods and errors of `Files`: for paths outside the workspace."""
+"""Files as the session's own code sees them, for paths outside the workspace, with the interface of `Files`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SeenFiles:
-    """Files at absolute paths. What is done with them is done by the session's user, in the session's sandbox.
+    """Files at absolute paths, accessed by the session's user in the session's sandbox.
 
     Raises:
         FilesError: In each method, the system's error.
@@ -25,22 +25,20 @@ class SeenFiles:
         self._files = files
 
     async def list(self, path: str, *, recursive: bool = False) -> list[FileInfo]:
-        """List a folder, sorted by path."""
         with telling("list", path):
             return await self._files.list(path, depth=MAX_DEPTH if recursive else 1)
 
     async def read(self, path: str, *, max_bytes: int) -> bytes:
-        """Read a file."""
         with telling("read", path):
             return await self._files.read_bytes(path, max_bytes)
 
     async def read_part(self, path: str, offset: int, count: int) -> tuple[FileInfo, bytes]:
-        """Read a part of a file, and describe the file as it is at that time."""
+        """Read a part of a file, and describe the file at that time."""
         with telling("read", path):
             return await self._files.read_part(path, offset, count)
 
     async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> FileInfo:
-        """Write a file, whole or not at all; missing folders above it are made."""
+        """Write a file atomically; create missing parent folders."""
         with telling("write", path):
             return await self._files.write_parts(path, _one(data) if isinstance(data, bytes) else data)
 
@@ -50,22 +48,22 @@ class SeenFiles:
             return await self._files.stat(path, follow=False)
 
     async def mkdir(self, path: str) -> None:
-        """Make a folder, and those above it; one that exists is fine."""
+        """Create a folder and its parents; existing folders are no error."""
         with telling("make", path):
             await self._files.mkdir(path, parents=True, exist_ok=True)
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a file, a link, or an empty folder, or a folder with all that is in it."""
+        """Remove a file, a link, an empty folder, or a folder with its content."""
         with telling("remove", path):
             await self._files.remove(path, recursive=recursive)
 
     async def rename(self, path: str, to: str) -> None:
-        """Give a file or a folder another name; a file of that name is replaced."""
+        """Rename a file or folder; replace an existing file."""
         with telling("rename", path):
             await self._files.rename(path, to)
 
     async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[FileChange, None]:
-        """Yield that a folder is watched now, and then its changes."""
+        """Yield the start of the watch, then the changes."""
         from cellblock.model.files import FileChange
 
         with telling("watch", path):

@@ -1,4 +1,4 @@
-"""The state that the clients of one daemon share: its sessions, and what is known of the daemon itself."""
+"""The state shared by the clients of one daemon: its sessions, and facts about the daemon."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class Connected(Protocol):
 
     @property
     def bound(self) -> int:
-        """How many sessions and programs end with it."""
+        """The number of sessions and programs that end with the connection."""
 
 
 class Server:
-    """The state that the clients of one daemon share.
+    """The state shared by the clients of one daemon.
 
     Attributes:
         sessions: The sessions.
         clients: The connections.
-        asked_to_end: Set when a client has asked it to end.
-        custodian: Holds the kernels, so that they outlive this process; None if nothing does.
-        default_timeout: Seconds that code may run if its client does not say.
-        uploads: Files that come in parts.
-        turns: Keeps answers to many clients from holding up the loop.
-        lease: That of a node of a cluster; None if this is not one.
-        credentials: A file with the cluster's certificate and its key; None if this is not a node of a cluster.
-        origins: The marks of the nodes on which the sessions here were made.
-        promised: Names of sessions that are about to be made by placements.
-        made: Names of those that were made since the last `Census`.
-        handover: Knows whether the installation was replaced; None if this server has no daemon to hand over to.
-        handing_over: Whether it ends because the next daemon takes over; its sessions go on.
-        asked_to_restart: Whether the next daemon is to take over as soon as nothing would be lost by that.
-        once: How many requests are under way that must not be repeated.
+        asked_to_end: Set when a client has ended the daemon.
+        custodian: Holds the kernels, so that they outlive this process; None if there is none.
+        default_timeout: Seconds that code may run if its client sets no limit.
+        uploads: Files that arrive in parts.
+        turns: Prevents answers to many clients from blocking the event loop.
+        lease: The lease of a cluster node; None if this is not a node.
+        credentials: A file with the cluster's certificate and key; None if this is not a cluster node.
+        origins: The marks of the nodes that created the sessions here.
+        promised: Names of sessions that placements are about to create.
+        made: Names of sessions that were created since the last `Census`.
+        handover: Detects a replaced installation; None if this server has no daemon to hand over to.
+        handing_over: Whether the next daemon takes over. The sessions continue.
+        asked_to_restart: Whether the next daemon will take over as soon as nothing would be lost.
+        once: The number of running requests that must not be repeated.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class Server:
 
     @property
     def ending(self) -> bool:
-        """Whether it takes no more requests."""
+        """Whether no more requests are accepted."""
         return self.asked_to_end.is_set()
 
     async def hand_over(self, patience: float) -> bool:
-        """If the installation was replaced, and nothing is under way that would be lost, begin to hand over to a new daemon.
+        """Start a handover if the installation was replaced and nothing in progress would be lost.
 
         Args:
-            patience: See `Handover.possible`.
+            patience: As for `Handover.possible`.
 
         Returns:
-            Whether it hands over, and so takes no more requests.
+            Whether a handover has started, so that no more requests are accepted.
         """
         if self.handover is None or self.ending:
             return self.handing_over
@@ -118,10 +118,10 @@ class Server:
 
     @contextmanager
     def placed(self, grant: str, names: Iterable[str]) -> Iterator[None]:
-        """While this is entered, sessions of these names are made, and count as there.
+        """Count sessions with these names as present, while the context creates them.
 
         Raises:
-            NotPlacedError: This is a node of a cluster, and they are not to be made here.
+            NotPlacedError: This is a cluster node, and the sessions must not be created here.
         """
         if self.lease is None:
             yield
@@ -139,17 +139,17 @@ class Server:
                     del self.promised[name]
 
     def refuse_older_placements(self) -> None:
-        """Reject placements that were decided before now: the director may have counted on a session that has left."""
+        """Reject placements decided before now, because the director may have counted on a session that has left."""
         self._not_before = now()
 
     def end_session(self, name: str) -> None:
-        """Begin to end a session whose connection is closed."""
+        """End a session whose connection was closed, in the background."""
         self._end(self.sessions.destroy(name))
 
     def end_program(self, session: str, info: dict[str, Any]) -> None:
-        """Begin to stop a program whose connection is closed, if it still runs.
+        """Stop a program whose connection was closed, if it still runs.
 
-        Another one with this id, of a later session, goes on. So does what an ended program has left in the background.
+        A program of a later session with the same id continues. So do background processes of an ended program.
         """
         named = self.sessions.known(session)
         if named is not None and named.current is not None:
@@ -184,7 +184,6 @@ class Server:
 
 
 def other_version(version: str, protocol: str) -> DaemonError:
-    """Return the error for a client of another version."""
     return DaemonError(
         f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
         "'cellblock daemon restart' replaces it. That saves and resumes durable sessions; the variables of all others are "

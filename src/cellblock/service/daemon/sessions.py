@@ -1,4 +1,4 @@
-"""Answers what clients ask about the daemon and its sessions, and what an editor asks a session."""
+"""Handlers of operations on the daemon and its sessions, and of editor requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from cellblock.wire.packed import Packed, encode_item, pack_items
 
 @answers(Hello)
 async def hello(server: Server, request: Hello) -> dict[str, Any]:
-    """See `Hello`."""
     if request.protocol != PROTOCOL:
         raise other_version(request.version, str(request.protocol))
     return {"protocol": PROTOCOL, "version": __version__, "pid": os.getpid(), "started": server.started}
@@ -42,13 +41,12 @@ async def hello(server: Server, request: Hello) -> dict[str, Any]:
 
 @answers(About)
 async def about(server: Server, _: About) -> dict[str, Any]:
-    """See `About`."""
     return server.about()
 
 
 @answers(Census)
 async def census(server: Server, _: Census) -> dict[str, Any]:
-    """See `Census`. Between the two looks, nothing else happens."""
+    """Handle `Census`. Nothing else happens between its two looks."""
     made, server.made = server.made, set()
     names = sorted({*server.sessions.names, *server.promised})
     warm = sorted(server.sessions.warm)
@@ -58,7 +56,6 @@ async def census(server: Server, _: Census) -> dict[str, Any]:
 
 @answers(End)
 async def end(server: Server, request: End) -> bool:
-    """See `End`."""
     await server.sessions.save_durable()
     if not request.keep:
         await server.sessions.wipe(durable=False)
@@ -68,7 +65,6 @@ async def end(server: Server, request: End) -> bool:
 
 @answers(Create)
 async def create(server: Server, request: Create) -> Data[SessionRecord]:
-    """See `Create`."""
     with server.placed(request.grant, [request.name]):
         made = await server.sessions.create(
             request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound
@@ -78,7 +74,7 @@ async def create(server: Server, request: Create) -> Data[SessionRecord]:
 
 @answers(List)
 async def listed(server: Server, request: List) -> list[Data[SessionRecord]] | Packed:
-    """See `List`. There can be thousands."""
+    """Handle `List`. There can be thousands of sessions."""
     items: list[bytes] = []
     for named in server.sessions.all():
         await server.turns.give_way()
@@ -89,51 +85,43 @@ async def listed(server: Server, request: List) -> list[Data[SessionRecord]] | P
 
 @answers(Status)
 async def status(server: Server, request: Status) -> Data[SessionRecord]:
-    """See `Status`."""
     return as_data(server.sessions.find(request.session).shown())
 
 
 @answers(Restart)
 async def restart(server: Server, request: Restart) -> Data[SessionRecord]:
-    """See `Restart`."""
     return as_data(await server.sessions.restart(request.session))
 
 
 @answers(Destroy)
 async def destroy(server: Server, request: Destroy) -> bool:
-    """See `Destroy`."""
     return await server.sessions.destroy(request.session)
 
 
 @answers(Wipe)
 async def wipe(server: Server, _: Wipe) -> list[str]:
-    """See `Wipe`."""
     return await server.sessions.wipe()
 
 
 @answers(Interrupt)
 async def interrupt(server: Server, request: Interrupt) -> bool:
-    """See `Interrupt`."""
     return await server.sessions.executions.interrupt(server.sessions.find(request.session), request.key)
 
 
 @answers_with_body(Complete)
 async def complete(server: Server, request: Complete, body: bytes) -> Data[Completions]:
-    """See `Complete`."""
     session = await server.sessions.live(request.session)
     return as_data(await session.complete(body.decode("utf-8", "replace"), _place(request.cursor)))
 
 
 @answers_with_body(Inspect)
 async def inspect(server: Server, request: Inspect, body: bytes) -> str | None:
-    """See `Inspect`."""
     session = await server.sessions.live(request.session)
     return await session.inspect(body.decode("utf-8", "replace"), _place(request.cursor), detail=request.detail)
 
 
 @answers(History)
 async def history(server: Server, request: History) -> list[Data[HistoryEntry]]:
-    """See `History`."""
     session = await server.sessions.live(request.session)
     return [
         cast("Data[HistoryEntry]", {name: getattr(entry, name) for name in ("code", "status", "execution_count")})

@@ -1,4 +1,4 @@
-"""Starts the daemon when it is first needed."""
+"""Starts the daemon on first use."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _PATIENCE, _TRIES = 30.0, 5
 
 
 def connect_or_start(place: Place) -> socket:
-    """Return a connection to the daemon, which is started if there is none. Any number of processes may do so at once.
+    """Connect to the daemon, and start it if needed. Any number of processes may do this concurrently.
 
     Raises:
-        DaemonError: It cannot be started; the message says why, or has the last lines of its log.
+        DaemonError: The daemon cannot be started; the message has the reason or the last lines of the log.
     """
     if (found := place.connect()) is not None:
         return found
     place.prepare()
-    # Of all processes that found no daemon, one starts it; the others wait for their turn, and find it.
+    # Of all processes that found no daemon, one starts it; the others wait for the lock, and then find it.
     try:
         lock = os.open(place.starting, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -42,10 +42,10 @@ def connect_or_start(place: Place) -> socket:
 
 
 def open_connection(place: Place) -> Connection:
-    """Return a connection to the daemon, which is started if there is none. If one is just ending, this waits for its end.
+    """Connect to the daemon, and start it if needed. If a daemon is just ending, wait for its end.
 
     Raises:
-        DaemonError: It cannot be started, or is of another version.
+        DaemonError: The daemon cannot be started, or has another version.
     """
     for _ in range(_TRIES):
         with suppress(NotRunError):
@@ -54,7 +54,7 @@ def open_connection(place: Place) -> Connection:
 
 
 def _start(place: Place) -> socket:
-    """Start a daemon that outlives this process, and wait until it takes connections."""
+    """Start a daemon that outlives this process, and wait until it accepts connections."""
     ready, theirs = os.pipe()
     try:
         process = subprocess.Popen(
@@ -71,7 +71,7 @@ def _start(place: Place) -> socket:
     finally:
         os.close(theirs)
     with os.fdopen(ready, "rb") as pipe:
-        why = os.fsdecode(pipe.read())  # the end is closed when the daemon takes connections, or ends
+        why = os.fsdecode(pipe.read())  # the other end is closed when the daemon accepts connections, or ends
     process.wait()  # it has forked: the daemon is not our child
     if why:
         raise DaemonError(f"the daemon did not start: {why} ({place.log})")
@@ -84,7 +84,7 @@ def _start(place: Place) -> socket:
 
 
 def last_words(place: Place) -> str:
-    """Return the end of the daemon's log, for a message; empty if there is none. An error of one line is told alone."""
+    """Return the end of the daemon's log for a message; empty if there is none. A one-line error is returned alone."""
     try:
         data = place.log.read_bytes()[-2000:]
     except OSError:

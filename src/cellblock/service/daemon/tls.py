@@ -1,4 +1,4 @@
-"""How the two ends of a connection within a cluster prove that they belong to it: TLS, and one certificate for all."""
+"""TLS within a cluster, with one certificate for all members."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NAME = "cellblock"
 
 
 def tls(credentials: Path, *, server: bool) -> ssl.SSLContext:
-    """Return what a side of a connection needs to prove that it belongs to the cluster, and to check the other one.
+    """Return the TLS settings of one side, which authenticates itself and verifies the other side.
 
     Args:
-        credentials: A file with the cluster's certificate and its key.
-        server: Whether it is for the side that listens.
+        credentials: A file with the cluster's certificate and key.
+        server: Whether this is the listening side.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

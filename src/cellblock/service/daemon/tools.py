@@ -1,4 +1,4 @@
-"""Answers what clients ask about the tools of a session."""
+"""Handlers of operations on the tools of a session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _SECONDS = 15.0
 
 @answers(RegisterServer)
 async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
-    """See `RegisterServer`."""
     # Imported here: few sessions need it, and it takes longer than a session.
     from cellblock.tools.apigen.generate import generate_mcp_sources
     from cellblock.tools.mcp.params import parse_params
@@ -39,7 +38,6 @@ async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
 
 @answers(SearchTools)
 async def search_tools(server: Server, request: SearchTools) -> str:
-    """See `SearchTools`."""
     workspace = _workspace(server, request.session)
     given = server.sessions.find(request.session).options.get("tools", ())
     others = [given] if isinstance(given, str) else given
@@ -59,10 +57,10 @@ def _workspace(server: Server, session: str) -> Path:
 async def _found(
     roots: Sequence[Path], words: str = "", tools: Sequence[str] = (), module: str = "", most: int = _MOST
 ) -> str:
-    """Search in another process, and return at most one character more than `most`: see `finder`.
+    """Search in another process (`finder`), and return at most one character more than `most`.
 
     Raises:
-        InvalidInputError: The request is wrong.
+        InvalidInputError: The request is invalid.
         UnsupportedError: The search takes too long, or too much memory.
     """
     asked = {"roots": [*map(str, roots)], "words": words, "tools": [*tools], "module": module, "most": most + 1}

@@ -1,4 +1,4 @@
-"""Files that come in parts, because one request could not hold them: each appears when it is complete, or not at all."""
+"""Files that arrive in parts, because they exceed one request. Each upload is atomic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE = 60.0
 
 
 class Uploads:
-    """The uploads that are under way."""
+    """The uploads in progress."""
 
     def __init__(self) -> None:
         self._uploads: dict[str, _Upload] = {}
@@ -27,20 +27,20 @@ class Uploads:
         return len(self._uploads)
 
     async def take(self, files: Files | SeenFiles, path: str, number: str, part: bytes, *, more: bool) -> FileInfo | None:
-        """Take the next part of a file.
+        """Write the next part of a file.
 
         Args:
-            files: The files that it is written to.
+            files: The destination.
             path: The file.
-            number: Identifies the upload; its sender chooses it, for all parts alike.
+            number: Identifies the upload; the sender chooses it, and it is the same for all parts.
             part: The bytes.
-            more: Whether there are more to come.
+            more: Whether more parts follow.
 
         Returns:
             The file, once it is complete.
 
         Raises:
-            InvalidInputError, FilesError: As `Files.write`; the upload is given up.
+            InvalidInputError, FilesError: As `Files.write`; the upload is aborted.
             BusyError: There are too many uploads.
         """
         upload = self._uploads.get(number)
@@ -56,14 +56,14 @@ class Uploads:
         return await asyncio.shield(upload.task)
 
     async def give_up(self, number: str) -> None:
-        """Give up an upload, if there is one; nothing of it is left when this returns."""
+        """Abort an upload, if it exists, and wait until its data is removed."""
         if (upload := self._uploads.get(number)) is not None:
             upload.task.cancel()
             await asyncio.wait([upload.task])
 
 
 class _Upload:
-    """One file that comes in parts."""
+    """An upload of one file."""
 
     def __init__(self, files: Files | SeenFiles, path: str) -> None:
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)
@@ -74,7 +74,7 @@ class _Upload:
         )  # mark as retrieved: there may be no waiter
 
     async def put(self, part: bytes | None) -> None:
-        """Wait until there is room for a part; if the file cannot be written, raise why."""
+        """Wait until there is room for a part. Raise if the file cannot be written."""
         putting = asyncio.create_task(self._parts.put(part))
         try:
             await asyncio.wait([putting, self.task], return_when=asyncio.FIRST_COMPLETED)

@@ -30,10 +30,11 @@ _HOW = {"accepted": "was allowed", "rejected": "was denied", "withdrawn": "was w
 
 
 class _Ended(NamedTuple):
-    """How a request has ended.
+    """How a request ended.
 
     Attributes:
-        said: What the decision said beyond allow or deny: `ApprovalRequest.always`, or the digest of the answer to a question.
+        said: What the decision said beyond allow or deny: `ApprovalRequest.always`, or the digest of the answer to a
+            question.
     """
 
     id: str
@@ -45,25 +46,20 @@ class _Ended(NamedTuple):
     why: str
 
     def is_same(self, state: str, always: str, answer: Mapping[str, Any]) -> bool:
-        """Return whether a decision asks for what is decided already, such as that of a button that is pressed twice."""
+        """Return whether a decision repeats the one already made, for example when a button is pressed twice."""
         if self.state != state or state == "rejected":
             return self.state == state
         return not always and _digest(answer) == self.said if self.kind == "question" else always in ("", self.said)
 
 
 class PendingApprovals:
-    """All pending requests, by id, and the permissions of all sessions.
+    """All pending requests by id, and the permissions of all sessions.
 
     Attributes:
-        on_change: Called when something begins or ceases to wait.
+        on_change: Called when a request starts or stops waiting.
     """
 
     def __init__(self, registry: SessionRegistry) -> None:
-        """Begin without requests.
-
-        Args:
-            registry: Stores requests and permissions.
-        """
         self._registry = registry
         self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
         self._questions: dict[str, tuple[PendingApproval, Elicitation, asyncio.Future[Mapping[str, Any] | None]]] = {}
@@ -73,12 +69,12 @@ class PendingApprovals:
         self.on_change: Callable[[], object] = lambda: None
 
     def add(self, pending: PendingApproval, request: ApprovalRequest, then: Callable[[str], object]) -> None:
-        """Add a request, which is removed when it is decided or withdrawn.
+        """Add a request until it is decided or withdrawn.
 
         Args:
-            pending: Its public form, for clients.
+            pending: The request in its public form, for clients.
             request: The request.
-            then: Called with its state when it is no longer pending.
+            then: Called with the request's state when it is no longer pending.
         """
         if request.state != "pending":
             then(request.state)
@@ -100,11 +96,11 @@ class PendingApprovals:
         """Wait for the answer to a question of an MCP server.
 
         Args:
-            pending: Its public form, for clients.
+            pending: The question in its public form, for clients.
             elicitation: The question.
 
         Returns:
-            The values, which fit the form; None for a refusal.
+            Values that fit the form; None for a refusal.
         """
         answer: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._questions[pending.id] = pending, elicitation, answer
@@ -127,7 +123,7 @@ class PendingApprovals:
             self._ended.popitem(last=False)
 
     def why_ended(self, number: str, session: str = "") -> str:
-        """Return how a request has ended; empty if it still waits, is not known, or is not of this session."""
+        """Return how a request ended; empty if it is pending, unknown, or belongs to another session."""
         if number in self._ended:
             ended = self._ended[number]
             return ended.why if _is_of(ended, session) else ""
@@ -157,23 +153,23 @@ class PendingApprovals:
         reason: str = "",
         session: str = "",
     ) -> list[str]:
-        """Decide about requests, and answer questions. The operation is idempotent.
+        """Decide requests, and answer questions. The operation is idempotent.
 
         Args:
-            ids: Which.
+            ids: The requests.
             allow: Whether to allow them.
-            always: ``tool`` or ``call``: decide so from now on (`ApprovalRequest.accept`).
-            by: Who decides, for the record.
+            always: ``tool`` or ``call`` to make the decision permanent (`ApprovalRequest.accept`).
+            by: Who decides, for the audit record.
             answer: The values by field, for questions of MCP servers.
-            reason: Why it is denied, for the code that asked.
+            reason: The reason for a denial, shown to the code that asked.
             session: Only requests of this session (name or id); empty for all.
 
         Returns:
-            The ids to which the decision applies: they were pending, or had been decided in the same way.
+            The ids of requests that are now decided this way, including those that already were.
 
         Raises:
-            InvalidInputError: `always` is something else, or goes with a denial; or the answer does not fit the form of a
-                question. Nothing was decided.
+            InvalidInputError: `always` is invalid or comes with a denial, or the answer does not fit a question's form.
+                Nothing was decided.
         """
         if always not in ("", "tool", "call") or (always and not allow):
             raise InvalidInputError("always can be 'tool' or 'call', and only if the call is allowed")
@@ -200,7 +196,7 @@ class PendingApprovals:
         return decided
 
     def _answer(self, ids: tuple[str, ...], content: Mapping[str, Any] | None, always: str, session: str) -> list[str]:
-        """Answer those that are questions; return the ids that were still pending."""
+        """Answer the questions among the requests; return the ids that were still pending."""
         questions = [self._questions[name] for name in dict.fromkeys(ids) if name in self._questions]
         asked = [each for each in questions if not each[2].done() and _is_of(each[0], session)]
         if asked and always:
@@ -214,19 +210,13 @@ class PendingApprovals:
     # -- permissions ---------------------------------------------------------------------------------------------------
 
     def join(self, record: SessionRecord, broker: Broker) -> None:
-        """Give a session's broker its permissions, and record new ones.
-
-        Args:
-            record: The session.
-            broker: Decides for it.
-        """
         if self._brokers.get(record.kernel_id) is broker:
             return
         self._brokers[record.kernel_id] = broker
         for permission, key in self._registry.permissions(record.kernel_id):
             if is_current(key):
                 broker.remember(key)
-            else:  # it does not say which server it is for
+            else:  # no server is named
                 self._registry.revoke(permission.id)
 
         def keep(request: ApprovalRequest, key: tuple[str, ...]) -> None:
@@ -254,14 +244,7 @@ class PendingApprovals:
         return [permission for permission, key in self._registry.permissions(session) if is_current(key)]
 
     def revoke(self, ids: tuple[str, ...]) -> list[str]:
-        """Revoke permissions: the next such call needs a decision again.
-
-        Args:
-            ids: Which.
-
-        Returns:
-            The ids that existed.
-        """
+        """Revoke permissions: later matching calls need a decision again. Return the ids that existed."""
         revoked = []
         for permission, key in self._registry.permissions():
             if permission.id in ids:
@@ -273,16 +256,16 @@ class PendingApprovals:
         return revoked
 
     def forget(self, session: str) -> None:
-        """Forget the permissions of a session that gets a fresh kernel."""
+        """Delete the permissions of a session that gets a new kernel."""
         self._registry.forget_permissions(session)
 
     def leave(self, session: str) -> None:
-        """Forget the broker of a session that has ended."""
+        """Drop the broker of an ended session."""
         self._brokers.pop(session, None)
 
 
 def _beginning(text: str) -> str:
-    """Return the kept part of what was allowed, with a mark if it was cut."""
+    """Return the stored part of a permitted call, marked if it was cut."""
     if len(text) <= _MAX_TEXT:
         return text
     return f"{text[:_MAX_TEXT]}… [{len(text) - _MAX_TEXT:,} more characters: 'cellblock approvals list --json' shows them]"
@@ -293,5 +276,5 @@ def _is_of(request: PendingApproval | _Ended, session: str) -> bool:
 
 
 def _digest(answer: Mapping[str, Any]) -> str:
-    """Return what tells answers to one question apart, in place of an answer, which can be long."""
+    """Return a digest that stands for an answer to a question, because answers can be long."""
     return hashlib.sha256(json.dumps(answer, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()

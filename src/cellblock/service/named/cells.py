@@ -1,4 +1,4 @@
-"""The cells of a named session, with those that were undone, and those that a branch has from the session it was made from."""
+"""The cells of a named session: undone cells, and cells inherited by a branch, included."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ if TYPE_CHECKING:
 
 
 def cells_of(named: NamedSession, journal: Journal, count: int) -> list[CellRecord]:
-    """Return the last cells of a session, oldest first.
-
-    Args:
-        named: The session.
-        journal: Where its executions are.
-        count: How many at most.
-    """
     own = journal.cells(named.record.kernel_id, count)
     entries = {entry.tag: entry for entry in (named.current.history(count) if named.current is not None else []) if entry.tag}
     before = []
@@ -29,7 +22,8 @@ def cells_of(named: NamedSession, journal: Journal, count: int) -> list[CellReco
         before = [cell for tag in tags[len(own) - count :] if (cell := journal.cell(tag)) is not None]
     found, last = [], ""
     for cell in sorted((*before, *own), key=lambda one: one.submitted):
-        # One that has not ended, or that an earlier kernel ran, is not part of the history: it follows what was not undone.
+        # An execution that is unfinished, or that an earlier kernel ran, is not part of the history. It follows the cells
+        # that were not undone.
         entry = entries.get(cell.id)
         after, abandoned = (last, False) if entry is None else (entry.after, entry.abandoned)
         found.append(replace(cell, after=after, abandoned=abandoned))

@@ -24,15 +24,10 @@ if TYPE_CHECKING:
 
 
 def find(session: Session, label: str, name: str) -> Checkpoint:
-    """Return a checkpoint of a session by its id, or the last one of a name.
-
-    Args:
-        session: The session.
-        label: The session's name, for messages.
-        name: The id or the name of the checkpoint.
+    """Return a checkpoint of a session by id, or the last one with a name.
 
     Raises:
-        UnknownCheckpointError: There is none.
+        UnknownCheckpointError: No checkpoint matches.
     """
     try:
         return find_checkpoint(session.checkpoints(), name, f"session {label!r}")
@@ -51,20 +46,20 @@ async def fork(
     seeds: Sequence[int] | None = None,
     same_random_state: bool = False,
 ) -> list[SessionRecord]:
-    """Make sessions that begin with the state that another one has now.
+    """Create sessions that start from the current state of another session.
 
     Args:
         sessions: All sessions.
-        session: The name or the id of the other one.
-        names: Their names. None of them may exist.
+        session: The name or id of the session to fork.
+        names: The new names, none of which may exist.
         files: As for `Session.fork`.
         seeds: As for `Session.fork`.
         same_random_state: As for `Session.fork`.
 
     Raises:
-        ConflictError: One of them exists.
-        CheckpointError, LaunchError: As for `Session.fork`. None was made.
-        NotFoundError, InvalidInputError: There is no such session; a name cannot be one.
+        ConflictError: A name exists.
+        CheckpointError, LaunchError: As for `Session.fork`. No session was created.
+        NotFoundError, InvalidInputError: The session does not exist, or a name is invalid.
     """
     if not names or len({*names}) != len(names):
         raise InvalidInputError(f"each branch needs a name of its own; these were given: {', '.join(names) or 'none'}")
@@ -82,7 +77,7 @@ async def fork(
 
 
 class _Branch:
-    """A named session that is a branch of another one."""
+    """A named session that is a branch of another session."""
 
     def __init__(
         self, sessions: NamedSessions, origin: NamedSession, options: Options, name: str, beginning: Beginning
@@ -103,7 +98,7 @@ class _Branch:
                 branch_of=origin.record.kernel_id,
                 branch_at=max(origin.session.next_count - 1, 0),
             )
-        except asyncio.CancelledError:  # made by a task of its own
+        except asyncio.CancelledError:  # created by a task of its own
             await self._sessions.destroy(self._name)
             raise
 
@@ -113,15 +108,15 @@ class _Branch:
 
 
 async def adopt(sessions: NamedSessions, session: str, branch: str) -> Changes:
-    """Continue a session with the state of another one, which ends.
+    """Continue from another session's state (usually a branch), and close that session.
 
     Args:
         sessions: All sessions.
-        session: The name or the id of the session that continues.
-        branch: The other one.
+        session: The name or id of the session that continues.
+        branch: The session whose state to take.
 
     Raises:
-        NotFoundError, CellblockError: There is no such session; as for `Session.adopt`.
+        NotFoundError, CellblockError: A session does not exist; as for `Session.adopt`.
     """
     if sessions.find(session) is sessions.find(branch):
         raise InvalidInputError(f"session {session!r} cannot adopt itself")

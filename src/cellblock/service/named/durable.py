@@ -1,4 +1,4 @@
-"""Saves durable sessions between their cells, so that they continue after a reboot, or on another machine."""
+"""Saves of durable sessions between cells, so that the sessions survive a reboot or move to another machine."""
 
 from __future__ import annotations
 
@@ -46,18 +46,19 @@ _ENDED, ASIDE = "ended-", "saves-aside"
 _DISK = 10.0  # seconds that a result waits for the disk
 
 _TIMEOUT = 120.0  # seconds for pickling
-_MOST, _SHOWN, _KEPT = 10, 80, 400  # names that are shown; characters of code that are shown, and that are kept for that
-_LAST = 10.0  # seconds to save what is new when the daemon ends
+_MOST, _SHOWN, _KEPT = 10, 80, 400  # names shown; characters of code shown; characters of code stored for that
+_LAST = 10.0  # seconds for the last save when the daemon ends
 
 
 class Durable:
-    """The saves of one named session, in a directory of their own. Only the last one is kept.
+    """The saves of one named session, in a directory of their own. Only the last save is kept.
 
-    A file's name has the id of the execution after which it was saved. The directory needs no journal: it also has the label
-    of the session, and the cells that began after the save. All of it is on the disk before an answer relies on it.
+    The name of a save contains the id of the execution after which it was made. The directory is independent of the
+    journal: it also holds the session's label and the cells that began after the save. Everything is on disk before an
+    answer relies on it.
 
     Attributes:
-        remote: The saves at a URL, if it is saved there, too.
+        remote: The saves at a URL, if the session has one.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class Durable:
         label: Callable[[], str],
         remote: RemoteSaves | None = None,
     ) -> None:
-        """Set up; nothing is saved yet.
+        """Set up without saving.
 
         Args:
-            directory: Where to save it. No session can write there.
-            every: The least time between two saves, in seconds.
-            ran: Returns the id of the last execution that has run, except one that is given by its id; empty if none has.
+            directory: The directory of the saves. No session can write there.
+            every: The minimum time between two saves, in seconds.
+            ran: Returns the id of the last execution that ran, except the one given by id; empty if none ran.
             label: Returns the session's label (`labels.label_of`).
-            remote: Where each save is copied to.
+            remote: The destination to which each save is copied.
         """
         self.remote = remote
         self._label = label
@@ -94,18 +95,18 @@ class Durable:
 
     @property
     def problem(self) -> str:
-        """Why the last save failed, or the lease at the URL cannot be renewed; empty if nothing failed."""
+        """Why the last save or the renewal of the lease at the URL failed; empty if neither did."""
         return self._problem or ("" if self.remote is None else self.remote.problem)
 
     @property
     def directory(self) -> Path:
-        """Where the saves of this machine are."""
+        """The directory of the local saves."""
         return self._directory
 
     # -- the cells since the last save ---------------------------------------------------------------------------------
 
     async def note_begun(self, execution: str, code: str) -> None:
-        """Write down that a cell has begun, and wait until that is on the disk; if it does not answer, not for long."""
+        """Record on disk that a cell has begun. If the disk does not respond, wait only briefly."""
         line = json.dumps([execution, code.strip()[:_KEPT]]).encode() + b"\n"
         try:
             async with asyncio.timeout(_DISK):
@@ -127,7 +128,7 @@ class Durable:
                 sync_directory(self._directory)
 
     def run_after(self, execution: str, most: int) -> tuple[list[str], int] | None:
-        """Return the beginnings of the first cells that began after an execution, and how many did; None if that is not known.
+        """Return the start of the first cells that began after an execution, and their number; None if unknown.
 
         Args:
             execution: The execution's id; empty: all count.
@@ -159,25 +160,25 @@ class Durable:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def look(self, session: Session) -> None:
-        """Start to save a session, if its state has changed and the last save was long enough ago."""
+        """Start a save if the session's state has changed and the minimum time has passed."""
         if self.remote is not None:
             self.remote.begin()
         if self._removed or (self._task is not None and not self._task.done()):
             return
-        # The last kernel may have died: then the last save is worth more than the state of a fresh one.
+        # If the last kernel may have died, the last save is worth more than the state of a fresh kernel.
         if time.monotonic() >= self._next and session.saving.last_state.number not in (0, self._saved):
             self._task = asyncio.create_task(self._save(session))
 
     async def went_back(self, session: Session) -> None:
-        """Handle that the session has gone to another state: save that soon.
+        """Schedule a save after the session has moved to another state.
 
-        Until then, note that the last save is of a state that was left: after a power failure, a cell that was undone would
-        come back without a word.
+        Until that save, mark the last one as outdated. Otherwise an undone cell would silently return after a power
+        failure.
         """
         self._gone_back = time.time_ns()
         state = session.saving.last_state.number
         try:
-            if state == 0 and not session.succession.all_lost:  # an undo of all cells: there is nothing to go on from
+            if state == 0 and not session.succession.all_lost:  # an undo of all cells leaves nothing to continue from
                 await self.forget()
             elif state == self._saved and (self._task is None or self._task.done()):
                 await asyncio.to_thread(self._remove_notes, self._gone_back)
@@ -203,7 +204,7 @@ class Durable:
 
     @property
     def left(self) -> bool:
-        """Whether the session has gone back from the state that was saved last."""
+        """Whether the session has left the state that was saved last."""
         return any(self._directory.glob(f"{_LEFT}*"))
 
     async def _save(self, session: Session) -> None:
@@ -217,7 +218,7 @@ class Durable:
             try:
                 await session.saving.save_aside(state.number, path, timeout=_TIMEOUT)
             except CheckpointError:
-                if state.busy:  # it may be made in a moment
+                if state.busy:  # may be possible in a moment
                     self._next = 0.0
                     return
                 if not await self._save_in_turn(session, path):
@@ -232,13 +233,13 @@ class Durable:
             _log.warning("a durable session cannot be saved: %s", error)
         else:
             self._saved, self._problem = state.number, ""
-            if self._gone_back > began:  # meanwhile: it is a state that was left
+            if self._gone_back > began:  # meanwhile: the saved state was left
                 self._next = 0.0
 
     async def _save_in_turn(self, session: Session, path: Path) -> bool:
-        """Save a session without a checkpoint by its own kernel; return whether it still had this kernel at the end.
+        """Save a session without a checkpoint, in its own kernel. Return whether that kernel is still the session's.
 
-        If the kernel has died, the save would be that of a fresh one.
+        If the kernel died meanwhile, the save would contain a fresh kernel.
         """
         kernel = kernel_of(session.position)
         if not kernel or not await session.has_kernel():
@@ -255,11 +256,11 @@ class Durable:
             file.write(text.encode())
 
     def _keep_only(self, path: Path, began: int, last: str) -> None:
-        """Remove earlier saves, once the new one is on the disk.
+        """Remove earlier saves, once the new one is on disk.
 
         Args:
-            path: The new one.
-            began: When it was begun: notes of going back since then are about it, too.
+            path: The new save.
+            began: When the new save began. Marks made since then concern it, too.
             last: The execution after which it was made.
         """
         sync_directory(self._directory)
@@ -279,14 +280,14 @@ class Durable:
 
     @staticmethod
     def execution_of(save: Path) -> str:
-        """Return the id of the execution after which a save was made; empty if it was made before the first."""
+        """Return the id of the execution after which a save was made; empty if before the first execution."""
         return save.name.removesuffix(_SUFFIX).removeprefix("0" if save.name == f"0{_SUFFIX}" else "")
 
     async def load(self, session: Session, save: Path, *, workspace: bool) -> list[str]:
-        """Continue a session from a save; see `Session.load_missing`. If that fails, the save is moved aside.
+        """Continue a session from a save (`Session.load_missing`). If that fails, set the save aside.
 
         Raises:
-            CellblockError: It cannot be loaded. The message has its path.
+            CellblockError: The save cannot be loaded. The message contains its path.
         """
         try:
             changed = await session.saving.load_missing(save, workspace=workspace, timeout=_TIMEOUT)
@@ -306,7 +307,7 @@ class Durable:
             await self.remote.forget()
 
     async def note_loss(self, loss: Recovery, lines: Sequence[str]) -> None:
-        """Write down what no result has reported yet: this process may be killed before one does."""
+        """Record a loss that no result has reported yet, because this process may be killed first."""
         self._unreported = True
         try:
             await asyncio.to_thread(self._write, _UNREPORTED, json.dumps([loss, [*lines]]))
@@ -314,7 +315,7 @@ class Durable:
             _log.warning("a durable session: its loss is not written down: %s", error)
 
     def unreported(self) -> tuple[Recovery, list[str]] | None:
-        """Return the loss that no result has reported yet; None if there is none."""
+        """Return the loss that no result has reported yet, if any."""
         try:
             loss, lines = json.loads((self._directory / _UNREPORTED).read_bytes())
         except (OSError, ValueError):
@@ -323,7 +324,7 @@ class Durable:
         return ("restored" if loss == "restored" else "restored_earlier"), [str(line) for line in lines]
 
     def reported(self) -> None:
-        """Handle that a result has reported the loss."""
+        """Mark the loss as reported by a result."""
         if self._unreported:
             self._unreported = False
             with suppress(OSError):
@@ -332,7 +333,7 @@ class Durable:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def save_last(self, session: Session) -> None:
-        """Save a changed state before the session's kernel ends, unless that takes long."""
+        """Save a changed state before the session's kernel ends, within a time limit."""
         self._next = 0.0
         try:
             async with asyncio.timeout(_LAST):
@@ -347,18 +348,18 @@ class Durable:
             _log.warning("a durable session: %s", self._problem)
 
     async def close(self) -> None:
-        """Stop saving. Can be called again."""
+        """Stop saving. The operation is idempotent."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def remove(self) -> None:
-        """Remove the saves, because the session has ended. This happens in a thread, as they can be large."""
+        """Remove the saves of an ended session, in a thread because they can be large."""
         self._removed = True
         remove_saves(self._directory)
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._task.add_done_callback(lambda _: remove_saves(self._directory))  # it may have made the directory again
+            self._task.add_done_callback(lambda _: remove_saves(self._directory))  # it may have recreated the directory
 
 
 def _private(path: str, flags: int) -> int:
@@ -366,7 +367,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _read_cells(data: bytes) -> list[tuple[str, str]]:
-    """Return the cells in a file, up to a line that a power failure has cut."""
+    """Parse the cells in a file, up to a line that a power failure cut."""
     found = []
     for line in data.splitlines():
         try:
@@ -396,11 +397,11 @@ def told(
     Args:
         at: When the save was made.
         codes: The code of the first cells whose effects are lost.
-        lost: How many cells are lost.
+        lost: The number of lost cells.
         changed: Files that have changed since.
-        loaded: The report of what was restored.
-        host: The other machine that it ran on; empty if it ran here.
-        known_until: Until when it is known what ran there; empty if that is known to the end.
+        loaded: The report of the restored state.
+        host: The machine that ran the session before; empty if it was this one.
+        known_until: The last time for which the cells on that machine are known; empty if all are known.
     """
     ran = f"The session ran on {host}, which is gone or has released it." if host else "The session's kernel ended."
     lines = [f"{ran} The session goes on from what was saved at {at}."]
@@ -431,7 +432,7 @@ def _in_short(code: str) -> str:
 
 
 def remove_saves(directory: Path) -> None:
-    """Remove the saves of a session that has ended: in a thread, as they can be large. From now on, nothing adopts them."""
+    """Remove the saves of an ended session in a thread. From now on, no process adopts them."""
     ended = directory.with_name(f"{_ENDED}{directory.name}-{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):  # it was never saved
         os.replace(directory, ended)
@@ -439,13 +440,13 @@ def remove_saves(directory: Path) -> None:
 
 
 def sort_out(saves: Path, sessions: Collection[str]) -> list[str]:
-    """Return the labels of sessions that can go on from their saves although the journal does not know them.
+    """Return the labels of sessions that can continue from their saves although the journal lacks them.
 
-    What an ended session has left is removed. Other saves are moved aside.
+    Remove the saves of ended sessions, and set other saves aside.
 
     Args:
         saves: The directory with the directories of all sessions.
-        sessions: The ids of those in the journal.
+        sessions: The ids of the sessions in the journal.
 
     Raises:
         OSError: The directory cannot be read.
@@ -457,7 +458,7 @@ def sort_out(saves: Path, sessions: Collection[str]) -> list[str]:
         elif directory.name not in sessions and (label := _adoptable(directory)):
             labels.append(label)
         elif directory.name not in sessions and not any(directory.glob(f"*{_SUFFIX}")):
-            shutil.rmtree(directory, ignore_errors=True)  # there is no save in it
+            shutil.rmtree(directory, ignore_errors=True)  # contains no save
         elif directory.name not in sessions:
             aside = saves.with_name(ASIDE)
             aside.mkdir(0o700, exist_ok=True)
@@ -466,7 +467,7 @@ def sort_out(saves: Path, sessions: Collection[str]) -> list[str]:
 
 
 def _adoptable(directory: Path) -> str:
-    """Return the label in a directory of saves; empty if there is no save, or no label."""
+    """Return the label in a directory of saves; empty if the save or the label is missing."""
     try:
         return (directory / _LABEL).read_text() if any(directory.glob(f"[!.u]*{_SUFFIX}")) else ""
     except (OSError, ValueError):

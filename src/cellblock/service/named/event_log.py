@@ -1,4 +1,4 @@
-"""The events of an execution: numbered, written to the journal, then passed to readers."""
+"""Numbered events of an execution: written to the journal, then passed to readers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,11 @@ class EventLog:
 
     Attributes:
         size: Bytes of the kept events.
-        given: Number of events taken from the session so far: the next process continues there.
+        given: Number of events taken from the session so far; the next process continues there.
         ended: Whether the last event was added.
     """
 
     def __init__(self, journal: Journal, execution: str) -> None:
-        """Begin without events.
-
-        Args:
-            journal: The journal that stores them.
-            execution: The execution's id.
-        """
         self.size = 0
         self.given = 0
         self.ended = False
@@ -56,7 +50,7 @@ class EventLog:
         self._execution = execution
         self._events: dict[int, tuple[EventKind, Mapping[str, Any] | CodeExecutionResult, int]] = {}
         self._seq = 0
-        self._before = 0  # events of the previous process, which are only in the journal
+        self._before = 0  # events of the previous process, which only the journal has
         self._dropped = 0
         self._told = 0
         self._telling = False
@@ -72,7 +66,7 @@ class EventLog:
     # -- adding --------------------------------------------------------------------------------------------------------
 
     async def prepare(self, data: Mapping[str, Any], *, large: bool = False) -> Prepared:
-        """Pack data for an event. Very large data is written to a file; other events can be added meanwhile.
+        """Pack data for an event. Very large data is written to a file, while other events can be added.
 
         Args:
             data: The data.
@@ -82,23 +76,17 @@ class EventLog:
         return Prepared(packed, await self._journal.write_ahead(packed))
 
     def add(self, kind: EventKind, data: Mapping[str, Any], prepared: Prepared | None = None) -> None:
-        """Add an event. If there are too many, the oldest are dropped.
+        """Add an event. Beyond the limit, the oldest events are dropped.
 
         Args:
-            kind: Its kind.
-            data: Its data.
-            prepared: The result of `prepare` for it, if it can be large.
+            kind: The event's kind.
+            data: The event's data.
+            prepared: The result of `prepare`, required for data that can be large.
         """
         self._enter(kind, data, prepared or Prepared(pack(data)))
 
     def end(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
-        """Add the last event, and notify readers.
-
-        Args:
-            kind: Its kind.
-            data: Its data.
-            prepared: The result of `prepare` for it.
-        """
+        """Add the last event (see `add`), and notify readers."""
         self.ended = True
         self._enter(kind, data, prepared)
         self._journal.writer.make_safe()
@@ -116,7 +104,7 @@ class EventLog:
             self._tell_soon()
 
     def _drop(self) -> None:
-        """Drop the oldest events, and some more, so that this does not happen at every event."""
+        """Drop the oldest events, in batches so that not every event pays for it."""
         while len(self._events) > 1 and (len(self._events) > MAX_EVENTS - _DROPPED_AT_ONCE or self.size > MAX_EVENT_BYTES):
             self._dropped += 1
             self.size -= self._events.pop(self._dropped)[2]
@@ -128,7 +116,7 @@ class EventLog:
             self._journal.writer.when_safe(self._tell)
 
     def _tell(self) -> None:
-        """Pass events that are in the journal now to readers. If it cannot be written, they get the events anyway."""
+        """Pass events that the journal now contains to readers. If the journal cannot be written, pass them anyway."""
         self._telling = False
         self._told = self._seq
         changed, self._changed = self._changed, asyncio.Event()
@@ -140,7 +128,7 @@ class EventLog:
 
     @property
     def count(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return self._seq
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -151,14 +139,14 @@ class EventLog:
         return self.ended and self._told == self._seq
 
     def when_settled(self, function: Callable[[], object]) -> None:
-        """Call a function when this is `settled`, or at once if it is already."""
+        """Call a function when the log is `settled`, or at once if it already is."""
         if self.settled:
             function()
         else:
             self._when_settled.append(function)
 
     async def settle(self) -> None:
-        """Wait until this is `settled`."""
+        """Wait until the log is `settled`."""
         while not self.settled:
             await self._changed.wait()
 
@@ -171,7 +159,7 @@ class EventLog:
             self._readers -= 1
 
     async def follow(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
-        """Yield the events after a number as they arrive, until the last. A ``gap`` replaces those that are not kept."""
+        """Yield events after a number as they arrive, until the last. A ``gap`` replaces dropped events."""
         self._readers += 1
         try:
             async for event in self._after(after):
@@ -209,7 +197,7 @@ class EventLog:
 
 
 def shown(event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> tuple[EventKind, dict[str, Any]]:
-    """Return the kind and the data of the event for a session's event."""
+    """Convert a session's event to the kind and data of an execution event."""
     match event:
         case CodeExecutionChunk(text=text, name=name):
             return "stream", {"name": name or "stdout", "text": text}

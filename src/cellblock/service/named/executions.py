@@ -44,20 +44,20 @@ _SAID = 2000
 
 
 class Execution:
-    """One execution that is queued or running, or has just ended.
+    """An execution that is queued or running, or has just ended.
 
-    Its events are in the journal before readers get them.
+    Events are written to the journal before readers get them.
 
     Attributes:
-        record: Its record, with its status.
-        code: Its code.
-        digest: A digest that identifies its code.
-        result: Its result, once it has ended; None if it `failed`.
+        record: The public record, with the status.
+        code: The code.
+        digest: A digest that identifies the code.
+        result: The result; None before the end, or if the execution `failed`.
         packed: The result in the journal's form (`wire.packed`); None before.
-        failed: The error if cellblock could not run it to its end.
-        said: The end of its output so far, if it is `live`.
+        failed: The error if cellblock could not complete the execution.
+        said: The end of the output so far, if the execution is `live`.
         stdin: Asks clients for the lines of `input()`.
-        task: Runs it.
+        task: The task that runs the execution.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class Execution:
         silent: bool = False,
         parent: str = "",
     ) -> None:
-        """Describe an execution.
+        """Set up an execution that is not in the journal yet.
 
         Args:
-            session: The id of its session.
-            session_name: Its name.
+            session: The session's id.
+            session_name: The session's name.
             code: The code.
-            language: ``bash`` runs it by ``%%bash``.
-            kernel_type: The session's.
-            timeout: Seconds that it may run; None for no limit.
-            key: The idempotency key that it was submitted with.
-            live: Whether its output becomes events.
+            language: ``bash`` runs the code by ``%%bash``.
+            kernel_type: The session's kernel type.
+            timeout: Limit in seconds; None for no limit.
+            key: The idempotency key of the submission.
+            live: Whether output becomes events.
             stdin: Whether `input()` is answered.
-            silent: Whether it leaves no trace in the session.
-            parent: The id of the Jupyter message that requests it, if any.
+            silent: Whether the execution leaves no trace in the session.
+            parent: The id of the requesting Jupyter message, if any.
         """
         self.record = ExecutionRecord(new_id(session), session, submitted=time.time(), key=key)
         self.code = cell(code, language, kernel_type)
@@ -113,7 +113,7 @@ class Execution:
 
     @classmethod
     def left(cls, record: ExecutionRecord, session_name: str, journal: Journal) -> Execution:
-        """Return an execution that was running when the previous process was killed, for `go_on`."""
+        """Create an execution that was running when the previous process was killed, for `go_on`."""
         left = cls(record.session, session_name, journal.code(record.id), live=True)
         left.record = record
         left._begun = True
@@ -128,26 +128,26 @@ class Execution:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was sent to a kernel, or is just being sent."""
+        """Whether the code was sent, or is being sent, to a kernel."""
         return self._begun
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, or will never run."""
+        """Whether the execution has ended, or will never run."""
         return self.record.state in ("done", "unknown")
 
     def submit(self, journal: Journal, position: str = "") -> bool:
-        """Add it to the journal. It is written when this returns.
+        """Add the execution to the journal, which is written when this returns.
 
         Args:
             journal: The journal.
-            position: The position where it is about to begin (`Session.position`); empty if it is queued.
+            position: The position where the execution is about to begin (`Session.position`); empty if it is queued.
 
         Returns:
             Whether it was added; False if its key was used before.
 
         Raises:
-            StoreError: It cannot be written; the execution must not run.
+            StoreError: The journal cannot be written; the execution must not run.
         """
         if position:
             self._position = position
@@ -158,10 +158,10 @@ class Execution:
         return True
 
     def _begin(self, position: str, count: int) -> None:
-        """Record whether it is about to be sent to a kernel, so that the next process knows whether it may have run."""
+        """Record whether the code is about to be sent to a kernel, so that the next process knows whether it may have run."""
         assert self._journal is not None
         if not position:
-            self._begun = False  # also if that cannot be recorded
+            self._begun = False  # even if that cannot be recorded
         if position != self._position:
             state: ExecutionState = "running" if position else "queued"
             record = replace(self.record, state=state, begun=time.time() if position else None)
@@ -177,7 +177,7 @@ class Execution:
 
     @property
     def log(self) -> EventLog:
-        """Its events; only after `submit`."""
+        """The event log; available after `submit`."""
         assert self._log is not None
         return self._log
 
@@ -191,28 +191,25 @@ class Execution:
         lost: Callable[[], Recovery | None],
         note_begun: Callable[[str, str], asyncio.Task[None] | None],
     ) -> asyncio.Task[None]:
-        """Run it when its turn comes; only after `submit`.
+        """Run the execution when its turn comes; call `submit` first.
 
         Args:
             session: Returns the session, and starts it if needed.
-            turn: The lock that the running execution of the session holds.
-            approvals: Holds its approval requests.
-            auto: Whether to allow them at once instead.
-            lost: Returns what the session continues from, if its kernel was lost and no result has said so; else None.
-            note_begun: Starts to write down that it has begun, if a power failure must not take that; its result waits for it.
+            turn: The lock that the session's running execution holds.
+            approvals: The store of approval requests.
+            auto: Whether to allow requests at once.
+            lost: Returns what the session continues from if its kernel was lost and no result has reported that; else None.
+            note_begun: Starts to record that the cell has begun, if that must survive a power failure. The result waits for
+                the record.
         """
         self._note_begun = note_begun
         self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
         return self.task
 
     def go_on(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals, *, auto: bool) -> asyncio.Task[None]:
-        """Continue it in an adopted session, from the event after the last one in the journal.
+        """Continue the execution in an adopted session, after the last event in the journal.
 
-        Args:
-            session: The session.
-            turn: As for `start`.
-            approvals: As for `start`.
-            auto: As for `start`.
+        For the arguments, see `start`.
         """
 
         async def run() -> None:
@@ -280,7 +277,7 @@ class Execution:
     async def _take_all(
         self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
     ) -> None:
-        """Consume events, each one in the journal before the next: the next process then continues exactly there."""
+        """Consume events one by one, each written to the journal before the next, so that the next process continues there."""
         assert self._journal is not None
         async with aclosing(events):
             async for event in events:
@@ -293,14 +290,14 @@ class Execution:
                     await self._add(event)
                 self._journal.writer.make_safe()
                 await self._journal.writer.caught_up()
-                await turns().give_way()  # thousands can be queued, and are read without waiting
+                await turns().give_way()  # thousands can be queued, and reading them never blocks
 
     async def _add(self, event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> None:
         kind, data = shown(event)
         if isinstance(event, CodeExecutionChunk):
             self.said = (self.said + event.text)[-_SAID:]
         prepared = await self.log.prepare(data)
-        self.log.given += 1  # only now: events that were added meanwhile must not claim that this one is in the journal
+        self.log.given += 1  # only now: events added meanwhile must not claim that the journal contains this one
         self.log.add(kind, data, prepared)
 
     def _decide(self, approvals: PendingApprovals, auto: bool, request: object) -> None:
@@ -332,7 +329,7 @@ class Execution:
     async def _end(self, result: CodeExecutionResult) -> None:
         if self._noting is not None:
             await asyncio.wait([self._noting])
-        loss = self._lost()  # only now: what fails has no result that could say so
+        loss = self._lost()  # only now: a failed execution has no result to report the loss
         result = result if loss is None else replace(result, recovery=loss)
         prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)
         self.result, self.packed = result, prepared.packed
@@ -341,7 +338,7 @@ class Execution:
         self.log.end("result", result, prepared)
 
     def fail(self, error: CellblockError, ran: str) -> None:
-        """Record that it has no result; `ran` tells whether it ran: ``yes``, ``no`` or ``unknown``."""
+        """Record that there is no result; `ran` is ``yes``, ``no`` or ``unknown``."""
         self.failed = error
         begun = self.record.begun if self._begun else None
         self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", begun=begun, ended=time.time())
@@ -358,22 +355,22 @@ class Execution:
 
     @property
     def settled(self) -> bool:
-        """Whether it has ended, and readers know."""
+        """Whether the execution has ended and readers know."""
         return self.log.settled
 
     def when_settled(self, function: Callable[[], object]) -> None:
-        """Call a function when this is `settled`, or at once if it is already."""
+        """Call a function when the execution is `settled`, or at once if it already is."""
         self.log.when_settled(function)
 
     async def changed(self) -> None:
-        """Wait for its next event."""
+        """Wait for the next event."""
         await self.log.changed()
 
     async def wait(self) -> CodeExecutionResult:
-        """Wait for its end, and return its result.
+        """Wait for the end, and return the result.
 
         Raises:
-            CellblockError: It failed.
+            CellblockError: The execution failed.
         """
         await self.log.settle()
         if self.result is None:
@@ -381,18 +378,15 @@ class Execution:
         return self.result
 
     def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
-        """Yield its events as they arrive, until the last.
+        """Yield events as they arrive, until the last. If some were dropped, a ``gap`` has their number.
 
         Args:
             after: The number of the last event that the reader has.
-
-        Returns:
-            The events after that. If some are no longer kept, a ``gap`` says how many.
         """
         return self.log.follow(after)
 
     async def cancel(self, session: Session | None) -> bool:
-        """Stop it, or remove it from the queue; return whether it had not ended.
+        """Stop the execution, or remove it from the queue. Return whether it had not ended.
 
         Args:
             session: The session, if it has a kernel.

@@ -1,4 +1,4 @@
-"""Sessions of other languages: their code runs in another Jupyter kernel (`worker.other_kernel`)."""
+"""Sessions in other languages, whose code runs in another Jupyter kernel (`worker.other_kernel`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_kernel_type(name: str, tier: Tier) -> None:
     """Check a session's kernel type.
 
     Raises:
-        InvalidInputError: It is not valid.
+        InvalidInputError: The kernel type is invalid.
     """
     if name == OWN_KERNEL:
         return
@@ -33,13 +33,7 @@ def check_kernel_type(name: str, tier: Tier) -> None:
 
 
 def cell(code: str, language: Language, kernel_type: str) -> str:
-    """Return the cell that runs code in a session.
-
-    Args:
-        code: The code.
-        language: ``bash`` runs it by ``%%bash``, whatever the kernel type.
-        kernel_type: The session's.
-    """
+    """Return the cell that runs code in a session: ``language="bash"`` uses ``%%bash`` for every kernel type."""
     if language == "bash":
         return f"%%bash\n{code}"
     if kernel_type == OWN_KERNEL:
@@ -51,7 +45,7 @@ async def start_kernel(session: Session, kernel_type: str) -> None:
     """Start the other kernel of a session, if it has one.
 
     Raises:
-        LaunchError: It cannot be started.
+        LaunchError: The kernel cannot be started.
     """
     if kernel_type == OWN_KERNEL:
         return
@@ -61,10 +55,9 @@ async def start_kernel(session: Session, kernel_type: str) -> None:
 
 
 def has_run(position: str) -> bool:
-    """Return whether the kernel of a position (`Session.position`) has run a cell before it."""
+    """Return whether the kernel of a position (`Session.position`) has run a cell before that position."""
     return not position.endswith("/0")
 
 
 def kernel_of(position: str) -> str:
-    """Return the kernel of a position (`Session.position`)."""
     return position.partition("/")[0]

@@ -1,4 +1,4 @@
-"""Labels of named sessions at the custodian: enough to adopt a kernel if the store is lost."""
+"""Labels that the custodian stores for named sessions: enough to adopt a kernel if the store is lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Label:
 
     Attributes:
         session: The session's id.
-        ended: Whether the session was ended by a client: it must not continue, whatever else is known.
-        record: The session's record. None if only a stored session can continue: it ends with its process, or its options were
-            too long.
-        options: Its options.
-        since: The last execution that had ended when its past began (`NamedSession.since`).
+        ended: Whether a client ended the session, so that it must not continue.
+        record: The session's record. None if only a stored session can continue, because it ends with its process or its
+            options were too long.
+        options: The session's options.
+        since: The last execution that had ended when the session's history began (`NamedSession.since`).
     """
 
     session: str
@@ -49,7 +49,7 @@ class Label:
 
 
 def described(record: SessionRecord, options: Mapping[str, Any], since: str) -> str:
-    """Return the label of a session that a later process can make anew, however long it is. Its parts are those of `Label`."""
+    """Return the label of a session that a later process can recreate, without a length limit. For the parts, see `Label`."""
     return json.dumps({"record": record.to_dict(), "options": options, "since": since})
 
 
@@ -57,15 +57,15 @@ def label_of(record: SessionRecord, options: Mapping[str, Any], since: str, *, l
     """Return the label of a session.
 
     Args:
-        record: Its record.
-        options: Its options, as its maker has given them.
-        since: See `Label`.
-        lasting: Whether the next process adopts it.
+        record: The session's record.
+        options: The options as the creator gave them.
+        since: As in `Label`.
+        lasting: Whether the next process adopts the session.
     """
     label = described(record, options, since) if lasting else ""
     return label if 0 < len(label) <= _LONGEST else json.dumps({"session": record.kernel_id, "since": since})
 
 
 def ended(session: str) -> str:
-    """Return the label of a session, given by its id, that is being ended."""
+    """Return the label of a session that is being ended."""
     return f"{_ENDED}{session}"

@@ -1,18 +1,18 @@
 """Leases on the names of durable sessions at a URL: one daemon at a time continues a session.
 
-A name has a folder. The holder of the name has a number there, its epoch, and a record that nobody else writes,
-``lease-EPOCH.json``. It writes the record again and again. The name is free for others when the record is `LASTS` seconds old
-by the clock of the store, or says that the session was released.
+A name has a folder. Each owner has a number there, the epoch, and a record that only the owner writes,
+``lease-EPOCH.json``. The owner renews the record regularly. A lease expires when its record is `LASTS` seconds old by the
+store's clock, or says that the session was released.
 
-- A daemon takes a name by creating the record of the next epoch. Only one daemon succeeds if the store has exclusive creation
-  (`Folder.exclusive`). It then looks at the previous record again: if that has changed, its holder lives, and the new record
-  is removed.
-- A holder counts from the moment at which it began to write, on a clock that also goes on while the machine sleeps, and stops
-  earlier than others may begin. Then it has to take the name again, as anybody else.
-- A holder that sees a later epoch has lost the name. What it has written meanwhile has its own epoch in its name, and is not
-  read.
+- A daemon acquires a name by creating the record of the next epoch. If the store has exclusive creation
+  (`Folder.exclusive`), only one daemon succeeds. The daemon then reads the previous record again. A changed record means a
+  live owner, and the daemon removes its new record.
+- An owner counts from the start of its write, on a clock that includes sleep, and stops before the lease expires for
+  others. It must then acquire the name again.
+- An owner that sees a later epoch has lost the name. Files written meanwhile carry the old epoch in their names, and are
+  not read.
 
-Nothing here is asynchronous: `RemoteSaves` calls it in threads.
+All calls block: `RemoteSaves` runs them in threads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LASTS = 60.0
 BEAT = 20.0
 """Seconds between two renewals."""
 
-_MARGIN = 5.0  # of the holder's clock: stores round times to seconds
+_MARGIN = 5.0  # of the owner's clock: stores round times to seconds
 MOST_RAN, MOST_TEXT = 5, 200
 """How many cells that ran since the last save a record shows, and how many characters of each."""
 
@@ -48,20 +48,20 @@ _NAME = re.compile(r"lease-(\d{8})\.json")
 
 @record
 class LeaseRecord:
-    """A holder's record of a session.
+    """An owner's record of a session.
 
     Attributes:
         format: As `_FORMAT`.
         session: The id of the session there.
-        host: The name of the holder's machine.
-        beat: How often this was written.
-        at: When, by the holder's clock, in milliseconds since 1970.
-        released: Whether the holder has ended the session in an orderly way, so that nothing ran after this.
+        host: The name of the owner's machine.
+        beat: The number of writes.
+        at: The time of the write by the owner's clock, in milliseconds since 1970.
+        released: Whether the owner ended the session cleanly, so that nothing ran after this record.
         save: The file of the last save; empty if there is none.
-        saved_at: When it was made, likewise; 0 if there is none.
-        after: The id of the execution after which it was made.
-        ran: The first lines of the first cells that ran since.
-        lost: How many ran since.
+        saved_at: When that save was made, in milliseconds since 1970; 0 if there is none.
+        after: The id of the execution after which the save was made.
+        ran: The first lines of the first cells that ran since the save.
+        lost: How many cells ran since the save.
     """
 
     format: int
@@ -82,15 +82,15 @@ class Lease:
 
     Attributes:
         session: The id of the session here.
-        epoch: Its number; 0 before `take`.
-        record: The last record that it has written.
-        taken_by: Who has taken the name from it; empty if nobody has.
+        epoch: The lease's number; 0 before `take`.
+        record: The last record written by this lease.
+        taken_by: The machine that acquired the name from this lease; empty if none did.
     """
 
     record: LeaseRecord
 
     def __init__(self, folder: Folder, session: str, host: str, clock: Callable[[], float] | None = None) -> None:
-        """Set up; nothing is taken yet.
+        """Set up without acquiring the name.
 
         Args:
             folder: The folder of the name.
@@ -108,22 +108,22 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can have the name now."""
+        """Whether no other daemon can own the name now."""
         return not self.taken_by and self._clock() < self._until
 
     def take(self, *, from_others: bool) -> LeaseRecord | None:
-        """Take the name, or take it again.
+        """Acquire the name, again if the lease has expired.
 
         Args:
-            from_others: Whether to continue a session that another holder has left. Not if one of its kernels lives here,
-                whose state would be an older one.
+            from_others: Whether to continue a session of another owner. Pass False if a kernel of the session lives here,
+                because its state would be older.
 
         Returns:
-            What the last holder has written, which may be this session; None if there was none.
+            The last owner's record, possibly of this session; None if there was none.
 
         Raises:
-            BusyError: Another one holds it; the error says when to try again.
-            ConflictError: Another one has just taken it, or has taken it from this session.
+            BusyError: Another daemon owns the name; the error says when to retry.
+            ConflictError: Another daemon has just acquired the name, or acquired it from this session.
             StoreError: The store cannot be used.
         """
         with self._one_at_a_time:
@@ -149,7 +149,7 @@ class Lease:
             return last
 
     def _check_free(self, epoch: int, last: LeaseRecord, from_others: bool) -> None:
-        """Raise unless the name can be taken from another holder."""
+        """Raise unless the name can be acquired from another owner."""
         if not from_others:
             self.taken_by = last.host
             raise ConflictError(f"the session goes on at {last.host}, which has taken it over")
@@ -166,7 +166,7 @@ class Lease:
             changes: Fields that change.
 
         Raises:
-            ConflictError: Another one has the name.
+            ConflictError: Another daemon owns the name.
             StoreError: The store cannot be used.
         """
         with self._one_at_a_time:
@@ -185,19 +185,19 @@ class Lease:
             self.record, self._until = fresh, started + LASTS - _MARGIN
 
     def release(self, **changes: object) -> None:
-        """Release the name at once. Does nothing if it is not held. Raises as `renew`."""
+        """Release the name at once, if it is owned. Raises as `renew`."""
         with self._one_at_a_time:
             if self.held:
                 self.renew(released=True, **changes)
 
     def is_ours(self) -> bool:
-        """Whether this session was the last to have the name. Raises `StoreError`."""
+        """Return whether this session was the last owner of the name. Raises `StoreError`."""
         with self._one_at_a_time:
             data = self._last()[1]
             return data is not None and _read(data).session == self.session
 
     def _last(self) -> tuple[int, bytes | None]:
-        """Return the latest epoch, and its record; 0 and None if there is none."""
+        """Return the latest epoch and its record; 0 and None if there is none."""
         for _ in range(3):
             numbers = self._numbers()
             if not numbers:
@@ -234,5 +234,5 @@ def _now() -> int:
 
 
 def _always_running() -> float:
-    """Return the seconds since the machine was started, with those in which it slept, if the system counts them."""
+    """Return the seconds since boot, including sleep if the system counts it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -16,11 +16,11 @@ _RAISE = "raise the setting and restart the daemon"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedLimits:
-    """The limits. A request beyond one raises `BusyError` and has no effect.
+    """Limits on named sessions. A request beyond a limit raises `BusyError` and has no effect.
 
     Attributes:
-        sessions: Sessions.
-        memory: Bytes that all sessions together may use before another one is made; None for no limit.
+        sessions: The number of sessions.
+        memory: Bytes that all sessions may use before another one is created; None for no limit.
         waiting: Queued executions of one session.
     """
 

@@ -1,4 +1,4 @@
-"""Moves named sessions between the nodes of a cluster: holds one between two cells, and continues one that arrives."""
+"""Moves of named sessions between cluster nodes: holding a session between two cells, and continuing one that arrives."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _LEAST = 0.02  # minimum seconds that a session has to become idle
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The save that a session from another node continues from.
+    """The save from which a session of another node continues.
 
     Attributes:
         save: The file.
-        whole: Whether it is an error if something of it cannot be brought back. Otherwise, a result says what.
+        whole: Whether an incomplete restore is an error. Otherwise, a result reports what is missing.
     """
 
     save: Path
     whole: bool
 
     async def load(self, session: Session) -> None:
-        """Load it into a fresh session.
+        """Load the save into a fresh session.
 
         Raises:
-            CellblockError: It cannot be loaded, or not as a whole.
+            CellblockError: The save cannot be loaded, or not completely.
         """
         changed = await session.saving.load_missing(self.save)
         left_out = [] if session.loaded is None else session.loaded.left_out
@@ -60,10 +60,10 @@ class Arrival:
 
 
 def check_whole(left_out: list[LeftOut]) -> None:
-    """Check that nothing of a session is lost by moving it.
+    """Check that moving a session would lose nothing.
 
     Raises:
-        UnsupportedError: Something is.
+        UnsupportedError: Something would be lost.
     """
     if left_out:
         more = f", and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
@@ -75,7 +75,7 @@ def check_can_move(named: NamedSession, *, whole: bool) -> None:
     """Check for state that no save contains.
 
     Raises:
-        UnsupportedError: The session cannot move, or not as a whole.
+        UnsupportedError: The session cannot move, or not completely.
     """
     record = named.record
     if record.kernel_type != OWN_KERNEL:
@@ -96,19 +96,19 @@ def check_can_move(named: NamedSession, *, whole: bool) -> None:
 async def held(
     named: NamedSession, patience: float, waits_for: Callable[[NamedSession], str] = lambda _named: ""
 ) -> AsyncGenerator[str, None]:
-    """Hold a session between two cells, while this is entered: other requests about it are refused.
+    """Hold a session between two cells, so that other requests about it are refused.
 
     Args:
         named: The session.
-        patience: Seconds to wait until it is idle.
-        waits_for: Returns what its code waits for (`Submissions.waits_for`).
+        patience: Seconds to wait until the session is idle.
+        waits_for: Returns what the session's code waits for (`Submissions.waits_for`).
 
     Yields:
         The token of the hold.
 
     Raises:
-        BusyError: It is not idle in time.
-        MovingError: It moves already.
+        BusyError: The session is not idle in time.
+        MovingError: The session is already moving.
     """
     if named.held:
         raise moving_error(named.record.name)
@@ -138,5 +138,4 @@ async def held(
 
 
 def moving_error(name: str) -> MovingError:
-    """Return the error for a request about a session that is held."""
     return MovingError(f"session {name!r} is moving to another node of the cluster: nothing was done, ask again")

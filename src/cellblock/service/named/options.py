@@ -89,7 +89,7 @@ _NAMED = {item.name for item in dataclasses.fields(NamedOptions)}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All options of one named session."""
+    """All options of a named session, parsed."""
 
     session: SessionOptions
     services: ServiceOptions
@@ -101,10 +101,10 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
 
     Args:
         data: The options by name.
-        host: The host that the session is for.
+        host: The host of the session.
 
     Raises:
-        InvalidInputError: One is unknown or wrong.
+        InvalidInputError: An option is unknown or invalid.
     """
     check_names(data, _SESSION | _SERVICES | _NAMED | {*NAMES})
     named = NamedOptions(**_checked(data))
@@ -124,7 +124,7 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
 
 
 def with_real_paths(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a session that is made, with the real paths of what it may read and write besides its workspace.
+    """Return a new session's options, with real paths of everything it may read and write outside its workspace.
 
     Raises:
         InvalidInputError: A path is relative, or does not exist.
@@ -161,10 +161,10 @@ def _with_name(policy: Policy | None, tier: Tier) -> Policy:
 
 
 def _with_places(given: dict[str, Any], current_dir: str | None, tier: Tier) -> dict[str, Any]:
-    """Set the working directory to that of the session's maker, not of this process, and the directory of images in it.
+    """Default the working directory and the image directory to the creator's, not this process's, current directory.
 
     Raises:
-        InvalidInputError: Its workspace would be the home directory by default.
+        InvalidInputError: The default workspace would be the home directory.
     """
     if given.get("working_dir") is None and current_dir is not None:
         check_maker_directory(current_dir, tier)
@@ -175,7 +175,7 @@ def _with_places(given: dict[str, Any], current_dir: str | None, tier: Tier) -> 
 
 
 def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the fields of `NamedOptions` by its annotations, and return them."""
+    """Validate the fields of `NamedOptions` by its annotations, and return them."""
     from pydantic import ValidationError
 
     given = {name: data[name] for name in _NAMED & data.keys()}
@@ -205,7 +205,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _adapter() -> TypeAdapter[NamedOptions]:
-    """Return the cached type adapter, because making it takes longer than making a kernel."""
+    """Return the type adapter, cached because creating it takes longer than creating a kernel."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(NamedOptions)

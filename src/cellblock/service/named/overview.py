@@ -1,4 +1,4 @@
-"""A picture of all sessions that says what has changed since any earlier moment."""
+"""A view of all sessions that lists the changes since any earlier position."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MIB = 1024 * 1024
 
 
 class _Kept(NamedTuple):
-    """Something of the picture, and the number of the change that brought it."""
+    """An entry of the view, with the number of its last change."""
 
     number: int
     item: Any
@@ -46,17 +46,11 @@ class _Kept(NamedTuple):
 class Overview:
     """The activity of the sessions of one process.
 
-    Everything in the picture carries the number of its last change, so that any watcher can be told what has changed since any
-    number. Only what is gone has to be remembered; if that is too long ago, the watcher begins anew.
+    Each entry carries the number of its last change, so a watcher can ask for changes since any number. Only removed
+    entries must be remembered. A watcher whose number is too old starts over.
     """
 
     def __init__(self, sessions: Mapping[str, NamedSession], approvals: PendingApprovals) -> None:
-        """Begin without having looked.
-
-        Args:
-            sessions: The sessions, by id.
-            approvals: The pending approvals.
-        """
         self._sessions = sessions
         self._approvals = approvals
         self._era = secrets.token_hex(4)
@@ -80,11 +74,11 @@ class Overview:
     # -- what others tell ----------------------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """Look at once, if somebody watches: something has happened that people wait for."""
+        """Update at once if anyone watches, because people wait for this event."""
         self._wake.set()
 
     def cell_ended(self, named: NamedSession, execution: Execution) -> None:
-        """Count a cell that has ended, and note what it was refused."""
+        """Count an ended cell, and note what it was refused."""
         self._cells += 1
         result = execution.result
         if result is None or not result.ok:
@@ -94,7 +88,7 @@ class Overview:
         self.look_soon()
 
     def started(self, seconds: float) -> None:
-        """Count a session that has started."""
+        """Count a started session."""
         self._started += 1
         self._start_ms = seconds * 1000
 
@@ -118,7 +112,7 @@ class Overview:
         self.look_soon()
 
     def sample(self) -> None:
-        """Take figures, if it is time for that. Called about once in a second while there are sessions."""
+        """Take a sample if one is due. Called about once a second while there are sessions."""
         now = time.monotonic()
         if now - self._sampled < _SAMPLE_EVERY:
             return
@@ -151,7 +145,7 @@ class Overview:
             self._look()
 
     def _look(self) -> None:
-        """Compare the picture with what is there."""
+        """Update the view from the current state."""
         for number, named in self._sessions.items():
             self._look_at_denials(named)
             self._put(self._rows, number, activity(named))
@@ -176,7 +170,7 @@ class Overview:
             self._denials.pop(key, None)
 
     def _look_at_denials(self, named: NamedSession) -> None:
-        """Note connections that were refused since the last look: the last one is known by its identity."""
+        """Note connections refused since the last update. The last refusal is recognized by identity."""
         denials = named.current.denials if named.current is not None else []
         if not denials or denials[-1] is (last := self._denials.get(named.record.kernel_id)):
             return
@@ -194,10 +188,10 @@ class Overview:
     # -- watching ------------------------------------------------------------------------------------------------------
 
     async def follow(self, after: str = "") -> AsyncGenerator[dict[str, Any], None]:
-        """Yield `Change` after `Change`, as JSON data.
+        """Yield each `Change` as JSON data.
 
         Args:
-            after: The position of the last one that is known.
+            after: The position of the last known change.
         """
         self._watchers += 1
         if self._watching is None:
@@ -222,7 +216,7 @@ class Overview:
                 self._watching = None
 
     def _since(self, position: str) -> int:
-        """Return the number of a position; -1 if nothing is known of it any more."""
+        """Return the number of a position; -1 if the position is too old."""
         era, _, number = position.partition("-")
         if era != self._era or not (number.isascii() and number.isdecimal()) or len(number) > 18:
             return -1
@@ -247,7 +241,7 @@ class Overview:
             samples=new(self._samples),
             fresh=fresh and len(sessions) < _AT_ONCE,
         )
-        # Only the last part moves the position on: a watcher that lost the connection before it asks for all parts again.
+        # Only the last part advances the position: a watcher that loses the connection earlier requests all parts again.
         earlier = f"{self._era}-{after}" if not fresh else ""
         whole = range(0, len(sessions) - len(sessions) % _AT_ONCE, _AT_ONCE)
         parts = [Change(earlier, sessions=sessions[one : one + _AT_ONCE], fresh=fresh and one == 0) for one in whole]
@@ -263,7 +257,7 @@ class Overview:
 
 
 def activity(named: NamedSession) -> SessionActivity:
-    """Return what a session does now."""
+    """Return the current activity of a session."""
     record, current = named.record, named.current
     unfinished = [one for one in named.executions.values() if not one.ended]
     running = next((one for one in unfinished if one.record.state == "running"), None)
@@ -295,7 +289,7 @@ def _checkpoints(named: NamedSession) -> int:
 
 
 def _refused(result: CodeExecutionResult) -> tuple[RefusalKind, str, str, str] | None:
-    """Return what a cell was refused, as its result tells it; None if that says nothing."""
+    """Return what the cell was refused, according to its result; None if nothing."""
     name, said = ("", "") if result.error is None else (result.error.ename, result.error.evalue)
     if result.status == "timeout":
         return "limit", f"time: {result.duration_ms / 1000:.1f} s", "the cell ran for longer than it may", "timeout="

@@ -1,4 +1,4 @@
-"""Executions that have ended, read from the journal; closes those of a killed process."""
+"""Ended executions, read from the journal, and outcomes for executions of a killed process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class PastExecution:
-    """An execution that has ended, with the interface of `Execution`.
+    """An ended execution, with the interface of `Execution`.
 
     Attributes:
-        record: Its record.
+        record: The public record.
         ended: True.
-        said: Empty: its output is in its result.
-        packed: None: its result is read on request.
+        said: Empty: the output is in the result.
+        packed: None: the result is read on request.
     """
 
     packed = None
@@ -32,39 +32,33 @@ class PastExecution:
     said = ""
 
     def __init__(self, record: ExecutionRecord, journal: Journal) -> None:
-        """Show an execution.
-
-        Args:
-            record: Its record.
-            journal: Where it is.
-        """
         self.record = record
         self._journal = journal
 
     @property
     def code(self) -> str:
-        """Its code, or the beginning of long code."""
+        """The code, or the start of long code."""
         return self._journal.code(self.record.id)
 
     async def wait(self) -> CodeExecutionResult:
-        """Return its result.
+        """Return the result.
 
         Raises:
-            CellblockError: It failed; `OutcomeUnknownError` if it is unknown how far it ran.
+            CellblockError: The execution failed; `OutcomeUnknownError` if it is unknown how far it ran.
         """
         return outcome_of(await self._journal.last_event(self.record.id) or self._forgotten, self.record.id)
 
     @property
     def _forgotten(self) -> ExecutionEvent:
-        """The last event of an execution of which only its key is still known."""
+        """The last event of an execution of which only the key is still known."""
         lost = f"execution {self.record.id} ran, but its result is no longer kept; it is not run again"
         return ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": lost, "ran": "yes"})
 
     async def changed(self) -> None:
-        """Return at once: there are no further events."""
+        """Return at once: no events follow."""
 
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
-        """Yield its events after a number; see `Execution.follow`."""
+        """Yield events after a number, as `Execution.follow` does."""
         known = after
         async for event in self._journal.events(self.record.id, after):
             known = event.seq
@@ -73,16 +67,16 @@ class PastExecution:
             yield self._forgotten
 
     async def cancel(self, session: Session | None) -> bool:
-        """Return False: it has ended."""
+        """Return False: the execution has ended."""
         return False
 
 
 def close_unfinished(journal: Journal, go_on: Set[str] = frozenset()) -> None:
-    """Record an outcome for every execution that the last process has left. Nothing is run again.
+    """Record an outcome for every unfinished execution of the last process. Nothing runs again.
 
     Args:
         journal: The journal.
-        go_on: The ids of those that continue, or may continue later.
+        go_on: The ids of executions that continue, or may continue later.
     """
     for record in journal.unfinished():
         if record.id not in go_on:
@@ -90,12 +84,12 @@ def close_unfinished(journal: Journal, go_on: Set[str] = frozenset()) -> None:
 
 
 def close_one(journal: Journal, record: ExecutionRecord, *, begun: bool) -> None:
-    """Record an outcome for an execution that the last process has left.
+    """Record an outcome for one unfinished execution of the last process.
 
     Args:
         journal: The journal.
         record: The execution.
-        begun: Whether it may have run; then its outcome is unknown.
+        begun: Whether the code may have run; then the outcome is unknown.
     """
     error, ran = outcome_left(record, begun=begun)
     ended = replace(record, state="unknown" if begun else "done", begun=record.begun if begun else None, ended=time.time())
@@ -107,12 +101,7 @@ def close_one(journal: Journal, record: ExecutionRecord, *, begun: bool) -> None
 
 
 def outcome_left(record: ExecutionRecord, *, begun: bool) -> tuple[CellblockError, str]:
-    """Return the outcome of an execution that cannot be continued, and whether it ran: ``no`` or ``unknown``.
-
-    Args:
-        record: The execution.
-        begun: Whether it may have run.
-    """
+    """Return the outcome of an execution that cannot be continued, and whether it ran: ``no`` or ``unknown``."""
     if begun:
         why = (
             f"the daemon was killed while execution {record.id} ran, and cannot go on with it: nobody knows how far it "

@@ -17,7 +17,7 @@ _UNASKED = (
 
 
 def tell_that_nobody_answers(named: NamedSession, elicitation: Elicitation) -> None:
-    """Note in the output of a session that allows everything that a question was refused: no one could answer it."""
+    """Note in the output that a question was refused because this session allows everything and no one could answer."""
     named.session.reader.note(_UNASKED.format(elicitation.server))
 
 
@@ -26,7 +26,7 @@ async def ask_about(named: NamedSession, approvals: PendingApprovals, elicitatio
 
     Args:
         named: The session that made the call.
-        approvals: Holds the question.
+        approvals: The store of pending questions.
         elicitation: The question.
 
     Returns:

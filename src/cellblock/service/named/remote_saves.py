@@ -1,8 +1,8 @@
-"""The saves of one durable session at a URL, from which another daemon can continue it, perhaps on another machine.
+"""Saves of a durable session at a URL, from which a daemon on any machine can continue.
 
-A save is a local file first (`Durable`), and is copied to the folder of the session's name, as
-``save-EPOCH-NUMBER.cellblock``. The record of the lease says which one counts, and what ran since. The save before it stays: a
-daemon that takes the name over meanwhile may have read the record before.
+A save is first a local file (`Durable`), then copied to the folder of the session's name as
+``save-EPOCH-NUMBER.cellblock``. The record of the lease names the current save and what ran since. The previous save stays:
+a daemon that acquires the name may have read the record before it changed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 _SAVE = re.compile(r"save-\d{8}-\d{8}\.cellblock")
 _SOON = 15.0  # seconds that a cell waits for the store
-_LEAVING = 5.0  # seconds that the end of a session waits for it
-_AGAIN = 5.0  # seconds after which a renewal that failed is tried again
+_LEAVING = 5.0  # seconds that the end of a session waits for the store
+_AGAIN = 5.0  # seconds between attempts to renew
 _LONGEST = 150  # characters of a folder's name
 
 
@@ -41,20 +41,20 @@ class RemoteSaves:
     """The saves of one named session at a URL, and its lease on the name there.
 
     Attributes:
-        problem: Why the lease could not be renewed the last time; empty if it could.
+        problem: Why the last renewal of the lease failed; empty if it succeeded.
     """
 
     def __init__(self, url: str, name: str, session: str, ran_after: Callable[[str], tuple[list[str], int]]) -> None:
-        """Set up; nothing is asked for yet.
+        """Set up without a request to the store.
 
         Args:
-            url: The URL below which all sessions are.
+            url: The parent URL of all sessions.
             name: The session's name.
-            session: Its id.
-            ran_after: Returns the code of the first cells that ran after an execution, and how many ran.
+            session: The session's id.
+            ran_after: Returns the code of the first cells that ran after an execution, and their number.
 
         Raises:
-            InvalidInputError: It is not a URL that is supported.
+            InvalidInputError: The URL is not supported.
         """
         check(url)
         self.problem = ""
@@ -70,21 +70,21 @@ class RemoteSaves:
 
     @property
     def taken_by(self) -> str:
-        """The machine that has taken the session over; empty if none has."""
+        """The machine that acquired the session; empty if none did."""
         return self._lease.taken_by
 
     async def take(self, into: Path) -> LeaseRecord | None:
-        """Take the name, and fetch the save there, if another daemon has had the name since, or there is no save here.
+        """Acquire the name. Download the remote save if another daemon had the name since, or if there is no local save.
 
         Args:
-            into: The directory of the saves here. If one is fetched, no other is left in it.
+            into: The directory of the local saves. A downloaded save replaces all others in it.
 
         Returns:
-            What was written last about the session of the save; None if this session goes on from what is here.
+            The last record about the session of the save; None if the session continues from local data.
 
         Raises:
-            BusyError, ConflictError: Another daemon has the name.
-            StoreError: The store cannot be used, or what is there is damaged.
+            BusyError, ConflictError: Another daemon owns the name.
+            StoreError: The store cannot be used, or its data is damaged.
         """
         async with self._one_at_a_time:
             last = await self._call(functools.partial(self._lease.take, from_others=True))
@@ -113,11 +113,11 @@ class RemoteSaves:
         fetched.rename(into / "0.cellblock")  # it was made before the first execution of the session here
 
     async def hold(self) -> None:
-        """Make sure that nobody else goes on with the session, before code runs in it.
+        """Ensure that no other daemon continues the session, before code runs in it.
 
         Raises:
             ConflictError: Another daemon does.
-            StoreError: The store cannot be used now, and the lease has run out.
+            StoreError: The store cannot be used, and the lease has expired.
         """
         if self._lease.held:
             return
@@ -136,12 +136,12 @@ class RemoteSaves:
         return f"session {self._name!r} goes on at {self._lease.taken_by}, which has taken it over. Here, it ends"
 
     def begin(self) -> None:
-        """Renew the lease in the background from now on; or take it, for a kernel that a killed daemon has left."""
+        """Renew the lease in the background from now on. Acquire it first for a kernel left by a killed daemon."""
         if (self._beating is None or self._beating.done()) and not self._closed and not self.taken_by:
             self._beating = asyncio.create_task(self._beat())
 
     def tell_soon(self) -> None:
-        """Write down at once what ran since the last save, and not only with the next renewal."""
+        """Record what ran since the last save at once, before the next renewal."""
         self._told.set()
 
     async def _beat(self) -> None:
@@ -161,25 +161,25 @@ class RemoteSaves:
             if self._lease.epoch:
                 codes, lost = self._ran_after(self._lease.record.after)
                 await self._call(functools.partial(self._lease.renew, ran=_in_short(codes), lost=lost))
-            else:  # of a session that the daemon before has left, with its kernel
+            else:  # a session that the previous daemon left with its kernel
                 await self._call(functools.partial(self._lease.take, from_others=False))
             self.problem = ""
 
     async def keep(self, path: Path, after: str) -> None:
-        """Copy a save there.
+        """Copy a save to the URL.
 
         Args:
             path: The local file.
             after: The id of the execution after which it was made; empty if before the first.
 
         Raises:
-            ConflictError: Another daemon goes on with the session.
-            StoreError: It cannot be written. The save before it is the last one.
+            ConflictError: Another daemon continues the session.
+            StoreError: The save cannot be written. The previous save is the last one.
         """
         await self.hold()
         self._count += 1
         name = f"save-{self._lease.epoch:08}-{self._count:08}.cellblock"
-        await self._call(self._folder.upload, name, str(path))  # it may take minutes, while the lease is renewed
+        await self._call(self._folder.upload, name, str(path))  # may take minutes, while the lease is renewed
         saved_at = int((await asyncio.to_thread(path.stat)).st_mtime * 1000)
         async with self._one_at_a_time:
             codes, lost = self._ran_after(after)
@@ -188,16 +188,16 @@ class RemoteSaves:
             self.problem = ""
 
     def _point(self, changes: dict[str, Any]) -> None:
-        """Point the lease to another save, and remove those before the last one."""
+        """Point the lease to another save, and remove all but that and the previous one."""
         epoch, before = self._lease.epoch, self._lease.record.save
         self._lease.renew(**changes)
-        if self._lease.epoch == epoch:  # else the lease had run out, and the next save removes them
+        if self._lease.epoch == epoch:  # otherwise the lease had expired, and the next save removes them
             for other in self._folder.names():
                 if _SAVE.fullmatch(other) and other not in (changes["save"], before):
                     self._folder.remove(other)
 
     async def forget(self) -> None:
-        """Remove the saves, because the session was restarted with a fresh kernel. Raises as `keep`."""
+        """Remove the saves after a restart with a fresh kernel. Raises as `keep`."""
         await self.hold()
         async with self._one_at_a_time:
             await self._call(self._forget)
@@ -209,7 +209,7 @@ class RemoteSaves:
                 self._folder.remove(name)
 
     async def release(self) -> None:
-        """Release the name at once, if it is held here. Errors are logged."""
+        """Release the name at once, if it is owned here. Errors are logged."""
         await self._stop_beating()
         try:
             async with asyncio.timeout(_LEAVING), self._one_at_a_time:
@@ -220,7 +220,7 @@ class RemoteSaves:
             _log.warning("the lease of session %r could not be released: %s", self._name, str(error) or "no answer")
 
     async def remove(self) -> None:
-        """Remove everything there, because the session has ended; unless another daemon goes on with it. Errors are logged."""
+        """Remove everything at the URL after the session ended, unless another daemon continues it. Errors are logged."""
         await self._stop_beating()
         try:
             async with asyncio.timeout(_LEAVING), self._one_at_a_time:
@@ -240,9 +240,9 @@ class RemoteSaves:
             await asyncio.wait([self._beating])
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function in a thread that does not keep this process from ending: a store may not answer for minutes.
+        """Call a function in a daemon thread, because a store may not respond for minutes and must not delay the exit.
 
-        If this is cancelled, the thread goes on. The lease keeps what it does apart from what is called next.
+        Cancellation does not stop the thread. The lease separates its effects from later calls.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -263,7 +263,7 @@ class RemoteSaves:
                 failed = error
             try:
                 loop.call_soon_threadsafe(tell, result, failed)
-            except RuntimeError:  # the loop has ended meanwhile
+            except RuntimeError:  # the loop has ended
                 pass
 
         try:
@@ -278,7 +278,7 @@ def _in_short(codes: list[str]) -> tuple[str, ...]:
 
 
 def folder_name(name: str) -> str:
-    """Return the name of a session's folder: what is not a letter, digit, ``-`` or ``_`` becomes ``=XX``, byte by byte."""
+    """Return the folder name of a session: bytes other than letters, digits, ``-`` and ``_`` become ``=XX``."""
     made = re.sub(
         r"[^A-Za-z0-9_-]", lambda found: "".join(f"={byte:02x}" for byte in found[0].encode("utf-8", "surrogatepass")), name
     )

@@ -1,4 +1,4 @@
-"""Functions of this program that code in a session may call, as the tools of a server with a name."""
+"""Functions of this program that code in a session can call, like the tools of a named server."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MAX_DOC = 4000
 
 
 def check_functions(server: str, functions: Functions) -> None:
-    """Check functions before they are offered.
+    """Validate functions before they are offered.
 
     Raises:
-        InvalidInputError: The server's name or that of a function is wrong, or something cannot be called.
+        InvalidInputError: The name of the server or a function is invalid, or an object is not callable.
     """
     if not isinstance(server, str) or not server.isidentifier() or not server.isascii():
         raise InvalidInputError(f"the name of a server must be an ASCII identifier of Python, not {shown(server)}")
@@ -41,10 +41,10 @@ def check_functions(server: str, functions: Functions) -> None:
 
 
 def definitions(server: str, functions: Functions) -> str:
-    """Return code that defines functions in a session: each calls the one of the same name here.
+    """Return code that defines functions in a session. Each function calls the function of the same name here.
 
     Args:
-        server: The name under which they are offered.
+        server: The server name under which the functions are offered.
         functions: The functions.
     """
     lines = ["from cellblock.tools.calling.functions import ProgramFunction as _ProgramFunction"]
@@ -58,11 +58,11 @@ def definitions(server: str, functions: Functions) -> str:
 
 
 def caller(functions: Functions) -> OfferedFunctions:
-    """Return what calls functions by name, as the tools of a server are called. Whatever they raise is an outcome.
+    """Return a caller of functions by name, with the interface of tool calls. Exceptions become outcomes.
 
-    They run in a copy of the context that this is called in: context variables hold as they are now. A coroutine function runs
-    in the event loop, any other in a thread of its own, which may block as long as it likes. Nothing can stop such a thread:
-    if the call is cancelled, the function goes on, and its result is dropped.
+    Functions run in a copy of the current context, so context variables keep their present values. Coroutine functions run
+    in the event loop. Other functions run in a thread each, and may block. A thread cannot be stopped: after a
+    cancellation, the function continues, and its result is dropped.
     """
     context = contextvars.copy_context()
 
@@ -79,7 +79,7 @@ def caller(functions: Functions) -> OfferedFunctions:
             if inspect.isawaitable(value):
                 answer = await asyncio.create_task(_awaited(value), context=context.copy())
                 value = await _in_thread(lambda: _encoded(answer), context.copy())
-        except Exception as error:  # it is the code's to handle, as if the function were its own
+        except Exception as error:  # an error for the calling code, as if the function were its own
             return ToolOutcome(True, f"{type(error).__name__}: {error}")
         return ToolOutcome(False, "", encoded=value)
 
@@ -91,7 +91,6 @@ async def _awaited(value: Any) -> Any:
 
 
 def _bound(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and the other arguments of a call."""
     named = dict(arguments)
     rest = named.pop(REST, None)
     args: list[Any] = []
@@ -105,7 +104,7 @@ def _bound(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of a function; None if it has none, as some that are written in C."""
+    """Return the signature of a function; None if unavailable, as for some functions written in C."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
@@ -127,10 +126,10 @@ def _encoded(value: object) -> bytes:
 
 
 async def _in_thread(work: Callable[[], Any], context: contextvars.Context) -> Any:
-    """Return what a function returns in a new thread, in a context.
+    """Run a function in a new thread, in a context, and return its result.
 
-    Not in the loop's own pool: a function may ask a model whose code calls functions in turn, which would wait for a thread of
-    the pool that this one occupies.
+    The loop's own pool could deadlock: a function may ask a model whose code calls functions, which would wait for the
+    thread that the first function occupies.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -143,17 +142,17 @@ async def _in_thread(work: Callable[[], Any], context: contextvars.Context) -> A
         value, error = None, None
         try:
             value = context.run(work)
-        except BaseException as problem:  # SystemExit, too: it would end this thread, and the call would wait forever
+        except BaseException as problem:  # also SystemExit: it would end this thread, and the call would wait forever
             error = problem
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits
+            pass  # the loop is closed, and no one waits
 
     run_aside(run, "cellblock function")
     value, error = await done
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         raise error
-    if error is not None:  # what would end the event loop, or the coroutine, if it were raised here
+    if error is not None:  # exceptions that would end the event loop or the coroutine if raised here
         raise RuntimeError(f"{type(error).__name__}: {error}")
     return value

@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceOptions:
-    """The options of a session's services (`cellblock.service.session.services`). Every interface makes one of these.
+    """The options of a session's services (`cellblock.service.session.services`), for every interface.
 
     Attributes:
         rules: Decide about tool calls, commands and hosts before people do (docs/approvals.md).
         approval_timeout: Seconds that an approval request may wait; None for no limit.
         connect_timeout: Seconds in which an MCP server must start.
-        approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
-        require_shell_escape: Whether the operating system forbids the kernel to execute programs, so that this approval cannot
-            be bypassed. Needs `approve_shell_cmds`, and the native sandbox.
+        approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and similar commands need approval, as tools do.
+        require_shell_escape: Whether the operating system forbids the kernel to execute programs, so that this approval
+            cannot be bypassed. Needs `approve_shell_cmds`, and the native sandbox.
         timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
-        own_servers: Whether to start MCP servers for this session alone, instead of sharing them with others of its host.
+        own_servers: Whether to start MCP servers for this session alone, instead of sharing them within its host.
         approve_tool_calls: Whether tool calls need approval. If not, only rules can refuse them.
-        tools: Directories that `generate_mcp_sources` was given, if they are not in the workspace: code can read them, import
+        tools: Directories of generated APIs (`generate_mcp_sources`) outside the workspace. Code can read them, import
             their packages, and call the tools. The same holds for directories in ``PYTHONPATH`` of `kernel_env`.
         on_elicitation: Asks a person to answer questions of MCP servers during a tool call (docs/approvals.md). Without it,
-            they are declined.
+            questions are declined.
 
     Raises:
-        InvalidInputError: An option is wrong.
+        InvalidInputError: An option is invalid.
     """
 
     rules: Rules | None = None
@@ -73,20 +73,20 @@ def _check_rules(rules: Rules | None) -> None:
 
 
 def check_seconds(name: str, seconds: float) -> None:
-    """Check a number of seconds.
+    """Validate a number of seconds.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: The number is invalid.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
         raise InvalidInputError(f"{name} must be a positive number of seconds, not {shown(seconds)}")
 
 
 def check_port(name: str, port: object) -> None:
-    """Check a port, which can be None.
+    """Validate a port, which can be None.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: The port is invalid.
     """
     if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536):
         raise InvalidInputError(f"{name} must be a number from 0 to 65535, not {port!r}")

@@ -1,4 +1,4 @@
-"""Computes the isolation tier of a session, and what its policy must show in addition."""
+"""Computes the isolation tier of a session, and the additional paths that its policy must show."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def requested_tier(sandbox: bool, isolate: str | None, host: Host | None) -> Tie
     Args:
         sandbox: Whether to use a sandbox.
         isolate: The name of the sandbox; None for the default.
-        host: The session's host; its kind of sandbox, if it has one, is the default.
+        host: The session's host, whose kind of sandbox is the default.
 
     Raises:
-        InvalidInputError: One of these is not valid.
+        InvalidInputError: A value is invalid.
     """
     if host is not None and not hasattr(host, "check_usable"):
         raise InvalidInputError(f"host must be a Host, not {host!r}")
@@ -42,7 +42,7 @@ def with_readable(options: SessionOptions, directories: tuple[str, ...], host: H
     Args:
         options: The session's options.
         directories: The directories.
-        host: The session's host. If it has a policy of its own, that is not widened here.
+        host: The session's host. A policy of its own is not widened here.
     """
     policy = options.policy
     if not directories or not host.defaults.tier_for(options).ours or host.defaults.ceiling:

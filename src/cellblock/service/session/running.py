@@ -1,4 +1,4 @@
-"""Runs a session for an interface: one object that owns everything from start to stop."""
+"""Runs a session for an interface: one object owns everything from start to stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.closing import Closing
 
-# Few imports: what sessions need is imported while the first zygote warms up (`Host.begin`).
+# Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
     from cellblock.host.checkpoints.branches import Beginning
@@ -25,22 +25,22 @@ _dropped: set[asyncio.Task[None]] = set()
 
 
 class RunningSession:
-    """A session, its services and its host, from start to stop. Every interface runs its sessions with one of these.
+    """A session, its services and its host, from start to stop. Every interface uses this class for its sessions.
 
     Everything is recorded here before the next await, so that `close` finds it.
 
     Attributes:
-        loop: The loop that it belongs to.
-        session: The session, as soon as it is made.
-        services: Its services, likewise.
+        loop: The event loop of the session.
+        session: The session, once created.
+        services: The session's services, once created.
         started: Whether the start has succeeded.
     """
 
     def __init__(self, given_host: Host | None) -> None:
-        """Set up; nothing is started.
+        """Set up without starting.
 
         Args:
-            given_host: The host to run in, which stays open; None for the shared one of the event loop.
+            given_host: The host, which stays open; None for the shared host of the event loop.
         """
         self.loop = asyncio.get_running_loop()
         self.session: Session | None = None
@@ -53,14 +53,14 @@ class RunningSession:
 
     @property
     def host(self) -> Host:
-        """The host that it runs in, once it has started."""
+        """The host of the session, after the start."""
         host = self._host or self._shared_host
         assert host is not None
         return host
 
     @property
     def closing(self) -> bool:
-        """Whether closing has begun."""
+        """Whether closing has started."""
         return self._closing.begun
 
     async def start(
@@ -80,9 +80,9 @@ class RunningSession:
 
         Args:
             options: The options of the session.
-            services: The options of its services.
-            session_id: Its id in the record of decisions.
-            tool_server: Host and port on which other programs can call its tools, if any.
+            services: The options of the services.
+            session_id: The session's id in the audit record.
+            tool_server: Host and port on which other programs can call the session's tools, if any.
             timeout: Seconds in which the kernel must start; None for the host's limit.
             label: As for `Host.session`.
             remains: As for `Host.session`.
@@ -90,7 +90,7 @@ class RunningSession:
             start_from: As for `Host.session`.
 
         Raises:
-            StateError: It was closed meanwhile.
+            StateError: The session was closed meanwhile.
             LaunchError: The kernel did not start, or not in time.
         """
 
@@ -124,11 +124,11 @@ class RunningSession:
         return self._shared_host
 
     async def close(self) -> None:
-        """End all of it, whether or not it has started. Can be called again; cancelling a caller does not stop it."""
+        """Close everything, even during the start. The operation is idempotent, and cancelling a caller does not stop it."""
         await self._closing.finish(self._close)
 
     def drop(self) -> None:
-        """Close it soon, because it was dropped without being stopped. Any thread may call this."""
+        """Close soon, because the object was garbage collected. Any thread may call this."""
         try:
             self.loop.call_soon_threadsafe(self._begin_close)
         except RuntimeError:
@@ -157,18 +157,18 @@ class RunningSession:
 
 
 async def _load(*names: str) -> None:
-    """Import modules in a thread, unless they are imported already: this takes long, and the loop continues meanwhile."""
+    """Import modules in a thread, unless already imported: this takes long, and the loop continues meanwhile."""
     for name in names:
         if name not in sys.modules:
             await _import_in_thread(name)
 
 
 async def _import_in_thread(name: str) -> None:
-    pool = ThreadPoolExecutor(1)  # not the loop's own: `asyncio.run` starts one more thread to end that, if it was used
+    pool = ThreadPoolExecutor(1)  # not the loop's own: `asyncio.run` starts one more thread to end a used pool
     try:
         await asyncio.get_running_loop().run_in_executor(pool, import_module, name)
     except RuntimeError:
-        import_module(name)  # no thread can be started; the start that follows fails for the same reason, and says so
+        import_module(name)  # no thread can be started; the following start fails for the same reason, and reports it
     finally:
         pool.shutdown(wait=False)
 

@@ -1,4 +1,4 @@
-"""The services of a session: tools, commands and hosts, behind one broker."""
+"""The services of a session: tools, commands and hosts, behind one approval broker."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def open_session(
     remains: SessionRemains | None = None,
     start_from: Beginning | None = None,
 ) -> tuple[Session, SessionServices]:
-    """Make a session and its services. Nothing is started yet, and the caller closes both.
+    """Create a session and its services without starting them. The caller closes both.
 
     Args:
         host: The host.
-        options: The session's options. The services decide about its commands and hosts.
-        service_options: The options of its services.
-        session_id: The session's name in the record of decisions.
+        options: The session's options. The services decide about commands and hosts.
+        service_options: The options of the services.
+        session_id: The session's id in the audit record.
         label: As for `Host.session`.
         remains: As for `Host.session`.
         start_from: As for `Host.session`.
@@ -70,10 +70,10 @@ def open_session(
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
     """
-    services: SessionServices  # made after the session; nothing below is called before the session is started
+    services: SessionServices  # created after the session; nothing below is called before the session starts
     secret = secrets.token_urlsafe(24)
     if remains is not None:
-        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # its code has this one
+        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # the session's code already has this token
     tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"}
     if not host.defaults.tier_for(options).own_network:
         tools["CELLBLOCK_TOOL_TOKEN"] = secret
@@ -87,7 +87,7 @@ def open_session(
             tool_port=lambda listener: services.port.adopt(listener),
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
             outside=lambda since: services.outside(since),
-            on_begin=lambda: services.broker.ask_again(),  # about calls of background work, when there was no reader
+            on_begin=lambda: services.broker.ask_again(),  # about calls of background work that had no reader
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
         policy=with_readable(options, named.readable, host),
@@ -104,17 +104,17 @@ def open_session(
 
 
 class SessionServices:
-    """The tools, commands and hosts of one session, behind one broker.
+    """The tools, commands and hosts of one session, behind one approval broker.
 
     Attributes:
-        broker: Decides about all of it.
+        broker: Decides about all of them.
         port: The port on which the session's own code calls tools.
-        secret: The token for calls from where others than the session are.
-        on_elicitation: Asks a person to fill in forms of servers; None if there is none. May be replaced.
-        calls: How many tool calls are under way.
-        on_decision: Called with each decision that was recorded. May be replaced.
-        on_unrecorded: Called with the error if a decision cannot be recorded: its call fails. May be replaced.
-        on_result: Called with the decision about a tool call, and the beginning of what it returned. May be replaced.
+        secret: The token for calls from outside the session.
+        on_elicitation: Asks a person to fill in forms of servers; None if no one can be asked. May be replaced.
+        calls: The number of tool calls in progress.
+        on_decision: Called with each recorded decision. May be replaced.
+        on_unrecorded: Called with the error if a decision cannot be recorded: the call fails. May be replaced.
+        on_result: Called with the decision about a tool call, and the start of its result. May be replaced.
     """
 
     def __init__(
@@ -127,15 +127,15 @@ class SessionServices:
         secret: str,
         session_id: str,
     ) -> None:
-        """Set up; nothing is opened or started yet.
+        """Set up without opening or starting anything.
 
         Args:
             host: The host of the session.
             session: The session.
-            options: Their options.
-            directories: Real paths of the directories whose servers may be called, beside the workspace.
-            secret: The token for calls from where others than the session are.
-            session_id: The session's name in the record of decisions.
+            options: The options of the services.
+            directories: Real paths of directories outside the workspace whose servers may be called.
+            secret: The token for calls from outside the session.
+            session_id: The session's id in the audit record.
         """
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
         self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
@@ -157,7 +157,7 @@ class SessionServices:
         self._ports = [self.port]
 
     async def may_run(self, request: CommandRequest) -> bool | str:
-        """Decide about a command of a cell; return the reason of a refusal. The shown text is what runs."""
+        """Decide about a command of a cell; return the reason of a refusal. The text shown is exactly what runs."""
         arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
         decision = await self.broker.decide("shell", "shell", request.tool, arguments)
         return decision.allowed or (decision.reason if decision.reason != "rejected" else False)
@@ -170,11 +170,11 @@ class SessionServices:
         """Serve the session's tools to programs of this machine that know `secret`: ``POST /run``, decided like its own calls.
 
         Args:
-            host: A name or address of this machine that others cannot reach.
+            host: A loopback name or address.
             port: The port.
 
         Raises:
-            InvalidInputError: Others can reach the host.
+            InvalidInputError: Other machines can reach the host.
             OSError: The port is not available.
         """
         addresses = await resolved(host)
@@ -187,22 +187,22 @@ class SessionServices:
             self._ports[-1].adopt(listener)
 
     def offer(self, server: str, call: CallTool) -> None:
-        """Let the code call functions of this program, as the tools of a server that has no program of its own.
+        """Let the session's code call functions of this program, as the tools of a named server without a program.
 
         Args:
-            server: Its name, in calls, rules and the record of decisions. What it had before is replaced.
+            server: The server's name in calls, rules and the audit record. Earlier functions of this server are replaced.
             call: Calls the functions: `cellblock.service.session.functions.caller`.
         """
         self._functions[server] = call
 
     async def reset(self) -> None:
-        """Stop the MCP servers that only this session uses, withdraw pending requests, and forget standing acceptances."""
+        """Stop the session's own MCP servers, withdraw pending requests, and delete standing permissions."""
         self.broker.close("the session was reset")
         self.broker.forget()
         await self._lease.reset()
 
     async def close(self) -> None:
-        """End all of it."""
+        """Close all services."""
         self.broker.close()
         for port in self._ports:
             await port.close()
@@ -222,12 +222,12 @@ class SessionServices:
         if self._session.reader.notify(request):
             request.add_done_callback(self._retract)
             return None  # the reader of the stream decides
-        # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody
-        # is asked yet: the next reader is.
+        # Code started by execute() has no reader, and everything is approved, as documented. Between cells, the request
+        # waits for the next reader.
         return True if self._session.reader.running else None
 
     async def _elicit(self, elicitation: Elicitation) -> Mapping[str, Any] | None:
-        """Ask a person a server's question. The time that they take does not count for the cell."""
+        """Ask a person a server's question. The waiting time does not count towards the cell's timeout."""
         if self.on_elicitation is None:
             return None
         _LOG.info("MCP server %r asks in session %s", elicitation.server, self._person.session)
@@ -248,12 +248,12 @@ class SessionServices:
             telemetry.add("cellblock.approvals.pending", -1)
 
     def _retract(self, request: ApprovalRequest) -> None:
-        """Forget a request that was withdrawn before the reader got it: otherwise code could fill the memory with them."""
+        """Drop a withdrawn request before the reader gets it: otherwise code could fill the memory with requests."""
         if request.state == "withdrawn":
             self._session.reader.retract(request)
 
     def outside(self, since: float) -> list[str]:
-        """Return the calls that were allowed since a time (`time.monotonic`), oldest first: the clock can be set back."""
+        """Return calls allowed since a time, oldest first. The time is `time.monotonic`, because the clock can be set back."""
         return [call for at, call in self._outside if at >= since]
 
     async def _record(self, decision: Decision) -> None:
@@ -321,7 +321,10 @@ class SessionServices:
         return "" if self._registry is None else self._registry.digest(server, root)
 
     def _origin(self, server: str) -> Origin:
-        """Return which server a name means: a permission for it covers no other one that is registered under the same name."""
+        """Return the server that a name refers to.
+
+        A permission for it covers no other server registered under the same name.
+        """
         if server in self._functions:
             return Origin("", "functions of this program")
         root = self._root(server) or ""
@@ -352,7 +355,7 @@ class SessionServices:
 
 
 def _described(decision: Decision) -> str:
-    """Describe a call, with the beginning of its arguments."""
+    """Describe a call, with the start of its arguments."""
     called = f"{decision.server}.{decision.tool}" if decision.kind == "tool" else decision.kind
     arguments = decision.payload[: _MAX_ARGUMENTS + 1].decode()  # it is ASCII
     return f"{called} {arguments if len(arguments) <= _MAX_ARGUMENTS else arguments[:_MAX_ARGUMENTS] + '…'}"

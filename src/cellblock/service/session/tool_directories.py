@@ -14,14 +14,14 @@ Directories = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 @dataclass(frozen=True, slots=True)
 class ToolDirectories:
-    """The directories that a program names, by ``tools=`` or by ``PYTHONPATH`` in ``kernel_env``.
+    """The directories given by ``tools=``, or by ``PYTHONPATH`` in ``kernel_env``.
 
-    Code in the session cannot add to them: both are read before its kernel starts.
+    Code in the session cannot add directories: both are read before its kernel starts.
 
     Attributes:
-        callable: Real paths; a server whose package lies in one of them may be called.
+        callable: Real paths of directories whose packages' servers may be called.
         readable: The paths that a sandbox must show so that the packages can be imported.
-        environment: Variables of the kernel that make the packages of ``tools=`` importable.
+        environment: Kernel variables that make the packages of ``tools=`` importable.
     """
 
     callable: tuple[str, ...]
@@ -32,15 +32,15 @@ class ToolDirectories:
     def read(
         cls, tools: Directories, kernel_env: Mapping[str, str], working_dir: str | os.PathLike[str] | None
     ) -> ToolDirectories:
-        """Read a program's directories.
+        """Read the directories from the options.
 
         Args:
-            tools: Directories that `generate_mcp_sources` was given as ``root_dir``.
-            kernel_env: The variables that the program gives to the kernel.
-            working_dir: The kernel's directory, which entries of ``PYTHONPATH`` are relative to; None for the current one.
+            tools: Directories that were passed to `generate_mcp_sources` as ``root_dir``.
+            kernel_env: The environment variables of the kernel.
+            working_dir: The kernel's directory, the base of relative entries in ``PYTHONPATH``; None for the current one.
 
         Raises:
-            InvalidInputError: One of `tools` is not a directory, or has the user's home directory in it.
+            InvalidInputError: One of `tools` is not a directory, or contains the user's home directory.
         """
         named = [_named(path) for path in ([tools] if isinstance(tools, str | os.PathLike) else tools)]
         search = kernel_env.get("PYTHONPATH", "")
@@ -68,6 +68,6 @@ def _named(path: str | os.PathLike[str]) -> str:
 
 
 def _holds_home(path: str) -> bool:
-    """Return whether showing a directory would show the user's home directory, which a search path is not meant to do."""
+    """Return whether a directory contains the user's home directory, which a search path must not expose."""
     real = os.path.realpath(path)
     return os.path.commonpath((real, os.path.realpath(Path.home()))) == real

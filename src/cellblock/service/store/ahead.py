@@ -1,9 +1,9 @@
-"""A write-ahead file for changes of a database, until a transaction includes them.
+"""A write-ahead file of database changes, until a transaction contains them.
 
-A write takes a few microseconds instead of a hundred. Its content survives the death of this process, like that of the
-database. Each record has the number of the transaction that will include it, and the database has the number of the last
-one: so no change is made twice, whenever the process dies. After a power failure, records can be missing or damaged: reading
-stops at the first such one.
+A write takes a few microseconds instead of a hundred. The file survives the death of this process, as the database does.
+Each record has the number of the transaction that will contain it, and the database has the number of the last one. No
+change is therefore applied twice. After a power failure, records can be missing or damaged: reading stops at the first such
+record.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _FORMAT = 2
 
 
 class Ahead:
-    """The file. Only one process has it open."""
+    """A write-ahead file. Only one process has it open."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create it.
+        """Open or create the file.
 
         Args:
-            path: Its path. Its directory must belong to this user alone: the content is trusted.
+            path: The path. Its directory must belong to this user alone, because the content is trusted.
 
         Raises:
-            OSError: It cannot be opened.
+            OSError: The file cannot be opened.
         """
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._file).st_size
 
     def read(self, transaction: int) -> list[Change]:
-        """Return the changes for a transaction, in order, up to the first damaged record."""
+        """Read the changes for a transaction, in order, up to the first damaged record."""
         data, position = os.pread(self._file, self._size, 0), 0
         changes: list[Change] = []
         while position + _HEAD.size <= len(data):
@@ -62,10 +62,10 @@ class Ahead:
         return changes
 
     def add(self, transaction: int, changes: Sequence[Change]) -> None:
-        """Add changes for a transaction.
+        """Append changes for a transaction.
 
         Raises:
-            OSError: They cannot be written; none of them is kept.
+            OSError: The changes cannot be written; none of them is kept.
         """
         record = marshal.dumps((transaction, [*changes]), _FORMAT)
         data = _HEAD.pack(len(record), zlib.crc32(record)) + record
@@ -78,7 +78,7 @@ class Ahead:
         self._size += len(data)
 
     def try_out(self) -> int | None:
-        """Write as much as one page and take it back; return the number of the error, if that is not possible."""
+        """Write up to a page and remove it again; return the errno if that fails."""
         try:
             if os.write(self._file, bytes(_PAGE)) < _PAGE:
                 return errno.ENOSPC
@@ -90,17 +90,16 @@ class Ahead:
         return None
 
     def clear(self) -> None:
-        """Clear it: the transaction is complete."""
+        """Clear the file, because the transaction is complete."""
         os.ftruncate(self._file, 0)
         self._size = 0
 
     def close(self) -> None:
-        """Close it."""
         os.close(self._file)
 
 
 def _read(record: bytes) -> tuple[int, list[Change]] | None:
-    """Return the content of a record; None if `Ahead.add` has not written it, although its checksum fits."""
+    """Parse a record; return None if `Ahead.add` has not written it, although its checksum fits."""
     try:
         number, added = marshal.loads(record)  # noqa: S302  # the file belongs to this user alone
         changes: list[Change] = [(statement, tuple(values)) for statement, values in added]

@@ -1,7 +1,7 @@
-"""Large events, each in its own file beside the database.
+"""Large events, each in its own file next to the database.
 
-A disk can stall, and the event loop must not wait for it. So very large data is written in a thread before it becomes an
-event, and files are also read and removed in that thread.
+A disk can stall, and the event loop must not wait for it. A thread therefore writes very large data before it becomes an
+event, and reads and removes the files.
 """
 
 from __future__ import annotations
@@ -31,21 +31,17 @@ class Beside:
     """A directory with a file for each large event."""
 
     def __init__(self, directory: Path) -> None:
-        """Use a directory; create it if it does not exist.
-
-        Args:
-            directory: The directory of the files. No other process uses it.
-        """
+        """Open or create a directory, which no other process may use."""
         self._directory = directory
         self._thread = Threads(1, "cellblock-journal")
         self._numbers = itertools.count()
         for place in (directory, directory / _AHEAD):
             place.mkdir(mode=0o700, exist_ok=True)
-        for left in (directory / _AHEAD).iterdir():  # left by a process that was killed: these never became events
+        for left in (directory / _AHEAD).iterdir():  # left by a killed process: these never became events
             left.unlink()
 
     async def write_ahead(self, packed: bytes) -> Path | None:
-        """Write the data of a future event, if it is very large; return the file, for `put`."""
+        """Write the data of a future event to a file, if it is very large; return the file, for `put`."""
         if len(packed) <= MAX_AT_ONCE:
             return None
         path = self._directory / _AHEAD / str(next(self._numbers))
@@ -58,7 +54,7 @@ class Beside:
         return path if written else None
 
     def put(self, number: int, seq: int, packed: bytes, ahead: Path | None) -> bool:
-        """Write the file of an event, or take one that was written ahead. Return whether that was possible."""
+        """Write the file of an event, or move the file written ahead into place. Return whether that worked."""
         path = self._path(number, seq)
         if ahead is None:
             return _write(path, packed)
@@ -70,16 +66,16 @@ class Beside:
         return True
 
     async def read(self, number: int, seq: int) -> Any:
-        """Return the data of an event from its file. Reading and unpacking run in the thread, as both can take long.
+        """Read the data of an event from its file. Reading and unpacking run in the thread, as both can take long.
 
         Raises:
-            OSError: It cannot be read.
-            ProtocolError: It is damaged.
+            OSError: The file cannot be read.
+            ProtocolError: The file is damaged.
         """
         return await asyncio.wrap_future(self._thread.submit(_read, self._path(number, seq)))
 
     def remove(self, events: Iterable[tuple[int, int]]) -> None:
-        """Remove the files of events, given by the numbers of their executions and their own, soon."""
+        """Remove the files of events in the background. Each event is given by its execution's number and its own."""
         if paths := [self._path(number, seq) for number, seq in events]:
             self._thread.submit(_remove, paths)
 
@@ -92,7 +88,7 @@ class Beside:
 
 
 def _write(path: Path, data: bytes) -> bool:
-    """Write a file; return whether that was possible."""
+    """Write a file; return whether that worked."""
     try:
         with open(os.open(path, _NEW_FILE, 0o600), "wb") as file:
             file.write(data)

@@ -1,8 +1,8 @@
-"""The journal of executions: each one is recorded before it runs, and its events as they happen.
+"""The journal of executions. Each execution is recorded before it runs, and its events as they happen.
 
-Large events are in files beside the database. The size is bounded: for each execution by `Execution`, and in total by age,
-number and bytes. What exceeds the total is removed from the session with the largest share, its oldest executions first: no
-session can displace the executions of another one. Their idempotency keys stay.
+Large events have files next to the database. `Execution` limits each execution; age, number and bytes limit the total.
+Trimming removes the oldest executions of the session with the largest share, so no session can displace another's
+executions. Idempotency keys stay longer.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ _TRIM_EVERY, _TRIM = 200, 400  # rows added between two trims, and rows removed 
 _AGE_EVERY = 60.0
 """Seconds between two checks of the age of the oldest ones."""
 
-# Otherwise a duplicate number would block everything else in its transaction, forever.
-# By their names, everywhere: a later version may have added columns.
+# Otherwise a duplicate number would block everything else in its transaction, forever. Columns are named everywhere,
+# because a later version may have added columns.
 _INSERT = (
     "INSERT OR IGNORE INTO executions (n, id, session, key, digest, state, submitted, begun, size, code, position) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -161,7 +161,7 @@ _ID = re.compile("[0-7][0-9a-f]{31}")
 
 
 class _Numbers:
-    """The first halves of ids: timestamps that always increase, even if the clock is set back."""
+    """A generator of the first halves of ids: timestamps that always increase, even if the clock is set back."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -179,18 +179,18 @@ _numbers = _Numbers()
 
 
 def new_id(session: str = "") -> str:
-    """Return an id for an execution. Ids sort by the time of submission, and end as those of their session.
+    """Return an id for an execution. Ids sort by submission time, and end like the session's ids.
 
-    So they tell the node that has it, if the session is one of a cluster.
+    In a cluster, an id therefore names the node of its session.
     """
     mark = mark_of(session)
     return f"{_numbers.next():016x}{secrets.token_hex(8 - len(mark) // 2)}{mark}"
 
 
 class _Keys:
-    """The keys that were used, as a bit field: two keys with the same bit cost a query.
+    """The used keys, as a bit field: two keys with the same bit cost a query.
 
-    Not a set: its key objects would be mixed in memory with results that are freed, whose memory could not be returned.
+    In a set, key objects would share memory pages with results. Freed results could then not return their memory.
 
     Attributes:
         count: How many keys were added.
@@ -211,7 +211,7 @@ class _Keys:
 
 
 class _Shares:
-    """How much of the journal each session has."""
+    """Each session's share of the journal."""
 
     def __init__(self, rows: list[tuple[str, int, int]]) -> None:
         self._of = {session: [count, size] for session, count, size in rows}
@@ -227,7 +227,7 @@ class _Shares:
             del self._of[session]
 
     def largest(self) -> list[str]:
-        """Return the sessions whose oldest executions should go first; none if the totals are within the limits."""
+        """Return the sessions whose oldest executions should go first; empty if the totals are within the limits."""
         which = 1 if self.bytes > MAX_BYTES else 0
         if not which and self.count <= MAX_EXECUTIONS:
             return []
@@ -235,7 +235,7 @@ class _Shares:
 
 
 class Journal:
-    """All executions, in one file and a directory beside it.
+    """All executions, in one file and a directory next to it.
 
     Attributes:
         writer: Writes the file.
@@ -246,7 +246,7 @@ class Journal:
 
         Args:
             writer: Writes the file.
-            directory: Directory for large events; None to keep them with the others.
+            directory: The directory of large events; None to keep them in the file.
         """
         self.writer = writer
         self._beside = None if directory is None else Beside(directory)
@@ -267,16 +267,16 @@ class Journal:
         """Add an execution. It is written when this returns.
 
         Args:
-            record: Its record.
-            digest: A digest that identifies its code.
-            code: Its code.
-            position: The position where it is about to begin (`Session.position`), if it is.
+            record: The record.
+            digest: A digest that identifies the code.
+            code: The code.
+            position: The position where the execution is about to begin (`Session.position`), if it is.
 
         Returns:
-            Whether it was added: not if another one was submitted to the session with the same key (`find_key`).
+            Whether it was added. False if the session already has an execution with this key (`find_key`).
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The journal cannot be written.
         """
         if self._until_trim <= 0:
             self.trim()
@@ -294,13 +294,13 @@ class Journal:
         return True
 
     def _begin_keys(self) -> None:
-        """Start recording keys in memory: the database is then only queried for possibly known ones."""
+        """Start recording keys in memory, so that only possibly known keys need a query."""
         known = "SELECT session FROM executions UNION SELECT session FROM keys"
         self._earlier = {session for (session,) in self.writer.read(known)}
         self._keys = _Keys()
 
     def _is_new(self, session: str, key: str) -> bool:
-        """Whether no execution was submitted to a session with this key."""
+        """Return whether no execution was submitted to a session with this key."""
         if self._keys.count > MAX_EXECUTIONS:
             self._begin_keys()
         if session not in self._earlier and not self._keys.may_have(session, key):
@@ -314,11 +314,11 @@ class Journal:
         """Record that an execution is about to run, or has to wait. It is written when this returns.
 
         Args:
-            record: Its record.
-            position: The position where it is about to begin (`Session.position`); empty if it has to wait.
+            record: The record.
+            position: The position where the execution is about to begin (`Session.position`); empty if it has to wait.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The journal cannot be written.
         """
         self.writer.keep(_BEGIN, (record.state, record.begun, position, _number(record.id)))
 
@@ -336,15 +336,15 @@ class Journal:
     def event(
         self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0, ahead: Path | None = None
     ) -> None:
-        """Add an event soon.
+        """Add an event with a delayed write.
 
         Args:
             execution: The id of the execution.
             seq: The event's number.
-            kind: Its kind.
-            packed: Its data, packed (`wire.packed`).
-            given: How many events its session has given, up to this one.
-            ahead: The result of `write_ahead` for it.
+            kind: The event's kind.
+            packed: The event's data, packed (`wire.packed`).
+            given: How many events the session has produced, up to this one.
+            ahead: The result of `write_ahead` for this event.
         """
         if self._until_trim <= 0:
             self.trim()
@@ -355,28 +355,28 @@ class Journal:
         self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
 
     def end(self, record: ExecutionRecord, size: int, status: str = "", execution_count: int | None = None) -> None:
-        """Record, soon, that an execution has ended.
+        """Record the end of an execution with a delayed write.
 
         Args:
-            record: Its record.
+            record: The record.
             size: Bytes of its events.
             status: The status of its result, if it belongs to the session's history.
-            execution_count: Its number there, if it has one.
+            execution_count: Its number in that history, if it has one.
         """
         self._shares.add(record.session, 0, size)
         values = (record.state, record.begun, record.ended, size, status, execution_count, _number(record.id))
         self.writer.later(_END, values)
 
     def free_key(self, execution: str) -> None:
-        """Free the key of an execution that never ran: a repeated submission is meant to run."""
+        """Free the key of an execution that never ran, so that a repeated submission runs."""
         self.writer.later(_FREE, (_number(execution),))
 
     def drop(self, execution: str, until: int) -> None:
-        """Delete the first events of an execution, up to a number."""
+        """Delete the events of an execution up to a number."""
         self._drop_events([_number(execution)], until)
 
     def trim(self) -> None:
-        """Delete executions beyond the limits; a little at a time. Their keys are kept for longer."""
+        """Delete executions beyond the limits, a few at a time. Their keys are kept for longer."""
         self._until_trim = _TRIM_EVERY
         now = time.monotonic()
         room = _TRIM
@@ -396,9 +396,9 @@ class Journal:
         """Delete executions, oldest first.
 
         Args:
-            rows: The oldest ones (`_OLDEST`).
+            rows: The oldest executions (`_OLDEST`).
             room: How many rows may be deleted.
-            before: Delete those that have ended before this time; None: as many as exceed the limits.
+            before: Delete executions that ended before this time; None: as many as exceed the limits.
 
         Returns:
             How many more rows may be deleted.
@@ -424,7 +424,7 @@ class Journal:
         return room
 
     def _trim_keys(self, added: Counter[str]) -> None:
-        """Delete the oldest keys beyond the limits, after some were added."""
+        """Delete the oldest keys beyond the limits, after new keys were added."""
         self._old_keys += added
         for session in added:
             if (excess := self._old_keys[session] - MAX_KEYS) > 0:
@@ -432,7 +432,7 @@ class Journal:
         while (excess := self._old_keys.total() - MAX_ALL_KEYS) > 0:
             ((session, count),) = self._old_keys.most_common(1)
             rows = self.writer.read(_OLD_KEYS_OF, (session, min(excess, max(count // 2, 1))))
-            if not rows:  # those that were added could not be written
+            if not rows:  # the new keys could not be written
                 del self._old_keys[session]
             self._drop_keys(rows)
 
@@ -443,21 +443,21 @@ class Journal:
         self.writer.later(_DROP_KEYS, (json.dumps([number for number, _ in rows]),))
 
     def _drop_events(self, executions: list[int], until: int) -> None:
-        """Delete the first events of some executions, up to a number."""
+        """Delete the events of some executions up to a number."""
         among = json.dumps(executions)
         if self._beside is not None:
             self._beside.remove(self.writer.read(_LARGE, (among, until)))
         self.writer.later(_DROP_EVENTS, (among, until))
 
     def close(self) -> None:
-        """Finish pending work on files. This does not close the writer: its owner does."""
+        """Finish pending work on files. The writer stays open: its owner closes it."""
         if self._beside is not None:
             self._beside.close()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def find(self, execution: str) -> ExecutionRecord | None:
-        """Return the record of an execution, by its id."""
+        """Return an execution's record by id."""
         if not is_id(execution):
             return None
         rows = self.writer.read(f"{_SELECT} WHERE n = ? AND id = ?", (_number(execution), execution))
@@ -468,11 +468,11 @@ class Journal:
 
         Args:
             session: The session's id.
-            key: The key. It is known for longer than what the execution has printed.
-            digest: A digest that identifies the code; None if the code does not matter.
+            key: The key, which is kept longer than the execution's output.
+            digest: A digest that identifies the code; None to skip the check.
 
         Raises:
-            ConflictError: It has other code.
+            ConflictError: The key was used with other code.
         """
         if not (rows := self._by_key(session, key)):
             return None
@@ -491,14 +491,14 @@ class Journal:
         return [CellRecord(*row) for row in reversed(rows)]
 
     def cell(self, execution: str) -> CellRecord | None:
-        """Return an execution with its code; None if it is not known."""
+        """Return an execution with its code; None if unknown."""
         if not is_id(execution):
             return None
         rows = self.writer.read(f"{_CELL} WHERE n = ? AND id = ?", (MAX_SHOWN, _number(execution), execution))
         return CellRecord(*rows[0]) if rows else None
 
     def last_run(self, session: str) -> str:
-        """Return the id of the last execution of a session that has run and ended; empty if none has."""
+        """Return the id of the last execution of a session that ran and ended; empty if none did."""
         rows = self.writer.read(_LAST_RUN, (session,))
         return str(rows[0][0]) if rows else ""
 
@@ -508,8 +508,8 @@ class Journal:
         Args:
             session: The session.
             execution: The id of the other execution; empty: all.
-            most: How many of them to return.
-            running: Whether one counts that is running now.
+            most: The maximum number of executions to return.
+            running: Whether a running execution counts.
         """
         given = (session, _number(execution) if execution else 0, running)
         (count,) = self.writer.read(f"SELECT count(*) {_RUN_AFTER}", given)
@@ -518,12 +518,12 @@ class Journal:
         ], count[0]
 
     def history(self, session: str, until: str, count: int) -> list[HistoryEntry]:
-        """Return the last cells of a session up to an execution, oldest first, with the kept part of their code.
+        """Return the last cells of a session up to an execution, oldest first, with the stored part of their code.
 
         Args:
             session: The session.
-            until: The execution; empty: there are none.
-            count: How many of them to return.
+            until: The execution; empty for no cells.
+            count: The maximum number of cells.
         """
         if not until:
             return []
@@ -540,7 +540,7 @@ class Journal:
         return str(rows[0][0]) if rows else ""
 
     async def events(self, execution: str, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
-        """Yield the events of an execution after a number. A ``gap`` tells how many are missing."""
+        """Yield the events of an execution after a number. A ``gap`` has the number of missing events."""
         number = _number(execution)
         while True:
             rows = self.writer.read(_EVENTS, (number, after, _PAGE))
@@ -561,14 +561,14 @@ class Journal:
         return None
 
     def progress(self, execution: str) -> tuple[int, int]:
-        """Return the number of an execution's last event, and how many events its session has given; 0 if there is none."""
+        """Return the number of an execution's last event, and how many events its session has produced."""
         query = "SELECT seq, given FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
         for seq, given in self.writer.read(query, (_number(execution),)):
             return int(seq), int(given)
         return 0, 0
 
     def unfinished(self) -> list[ExecutionRecord]:
-        """Return the executions that had not ended when their last process did, oldest first."""
+        """Return the executions that were unfinished when their last process ended, oldest first."""
         return [
             ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")
         ]
@@ -576,9 +576,9 @@ class Journal:
     # -- of sessions that move ---------------------------------------------------------------------------------------------
 
     def past(self, session: str) -> list[list[Any]]:
-        """Return the last executions of a session that have ended, oldest first, for `enter_past` elsewhere.
+        """Return the last ended executions of a session, oldest first, for `enter_past` elsewhere.
 
-        Of their events, each has the last one, if it is in the database; and of their code, as much as is shown.
+        Each has its last event if that is in the database, and the part of its code that is shown.
         """
         rows = self.writer.read(_PAST, (MAX_SHOWN, session, MAX_LISTED))
         return [[*row] for row in reversed(rows)]
@@ -617,7 +617,7 @@ def _number(execution: str) -> int:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be the id of an execution."""
+    """Return whether a text can be the id of an execution."""
     return _ID.fullmatch(text) is not None
 
 

@@ -13,10 +13,10 @@ _FILE, _DIRECTORY = "named.db", "named"
 
 
 class NamedStore:
-    """The file ``named.db`` in a directory, which only one process at a time may use, and the directory ``named`` beside it.
+    """The file ``named.db`` in a directory that one process at a time may use, and the directory ``named`` next to it.
 
     Attributes:
-        directory: Their directory; None for a store in memory.
+        directory: The parent directory; None for a store in memory.
         writer: Writes the file.
         journal: The executions.
         sessions: The sessions, with their requests and permissions.
@@ -26,7 +26,7 @@ class NamedStore:
         """Open the store.
 
         Args:
-            directory: Its directory; None to keep it in memory only.
+            directory: The directory; None for a store in memory.
 
         Raises:
             StoreError: The directory or the file cannot be used.

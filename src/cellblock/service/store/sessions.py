@@ -41,12 +41,7 @@ _MAX_REQUEST = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as stored.
-
-    Attributes:
-        record: Its public record.
-        options: Its options, as given by its maker.
-    """
+    """A session's public record, and its options as the creator gave them."""
 
     record: SessionRecord
     options: Mapping[str, Any]
@@ -56,26 +51,25 @@ class SessionRegistry:
     """All named sessions, their pending requests, and their permissions."""
 
     def __init__(self, writer: Writer) -> None:
-        """Use a file that has the tables of `SCHEMA`."""
         self._writer = writer
 
     def add(self, record: SessionRecord, options: Mapping[str, Any]) -> None:
         """Add a session. It is written when this returns.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The store cannot be written.
         """
         values = (record.kernel_id, record.name, json.dumps(record.to_dict()), json.dumps(options))
         self._writer.write(("INSERT INTO sessions (id, name, record, options) VALUES (?, ?, ?, ?)", values))
 
     def update(self, record: SessionRecord) -> None:
-        """Store a changed record, soon."""
+        """Update a record with a delayed write."""
         self._writer.later("UPDATE sessions SET record = ? WHERE id = ?", (json.dumps(record.to_dict()), record.kernel_id))
 
     def remove(self, session: str) -> None:
         """Remove a session. Its executions stay in the journal.
 
-        It stays removed if this process is killed after this returns, unless nothing can be written: then, its removal waits.
+        The session stays removed if this process is killed afterwards. If nothing can be written, the removal waits.
         """
         self._writer.later("DELETE FROM sessions WHERE id = ?", (session,))
         self._writer.later("DELETE FROM requests WHERE session = ?", (session,))
@@ -90,7 +84,7 @@ class SessionRegistry:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def add_request(self, pending: PendingApproval) -> None:
-        """Add a pending request, soon."""
+        """Add a pending request with a delayed write."""
         text = json.dumps(pending.to_dict())
         if len(text) > _MAX_REQUEST:
             text = json.dumps(replace(pending, arguments={}, text=pending.text[:1000]).to_dict())
@@ -99,11 +93,11 @@ class SessionRegistry:
         self._writer.later(insert, values, len(text))
 
     def end_request(self, number: str) -> None:
-        """Remove a request that is no longer pending, soon: the decision is in the trail (`tools.registry.approvals`)."""
+        """Remove a decided request with a delayed write: the decision is in the audit trail (`tools.registry.approvals`)."""
         self._writer.later("DELETE FROM requests WHERE id = ?", (number,))
 
     def withdraw_requests(self) -> None:
-        """Mark requests of the last process as withdrawn: their calls have ended with it.
+        """Mark requests of the last process as withdrawn, because their calls ended with it.
 
         Permissions of sessions that ended with that process are removed.
         """
@@ -112,7 +106,7 @@ class SessionRegistry:
         self._writer.later("DELETE FROM requests WHERE since < ?", (time.time() - _KEPT_REQUESTS,))
 
     def withdrawn_requests(self, session: str | None = None) -> list[PendingApproval]:
-        """Return requests that were pending when the last process ended, oldest first; for one session, or for all."""
+        """Return requests that were pending when the last process ended, oldest first; for one session or all."""
         rows = self._writer.read("SELECT session, request FROM requests WHERE state = 'withdrawn' ORDER BY since")
         found = (json.loads(request) for owner, request in rows if session in (None, owner))
         return [replace(PendingApproval.from_dict(data), state="withdrawn") for data in found]
@@ -123,31 +117,31 @@ class SessionRegistry:
         """Add a permission. It is written when this returns.
 
         Args:
-            permission: Its public form.
-            key: The broker's key for it.
+            permission: The permission in its public form.
+            key: The broker's key for the permission.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The store cannot be written.
         """
         values = (permission.id, permission.session, json.dumps(key), json.dumps(permission.to_dict()))
         insert = "INSERT OR REPLACE INTO permissions (id, session, key, permission) VALUES (?, ?, ?, ?)"
         self._writer.write((insert, values))
 
     def revoke(self, permission: str) -> None:
-        """Remove a permission. It is gone when this returns.
+        """Remove a permission. The removal is written when this returns.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The store cannot be written.
         """
         self._writer.write(("DELETE FROM permissions WHERE id = ?", (permission,)))
 
     def forget_permissions(self, session: str) -> None:
-        """Remove all permissions of a session; as with `remove`, they stay removed."""
+        """Remove all permissions of a session, as durably as `remove` does."""
         self._writer.later("DELETE FROM permissions WHERE session = ?", (session,))
         self._writer.make_safe()
 
     def permissions(self, session: str | None = None) -> list[tuple[Permission, tuple[str, ...]]]:
-        """Return the permissions with their keys, oldest first; for one session, or for all."""
+        """Return the permissions with their keys, oldest first; for one session or all."""
         rows = self._writer.read("SELECT session, key, permission FROM permissions")
         found = [
             (Permission.from_dict(json.loads(permission)), tuple(json.loads(key)))

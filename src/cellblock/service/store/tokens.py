@@ -1,4 +1,4 @@
-"""Bearer tokens for the gateway, and their scopes. Only their digests are stored."""
+"""Bearer tokens for the gateway, and their scopes. Only digests are stored."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ _REVOKE = "DELETE FROM tokens WHERE id = ? RETURNING id, name, scopes, session, 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The description of a token. The token itself is shown once, when it is made.
+    """The description of a token. The token itself is shown once, at its creation.
 
     Attributes:
-        id: Its id, by which it is revoked.
-        name: Its purpose, in its maker's words.
-        scopes: Its scopes.
-        session: The name or id of the only session that it is for; empty for all.
-        created: When it was made, in seconds since the epoch.
-        expires: When it expires, or None.
+        id: The id for revocation.
+        name: The purpose, in the creator's words.
+        scopes: The scopes.
+        session: The name or id of the only permitted session; empty for all.
+        created: When the token was created, in seconds since the epoch.
+        expires: When the token expires, or None.
     """
 
     id: str
@@ -83,11 +83,11 @@ class Token:
     expires: float | None = None
 
     def may(self, scope: Scope) -> bool:
-        """Return whether it has a scope, or one that implies it."""
+        """Return whether the token has a scope, or one that implies it."""
         return any(scope in _IMPLIED[own] for own in self.scopes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
+        """Return the description as plain JSON data."""
         return {
             "id": self.id,
             "name": self.name,
@@ -102,7 +102,7 @@ class Tokens:
     """The tokens of one state directory.
 
     Args:
-        directory: Their directory; `config.state_directory` by default.
+        directory: The directory; `config.state_directory` by default.
 
     Raises:
         StoreError: The directory or the file cannot be used.
@@ -114,19 +114,19 @@ class Tokens:
     def create(
         self, name: str, scopes: Iterable[str] = ("run",), *, session: str = "", lifetime: float | None = None
     ) -> tuple[str, Token]:
-        """Make a token.
+        """Create a token.
 
         Args:
-            name: Its purpose.
-            scopes: Its scopes.
-            session: The name or id of the only session that it is for; empty for all.
-            lifetime: Seconds after which it expires; None: never.
+            name: The purpose.
+            scopes: The scopes.
+            session: The name or id of the only permitted session; empty for all.
+            lifetime: Seconds until it expires; None: never.
 
         Returns:
             The token, which cannot be shown again, and its description.
 
         Raises:
-            InvalidInputError: A scope does not exist, or another argument is not valid.
+            InvalidInputError: A scope does not exist, or another argument is invalid.
         """
         wanted = _checked(scopes)
         if session and "admin" in wanted:
@@ -158,16 +158,16 @@ class Tokens:
             return [_token(row) for row in connection.execute(_LIST)]
 
     def revoke(self, number: str) -> Token:
-        """Make a token invalid, at once and for every gateway.
+        """Revoke a token, at once and for every gateway.
 
         Args:
-            number: Its id.
+            number: The token's id.
 
         Returns:
-            Its description.
+            The token's description.
 
         Raises:
-            NotFoundError: There is no such token.
+            NotFoundError: The token does not exist.
         """
         with self._database.transaction() as connection:
             row = connection.execute(_REVOKE, (number,)).fetchone()
@@ -176,10 +176,10 @@ class Tokens:
         return _token(row)
 
     def create_code(self, scopes: Iterable[str]) -> str:
-        """Make a code that can be exchanged for a token, once and soon: it may be in the address of a page.
+        """Create a short-lived code that can be exchanged once for a token, so that the code can be part of a URL.
 
         Args:
-            scopes: The scopes of that token.
+            scopes: The scopes of the token.
 
         Raises:
             InvalidInputError: A scope does not exist.
@@ -198,10 +198,10 @@ class Tokens:
         return row is not None and row[0] > time.time()
 
     def exchange(self, code: str) -> str:
-        """Return a token for a code, which is worth nothing after that.
+        """Exchange a code for a token, and invalidate the code.
 
         Raises:
-            AccessError: There is no such code, or it is too old, or it was exchanged before.
+            AccessError: The code does not exist, has expired, or was already exchanged.
         """
         with self._database.transaction() as connection:
             row = connection.execute(_TAKE_CODE, (digest_of(code),)).fetchone()
@@ -210,12 +210,12 @@ class Tokens:
         return self.create(_LOGIN, row[0].split(), lifetime=_LOGIN_SECONDS)[0]
 
     def check(self) -> TokenCheck:
-        """Return a checker of tokens for a server."""
+        """Return a token checker for a server."""
         return TokenCheck(self._database)
 
 
 class TokenCheck:
-    """Checks tokens against the store, for one thread. A revocation takes effect at the next check."""
+    """A checker of tokens against the store, for one thread. A revocation takes effect at the next check."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -223,7 +223,7 @@ class TokenCheck:
         self._known: dict[bytes, Token] = {}
 
     def __call__(self, text: str) -> Token | None:
-        """Return the description of a token; None if it is not valid.
+        """Return the description of a token; None if the token is invalid.
 
         Raises:
             StoreError: The store cannot be read, so no token is valid.
@@ -232,7 +232,7 @@ class TokenCheck:
         if form is None:
             return None
         digest = digest_of(text)
-        # Comparing versions takes microseconds; finding a token, ten times that.
+        # Comparing versions takes microseconds; a lookup takes ten times as long.
         version = self._database.version()
         if version != self._version or len(self._known) > _MAX_KNOWN:
             self._version = version
@@ -254,7 +254,7 @@ def _checked(scopes: Iterable[str]) -> frozenset[str]:
     """Return scopes, and check that they exist.
 
     Raises:
-        InvalidInputError: One does not, or there are none.
+        InvalidInputError: A scope does not exist, or there are none.
     """
     wanted = frozenset(scopes)
     if not wanted or not wanted <= set(SCOPES):

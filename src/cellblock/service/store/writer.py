@@ -1,9 +1,9 @@
 """Writes to one SQLite file from an event loop: many small changes, in few transactions.
 
-The file belongs to one process, which keeps one connection open. A change waits for a few milliseconds, for others in the same
-transaction. If it must survive the death of this process from now on, it is in a plain file meanwhile (`Ahead`). Writing never
-waits for the disk (``synchronous=NORMAL``): written changes survive the death of every process, and a power failure can lose
-the last moments, but nothing from the middle. Checkpoints, which have to wait for the disk, run in a thread.
+The file belongs to one process, which keeps one connection open. A change waits a few milliseconds for others in the same
+transaction. A change that must survive the death of this process is written to a plain file meanwhile (`Ahead`). Writes
+never wait for the disk (``synchronous=NORMAL``). Committed changes survive the death of every process. A power failure can
+lose the last moments, but leaves no gaps. SQLite checkpoints, which have to wait for the disk, run in a thread.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ class Writer:
     """One file, and its connection.
 
     Attributes:
-        moved: Where an unreadable file was moved; None if it was readable.
+        moved: The new path of an unreadable file; None if the file was readable.
         problem: Why nothing can be written now; empty if writing works.
         lost: How many changes were dropped because nothing could be written for long.
     """
 
     def __init__(self, directory: Path | None, name: str, schema: str) -> None:
-        """Open or create the file. A damaged one is moved aside, and a new one created.
+        """Open or create the file. Set a damaged file aside, and create a new one.
 
         Args:
-            directory: Its directory; None for a database in memory.
-            name: Its name.
-            schema: Its tables.
+            directory: The directory; None for a database in memory.
+            name: The file's name.
+            schema: The tables.
 
         Raises:
             StoreError: The directory or the file cannot be used.
@@ -116,7 +116,7 @@ class Writer:
         self._take_up()
 
     def _take_up(self) -> None:
-        """Write the changes that the previous process has left in the `Ahead` file. While the disk is full, they wait."""
+        """Write the changes that the previous process left in the `Ahead` file. While the disk is full, they wait."""
         if self._ahead is None:
             return
         self._changes = self._ahead.read(self._transaction)
@@ -124,7 +124,7 @@ class Writer:
         if self._changes and (error := self._commit(self._changes)) is not None:
             if not _is_wrong(error):
                 return
-            # They are from another version with other tables.
+            # Another version with other tables wrote them.
             _log.error("%d changes of the process before cannot be made in %s: %s", self._safe, self._path, error)
             self.problem = ""
         elif self._changes:
@@ -133,14 +133,14 @@ class Writer:
         self._ahead.clear()  # including damaged records: nothing after them could be read
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return rows, including pending changes.
+        """Query the database, including pending changes.
 
         Args:
             query: The query.
-            values: Its values.
+            values: The query's values.
 
         Raises:
-            StoreError: They cannot be read.
+            StoreError: The rows cannot be read.
         """
         if self._changes:
             self.flush()
@@ -150,13 +150,13 @@ class Writer:
             raise StoreError(f"{self._path} cannot be read: {error}") from error
 
     def write(self, *changes: Change) -> bool:
-        """Write changes now, all or none, after pending ones.
+        """Write changes now in one transaction, after pending ones.
 
         Returns:
-            Whether they were written: not if one violates a uniqueness constraint.
+            Whether they were written. False if a change violates a uniqueness constraint.
 
         Raises:
-            StoreError: They cannot be written; pending ones stay pending.
+            StoreError: The changes cannot be written; pending ones stay pending.
         """
         error = self._commit([*self._changes, *changes])
         if isinstance(error, sqlite3.IntegrityError):
@@ -169,7 +169,7 @@ class Writer:
     def check(self) -> str:
         """Check whether changes can be written now; return why not, or an empty text.
 
-        Otherwise there might be no retry: after a refusal, no change is pending. Soon after a transaction, nothing is written.
+        After a refusal, no change is pending, so nothing else would retry. Soon after a transaction, nothing is written.
         """
         if not self.problem and time.monotonic() - self._succeeded < _FRESH:
             return ""
@@ -179,12 +179,12 @@ class Writer:
         return self.problem
 
     def later(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
-        """Write a change soon, together with others. While nothing can be written, it waits.
+        """Write a change soon, together with others. While nothing can be written, the change waits.
 
         Args:
             statement: The change.
-            values: Its values.
-            size: Their size.
+            values: The values.
+            size: The size of the values.
         """
         if self._bytes + size > MAX_WAITING and self.problem:
             self.lost += 1
@@ -198,18 +198,18 @@ class Writer:
 
         Args:
             statement: The change.
-            values: Its values.
-            size: Their size.
+            values: The values.
+            size: The size of the values.
 
         Raises:
-            StoreError: It cannot be written; pending ones stay pending.
+            StoreError: The change cannot be written; pending ones stay pending.
         """
-        if self.problem:  # then only a transaction shows whether it can be written
+        if self.problem:  # only a transaction shows whether the change can be written
             self.write((statement, values))
             return
         self.later(statement, values, size)
         if self._make_safe() is not None:
-            # On a full disk, the database's log may still have space that it has allocated before.
+            # On a full disk, the database's log may still have preallocated space.
             self._changes.pop()
             self._bytes -= size + 64
             self.write((statement, values))
@@ -225,7 +225,7 @@ class Writer:
             self.flush()
 
     def when_safe(self, function: Callable[[], object]) -> None:
-        """Call a function at the end of this turn of the loop: pending changes then survive this process, or have failed."""
+        """Call a function at the end of this iteration of the loop, when pending changes are safe or have failed."""
         if not self._when_safe:
             asyncio.get_running_loop().call_soon(self._tell_safe)
         self._when_safe.append(function)
@@ -237,7 +237,7 @@ class Writer:
             function()
 
     def _make_safe(self) -> OSError | None:
-        """Put pending changes into the `Ahead` file; return why that is not possible, if so."""
+        """Write pending changes to the `Ahead` file; return the error, if any."""
         if self._ahead is not None and self._safe < len(self._changes):
             try:
                 self._ahead.add(self._transaction, self._changes[self._safe :])
@@ -267,10 +267,10 @@ class Writer:
             self._note_written()
 
     async def caught_up(self) -> None:
-        """Wait for a checkpoint if the write-ahead log is too large; heavy writers should call this now and then.
+        """Wait for a checkpoint if SQLite's write-ahead log is too large. Heavy writers should call this regularly.
 
-        The log restarts only when a checkpoint has moved all of it, which is impossible while more is written. Moving the rest
-        in the loop would block it until the disk has written it.
+        The log restarts only when a checkpoint has moved all of it, which is impossible while more is written. Moving the
+        rest in the loop would block the loop until the disk has written it.
         """
         deadline = time.monotonic() + _CATCHING_UP
         while self._is_behind() and time.monotonic() < deadline:  # noqa: ASYNC110  # a thread cannot set an Event
@@ -280,7 +280,7 @@ class Writer:
         return self._is_moving() and (self._is_log_large or self._written > _LARGE_LOG)
 
     def _may_wait(self) -> bool:
-        """Whether pending changes can wait: they are safe, few, and a checkpoint needs a moment without transactions."""
+        """Return whether pending changes can wait: they are safe, few, and a checkpoint needs a quiet moment."""
         if self._ahead is None or self.problem or self._bytes > _FULL or not self._is_behind():
             return False
         return self._make_safe() is None
@@ -305,7 +305,7 @@ class Writer:
             self._scheduled = None
 
     def _schedule(self, delay: float) -> None:
-        """Schedule a write, unless one is scheduled already."""
+        """Schedule a write, unless one is already scheduled."""
         if self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_later(delay, self._write_waiting)
 
@@ -348,7 +348,7 @@ class Writer:
         self.problem = reason
 
     def _reason(self, error: Exception) -> str:
-        """Return why something cannot be written. SQLite hides the system's error: a trial write shows it."""
+        """Return why a write failed. SQLite hides the system's error; a trial write reveals it."""
         number = error.errno if isinstance(error, OSError) else None
         if isinstance(error, sqlite3.Error) and self._ahead is not None:
             number = self._ahead.try_out()
@@ -387,7 +387,7 @@ def _open_ahead(path: Path) -> Ahead:
 
 
 def _prepare(directory: Path, name: str, schema: str) -> Path | None:
-    """Make sure that the file is usable; return where a damaged one was moved, if so."""
+    """Ensure that the file is usable; return the new path of a damaged file, if any."""
     try:
         with closing(Database(directory, name, schema)) as database:
             _check(database)
@@ -402,10 +402,10 @@ def _prepare(directory: Path, name: str, schema: str) -> Path | None:
 
 
 def _checkpoint(path: Path) -> None:
-    """Run a checkpoint, which moves the write-ahead log into the file and syncs it. That can take long.
+    """Run SQLite checkpoints, which move the write-ahead log into the file and sync it. That can take long.
 
-    It repeats this for what was written meanwhile, which is less each time. The log restarts only if nothing is left. SQLite's
-    result of one round is not enough: it counts the pages from the start of that round.
+    Each round moves what was written during the previous one, which is less each time. The log restarts only if nothing is
+    left. SQLite's result of one round is not enough, because it counts the pages from the start of that round.
     """
     before = None
     try:
@@ -438,7 +438,7 @@ def _is_damaged(error: StoreError) -> bool:
 
 
 def _is_wrong(error: sqlite3.Error) -> bool:
-    """Whether a change itself caused an error, so that a retry would fail too."""
+    """Return whether a change itself caused an error, so that a retry would fail, too."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     return code & 0xFF in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_MISUSE)
 

@@ -1,7 +1,7 @@
-"""Checks generated source before it is written: it may contain only what a tool's module needs.
+"""Checks generated source before it is written: it may contain only the parts of a tool's module.
 
-The generator puts text of a server into code only as literals, or as names made by `names`. This check is for the case that
-the generator has a bug. Nothing generated is ever executed on the trusted side.
+The generator puts a server's text into code only as literals, or as names made by `names`. This check guards against bugs
+of the generator. The trusted side never executes generated code.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def check_source(source: str, tool: str) -> None:
         tool: The tool that its functions may call.
 
     Raises:
-        ValueError: There is something in it that does not belong there; the message says what.
-        SyntaxError: It is not Python.
+        ValueError: The source contains an unexpected part; the message names it.
+        SyntaxError: The source is not Python.
     """
     tree = ast.parse(source)
     for statement in tree.body:
@@ -68,7 +68,7 @@ def check_source(source: str, tool: str) -> None:
 
 
 def _check_statement(node: ast.stmt) -> None:
-    """Check a top-level statement: docstrings, imports, classes and two functions are allowed, one made of the other."""
+    """Check a top-level statement. Allowed are docstrings, imports, classes, `run`, and its asynchronous version."""
     match node:
         case ast.Expr(value=ast.Constant(value=str())):
             return

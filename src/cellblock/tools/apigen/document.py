@@ -1,4 +1,4 @@
-"""Follows the references of a schema and merges its parts, within a budget: it is untrusted."""
+"""Resolves the references of a schema and merges its parts, within a budget, because the schema is untrusted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NO_OBJECT = "it does not describe an object, which the arguments of a tool are"
 
 
 class Document:
-    """One schema, and what is noted of it while it is read.
+    """A schema, and notes taken while it is read.
 
     Attributes:
         root: The schema.
-        notes: Why the types that are made of it allow more than it does.
+        notes: Why the generated types allow more than the schema.
     """
 
     def __init__(self, root: object) -> None:
@@ -27,16 +27,15 @@ class Document:
         self._left = _MOST_NODES
 
     def note(self, note: str) -> None:
-        """Note why the types allow more than the schema."""
         self.notes[note] = None
 
     def spend(self) -> bool:
-        """Take one part of the schema from the budget; return whether there was one left."""
+        """Charge one part of the schema to the budget; return whether the budget allows it."""
         self._left -= 1
         return self._left >= 0
 
     def flat(self, schema: Any, seen: frozenset[int] = frozenset()) -> Node:
-        """Return a schema with its references and ``allOf`` merged into it."""
+        """Return a schema with its references and ``allOf`` merged."""
         if not isinstance(schema, dict) or id(schema) in seen:
             return Node()
         if len(seen) == DEEPEST or not self.spend():
@@ -52,7 +51,7 @@ class Document:
         return node
 
     def follow(self, schema: Any) -> Any:
-        """Return what a schema that is nothing but a reference leads to, so that it keeps its class."""
+        """Resolve a schema that is only a reference, so that the target keeps its class."""
         for _ in range(DEEPEST):
             if not isinstance(schema, dict) or reference(schema) is None or not own(schema).is_bare() or "allOf" in schema:
                 break
@@ -70,7 +69,7 @@ class Document:
         return found
 
     def fold(self, node: Node, depth: int = 0) -> Node:
-        """Make one object of several forms of it: all their attributes, of which those are required that all require."""
+        """Merge several forms of an object: all their attributes, of which those required by all forms stay required."""
         if depth == DEEPEST:
             self.note(TOO_LARGE)
             return replace(node, options=(), open=True)
@@ -93,6 +92,6 @@ class Document:
             options=(),
             properties=properties or node.properties,
             required=node.required | frozenset.intersection(*(form.required for form in forms)),
-            # A form that only says what is required adds no attributes.
+            # A form that only lists required attributes adds none.
             open=node.open or any(form.open or (form.properties is None and node.properties is None) for form in forms),
         )

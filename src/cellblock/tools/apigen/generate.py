@@ -33,29 +33,29 @@ async def generate_mcp_sources(
     """Generate a typed Python API for the tools of an MCP server, and register the server for calls.
 
     Each tool gets a module in the package ``root_dir/server_name``: ``Params``, ``run(params)``, ``run_async(params)``, and
-    ``Result`` if the tool says what it returns. An older package is replaced in one step, and not touched if nothing
-    has changed. The package holds the server's name; its parameters stay in the registry, on the trusted side.
+    ``Result`` if the tool declares its result. An older package is replaced atomically, or left unchanged if it is
+    identical. The package contains the server's name; the parameters stay in the registry, on the trusted side.
 
     Args:
         server_name: The name of the package, and of the server in code: a Python identifier.
-        server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``; ``${NAME}`` is replaced from
-            the environment on each connection to the server. A program starts in an empty directory, unless ``cwd``
-            names another; paths that begin with a dot, and scripts, are relative to the current directory of the caller.
-            ``sandbox`` puts a program into a native sandbox: True for the default policy, or settings as `Policy.load` reads
-            them, as a dict or the path of a file that is read now (docs/tools.md).
+        server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``. ``${NAME}`` is replaced
+            from the environment on each connection. A program starts in an empty directory, unless ``cwd`` names another.
+            Paths that begin with a dot, and scripts, are relative to the caller's current directory. ``sandbox`` puts a
+            program into a native sandbox: True for the default policy, or settings for `Policy.load`, as a dict or the path
+            of a file that is read now (docs/tools.md).
         root_dir: The directory for packages. Only sessions with it in their workspace, or in `tools`, may name the server.
-        connect_timeout: Seconds in which the server has to be ready, and again for its answer.
-        registry: Where to register the server; this user's by default.
+        connect_timeout: Limit in seconds for the start of the server, and again for its answer.
+        registry: The registry; this user's by default.
         on_progress: Called in this event loop with the number of finished tools and the number of all tools.
-        on_left_out: Called with each tool that gets no module, and why: the server describes it wrongly, or it can only be
-            called as a task. A log line names these, too.
+        on_left_out: Called with each tool that gets no module, and the reason: its description is invalid, or it can only
+            be called as a task. A log line names these, too.
 
     Returns:
         The names of the modules, one for each tool.
 
     Raises:
-        InvalidInputError: The name or the parameters are wrong, or something that was not generated is in the way.
-        McpServerError: The server could not be started or reached, or did not answer as it should.
+        InvalidInputError: The name or the parameters are invalid, or a directory that was not generated is in the way.
+        McpServerError: The server could not be started or reached, or its answer was invalid.
         StoreError: The registry cannot be used.
         OSError: `root_dir` cannot be written.
     """
@@ -71,7 +71,8 @@ async def generate_mcp_sources(
 
     def write(tools: list[ToolSpec]) -> list[str]:
         names = write_package(root_dir, server_name, tools, report)
-        # Last: a package without a server says that it is not registered, a server without a package is one too many.
+        # Last: a package without a server reports that it is not registered; a server without a package would stay
+        # unnoticed.
         facts = {tool.name: facts_of(tool) for tool in tools}
         (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, facts)
         return names
@@ -84,7 +85,7 @@ async def generate_mcp_sources(
                 if on_left_out is not None:
                     on_left_out(tool.name, tool.why_not)
         tools = [tool for tool in listed if not tool.why_not]
-        # It takes the server longer to end than the package to be written.
+        # The server needs longer to end than the package to be written.
         names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
     return names
 

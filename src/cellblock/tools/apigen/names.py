@@ -1,8 +1,8 @@
-"""Names of tools, classes and arguments in generated code: importable, distinct, and never given to anything else.
+"""Names of tools, classes and arguments in generated code: importable, distinct, and never reused.
 
-Saved code outlives the schema that it was written for. So a name depends on what it names alone, or belongs to nothing: if two
-tools would have one name, neither gets it, and each is named with a digest of its original name. Code that was written before
-the second tool came then fails. Numbers would have made it call the other tool.
+Saved code outlives the schema that it was written for. A name therefore depends only on the named thing. If two tools would
+share a name, neither gets it, and both names end in a digest of the original name. Code written before the second tool
+existed then fails. Numbered names would make it call the other tool.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cellblock.errors import InvalidInputError
 
 _LONGEST = 64
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
-_DIGESTS = (8, 32)  # hexadecimal digits: the second is for tools of a server that made two names with equal first ones
-_WORDS = re.compile(r"[A-Za-z0-9_./:\- ]*", re.ASCII)  # of these, only separators and case get lost in a name
+_DIGESTS = (8, 32)  # hexadecimal digits: the second is for names whose shorter digests a server made equal
+_WORDS = re.compile(r"[A-Za-z0-9_./:\- ]*", re.ASCII)  # names of these characters lose only separators and case
 
-# Attributes of `pydantic.BaseModel` itself: a field of that name hides one, and pydantic warns or refuses.
+# Attributes of `pydantic.BaseModel`: a field with such a name hides one, and pydantic warns or refuses.
 # fmt: off
 _OF_MODELS = frozenset((
     "construct", "copy", "dict", "from_orm", "json", "parse_file", "parse_obj", "parse_raw", "schema", "schema_json",
@@ -32,8 +32,8 @@ _OF_MODELS_TOO = re.compile(
     r"model_(?:config|computed|construct|copy|dump|extra|fields|json|parametrized|post|rebuild|validate)"
 )
 
-# Names in the annotations of generated classes: a field of that name would be taken for it, as a class body is searched before
-# its module.
+# Names in the annotations of generated classes: a field with such a name would shadow it, because a class body is searched
+# before its module.
 _OF_ANNOTATIONS = frozenset((
     "Annotated", "Any", "Field", "Literal", "bool", "dict", "float", "int", "list", "str", "tuple",
 ))
@@ -53,17 +53,11 @@ _OF_ENUMS = frozenset(("mro", "name", "value", "names", "values"))
 
 
 def check_server_name(name: object) -> str:
-    """Return the name of a server if a package can have it.
-
-    Args:
-        name: The caller's name for the server.
-
-    Returns:
-        The name.
+    """Validate the name of a server for a package, and return it.
 
     Raises:
-        InvalidInputError: It is not a Python identifier of at most 64 ASCII letters, digits and underscores that begins with a
-            letter, or it is a keyword.
+        InvalidInputError: The name is not a Python identifier of at most 64 ASCII letters, digits and underscores that
+            begins with a letter, or it is a keyword.
     """
     if isinstance(name, str) and len(name) <= _LONGEST and _IDENTIFIER.fullmatch(name) and not keyword.iskeyword(name):
         return name
@@ -74,25 +68,25 @@ def check_server_name(name: object) -> str:
 
 
 def module_names(tools: Iterable[str]) -> dict[str, str]:
-    """Name the module of each tool, in lower case.
+    """Return the module name of each tool, in lower case.
 
     Args:
-        tools: The tools of one server, as it names them.
+        tools: The tool names of one server.
 
     Returns:
-        Tool → module, in the order given; of tools that are listed twice, one.
+        Tool → module, in the given order, without duplicates.
     """
     return _distinct({tool: _module_candidates(tool) for tool in tools})
 
 
 def ambiguous_modules(tools: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of modules that several tools would have, so that none has them.
+    """Return module names that several tools would share, so that none gets them.
 
     Args:
-        tools: The tools of one server, as it names them.
+        tools: The tool names of one server.
 
     Returns:
-        Module → its tools, in the order given.
+        Module → its tools, in the given order.
     """
     wanted: dict[str, list[str]] = {}
     for tool in dict.fromkeys(tools):
@@ -101,14 +95,14 @@ def ambiguous_modules(tools: Iterable[str]) -> dict[str, list[str]]:
 
 
 def field_names(properties: Iterable[str], classes: Set[str]) -> dict[str, str]:
-    """Name the attribute of each property of a class.
+    """Return the attribute name of each property of a class.
 
     Args:
-        properties: The properties, as JSON names them.
-        classes: The classes of the module, which a field must not be taken for.
+        properties: The JSON names of the properties.
+        classes: The classes of the module, which a field must not shadow.
 
     Returns:
-        Property → attribute, in the order given.
+        Property → attribute, in the given order.
     """
     reserved = _OF_MODELS | _OF_ANNOTATIONS | classes
     wanted = {}
@@ -121,14 +115,7 @@ def field_names(properties: Iterable[str], classes: Set[str]) -> dict[str, str]:
 
 
 def member_names(values: Iterable[str]) -> dict[str, str]:
-    """Name the member of an enumeration for each of its values.
-
-    Args:
-        values: The values.
-
-    Returns:
-        Value → name, in the order given.
-    """
+    """Return the member name of each value of an enumeration."""
     wanted = {}
     for value in values:
         name = _identifier(value, "field", soft=False)
@@ -137,10 +124,10 @@ def member_names(values: Iterable[str]) -> dict[str, str]:
 
 
 def class_name(hint: str) -> str:
-    """Return the name of a class, in CapWords; others may get the same one.
+    """Return the name of a class, in CapWords; other classes may get the same one.
 
     Args:
-        hint: Its name in the schema.
+        hint: The name in the schema.
 
     Returns:
         A name without underscores, which nothing else in generated modules has.
@@ -153,11 +140,11 @@ def class_name(hint: str) -> str:
 
 
 def with_digest(name: str, of: str, digits: int = _DIGESTS[0]) -> str:
-    """Return a name that ends in a digest of what it names, within the length of names.
+    """Append a digest of the named thing to a name, within the length limit of names.
 
     Args:
-        name: The name, which something else would have, too.
-        of: What is named.
+        name: The ambiguous name.
+        of: The named thing.
         digits: The length of the digest, in hexadecimal digits.
 
     Returns:
@@ -168,8 +155,8 @@ def with_digest(name: str, of: str, digits: int = _DIGESTS[0]) -> str:
 
 
 def _identifier(name: str, prefix: str, *, soft: bool = True) -> str:
-    """Return an identifier that looks like a name as far as possible; others may get the same one."""
-    # Python reads identifiers in this form. Names of modules stay in ASCII, as they are names of files.
+    """Return an identifier that resembles a name; other names may get the same one."""
+    # Python normalizes identifiers to this form. Module names stay in ASCII, because they are file names.
     kept = unicodedata.normalize("NFKC", name[:1024])
     plain = kept if not soft and kept.isidentifier() else re.sub(r"[^A-Za-z0-9_]", "_", _plain(name))
     if not plain.strip("_") or not plain[0].isalpha():
@@ -184,9 +171,9 @@ def _module_candidates(tool: str) -> Sequence[str]:
 
 
 def _candidates(name: str, plain: str) -> Sequence[str]:
-    """Return the identifiers that something may have, best first.
+    """Return the possible identifiers of a name, best first.
 
-    The plain one is not among them if it says less than the name does: 查询 and 删除 are both ``tool``.
+    The plain identifier is excluded if it loses information: 查询 and 删除 are both ``tool``.
     """
     says_all = name == plain or (_WORDS.fullmatch(name) and plain not in ("tool", "field"))
     digested = [with_digest(plain, name, digits) for digits in _DIGESTS]
@@ -194,13 +181,13 @@ def _candidates(name: str, plain: str) -> Sequence[str]:
 
 
 def _distinct(wanted: dict[str, Sequence[str]]) -> dict[str, str]:
-    """Give each name the first of its candidates that is a candidate of no other."""
+    """Give each name its first candidate that is no other name's candidate."""
     claims = Counter(one for candidates in wanted.values() for one in candidates)
     return {name: next((one for one in candidates if claims[one] == 1), candidates[-1]) for name, candidates in wanted.items()}
 
 
 def _plain(name: str) -> str:
-    """A name in ASCII where letters have a plain form: ``é`` is ``e``; the rest is left."""
-    # Cut first: to decompose a megabyte takes a while.
+    """Return a name with letters reduced to ASCII if possible: ``é`` becomes ``e``."""
+    # Cut first: decomposing a megabyte takes long.
     decomposed = unicodedata.normalize("NFKD", name[:1024])
     return "".join(character for character in decomposed if not unicodedata.combining(character))

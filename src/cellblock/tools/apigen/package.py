@@ -1,7 +1,7 @@
-"""A generated package on disk: written whole or not at all, and not again if nothing has changed.
+"""A generated package on disk, written atomically, and only if it has changed.
 
-Sessions may usually write to the directory that packages are in. So links in it are not followed, and
-files that were not generated are not replaced.
+Sessions can usually write to the directory of packages. Links in it are therefore not followed, and files that were not
+generated are not replaced.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, int], object]
 """Is called with how many tools are done, and how many there are."""
 
-_FORMAT = 3  # what is generated from the same tools; raise it when that changes
-_DEEPEST = 250  # a schema is not read any deeper
-_LEFT_OVER = 3600.0  # seconds after which a build that was not finished never will be
+_FORMAT = 3  # the version of the generated code; increase it when that changes
+_DEEPEST = 250  # deeper parts of a schema are ignored
+_LEFT_OVER = 3600.0  # seconds after which an unfinished build counts as abandoned
 _BEGINNING = re.compile(rf'\s{{0,9}}\{{\s{{0,9}}"generator"\s{{0,9}}:\s{{0,9}}"{GENERATOR}"'.encode())
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -46,7 +46,7 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 def tools_hash(tools: Sequence[ToolSpec]) -> str:
-    """Return a digest of what a server says about its tools; the order in which it lists them counts."""
+    """Return a digest of a server's tool descriptions, in the order in which the server lists them."""
     listed = [[getattr(tool, field.name) for field in fields(tool)] for tool in tools]
     try:
         said = json.dumps([_FORMAT, listed], sort_keys=True)
@@ -66,19 +66,19 @@ def _cut(value: Any, depth: int) -> Any:
 def write_package(
     root_dir: str | os.PathLike[str], server_name: str, tools: Sequence[ToolSpec], on_progress: OnProgress | None = None
 ) -> list[str]:
-    """Write the package of a server's tools, or leave the one that is there if it is the same.
+    """Write the package of a server's tools, unless an identical one exists.
 
     Args:
-        root_dir: The directory that packages are in; made if it is not there. It may be a link to nowhere else.
-        server_name: The server's name, and the package's.
-        tools: Its tools.
-        on_progress: Told how far it is, in tools.
+        root_dir: The directory of packages, created if missing. It must not be a link.
+        server_name: The name of the server and the package.
+        tools: The tools.
+        on_progress: Called with the number of finished tools.
 
     Returns:
         The names of the modules, in the order of the tools.
 
     Raises:
-        InvalidInputError: The name is not valid for a package, or something in its place was not generated.
+        InvalidInputError: The name is invalid for a package, or a directory that was not generated is in its place.
         OSError: The directory cannot be written.
     """
     check_server_name(server_name)
@@ -120,7 +120,7 @@ def _files(server_name: str, modules: Sequence[Module], digest: str) -> dict[str
 
 @contextlib.contextmanager
 def _opened(root_dir: Path) -> Iterator[int]:
-    """Open the directory that packages are in. All else is done beneath it, so that it cannot be changed for another."""
+    """Open the directory of packages. All other operations are relative to it, so that it cannot be replaced."""
     root_dir.mkdir(parents=True, exist_ok=True)
     try:
         root = os.open(root_dir, _DIRECTORY)
@@ -135,7 +135,7 @@ def _opened(root_dir: Path) -> Iterator[int]:
 
 
 def _check_replaceable(root: int, name: str, root_dir: Path) -> None:
-    """Refuse a name at which there is something that was not generated."""
+    """Refuse a name whose directory was not generated."""
     try:
         mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def _listed(root: int, name: str) -> list[str]:
 
 
 def _is_generated(root: int, name: str) -> bool:
-    """Whether a package's record says so at its beginning. The rest is not parsed: a session may have written it."""
+    """Return whether a package's record starts as generated. The rest is not parsed, because a session may have written it."""
     try:
         beginning = _read(root, f"{name}/{RECORD}", 256)
     except OSError:
@@ -165,7 +165,7 @@ def _is_generated(root: int, name: str) -> bool:
 
 
 def _read(root: int, path: str, most: int) -> bytes:
-    # A pipe in a file's place would keep us waiting.
+    # A pipe in a file's place would block.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -174,10 +174,10 @@ def _read(root: int, path: str, most: int) -> bytes:
 
 
 def _is_written(root: int, name: str, files: dict[str, bytes]) -> bool:
-    """Whether a package is what would be written, byte for byte, and nothing beside it.
+    """Return whether a package has exactly these files, byte for byte.
 
-    Nothing that lies in the package can say so for it: code in a session may have written that, too. Bytecode that was left
-    there counts as a change: Python would run it in place of the source.
+    No record in the package can prove that, because code in a session may have written it. Leftover bytecode counts as a
+    change: Python would run it in place of the source.
     """
     try:
         return set(_listed(root, name)) == set(files) and all(
@@ -188,7 +188,7 @@ def _is_written(root: int, name: str, files: dict[str, bytes]) -> bool:
 
 
 def _build(root: int, name: str, files: dict[str, bytes]) -> None:
-    """Write a directory beside the package, and let it take the package's place in one step."""
+    """Write a directory next to the package, then move it into place atomically."""
     building = f".{name}.{secrets.token_hex(8)}.new"
     os.mkdir(building, 0o755, dir_fd=root)
     try:
@@ -201,7 +201,7 @@ def _build(root: int, name: str, files: dict[str, bytes]) -> None:
             os.close(directory)
         _swap(root, building, name)
     finally:
-        # This is now the older package, the part of one that could not be finished, or missing.
+        # This is now the older package, part of an unfinished one, or missing.
         _remove(root, building)
 
 
@@ -211,32 +211,32 @@ def _swap(root: int, building: str, name: str) -> None:
     except OSError:
         if _exchange(root, building, name):
             return
-        # Not in one step on this system, but never with half of a package in its place.
+        # Not atomic on this system, but never with half a package in place.
         os.rename(name, f"{building}.old", src_dir_fd=root, dst_dir_fd=root)
         os.rename(building, name, src_dir_fd=root, dst_dir_fd=root)
         _remove(root, f"{building}.old")
 
 
 def _exchange(root: int, one: str, other: str) -> bool:
-    """Exchange two directories (renameat2(2)); False if the system cannot."""
+    """Exchange two directories (renameat2(2)); return False if the system cannot."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     return renameat2 is not None and renameat2(root, one.encode(), root, other.encode(), _RENAME_EXCHANGE) == 0
 
 
 def _remove_left_overs(root: int, name: str) -> None:
-    """Remove what a generation that was killed has left; one that is under way is younger."""
+    """Remove leftovers of killed generations. A generation in progress is younger."""
     for entry in os.listdir(root):
         if entry.startswith(f".{name}.") and entry.endswith((".new", ".new.old")):
             try:
                 age = time.time() - os.stat(entry, dir_fd=root, follow_symlinks=False).st_mtime
             except OSError:
-                continue  # gone by itself
+                continue  # already removed
             if age > _LEFT_OVER:
                 _remove(root, entry)
 
 
 def _remove(directory: int, name: str, depth: int = 3) -> None:
-    """Remove a package, as far as it is one: a few folders deep, and what else a cell has put there stays in its workspace."""
+    """Remove a package, a few folders deep. Deeper files that a cell added stay in the workspace."""
     try:
         folder = os.open(name, _DIRECTORY, dir_fd=directory)
         try:

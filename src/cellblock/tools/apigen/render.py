@@ -1,6 +1,6 @@
-"""The modules of a generated package, as source: one for each tool, and the package itself.
+"""Rendering of a generated package as source: one module for each tool, and the package itself.
 
-A module contains the names of the server and the tool, but not how the server is reached.
+A module contains the names of the server and the tool, but not how to reach the server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_SIGNATURE = 400
 _LONGEST_DESCRIPTION = 1000
 _MOST_NAMED = 10
 
-# With an interpreter that has no pydantic the import fails here, once, with a helpful message.
+# With an interpreter without pydantic, the import fails here, once, with a helpful message.
 _PACKAGE = """
 try:
     from pydantic import VERSION as _version
@@ -58,9 +58,9 @@ class Module:
     Attributes:
         name: The module's name.
         tool: The tool's name.
-        signature: How it is called, on one line.
-        description: Its description, in the server's words.
-        source: Its source.
+        signature: The tool's signature, on one line.
+        description: The server's description.
+        source: The source.
     """
 
     name: str
@@ -71,13 +71,13 @@ class Module:
 
 
 def render(tools: Sequence[ToolSpec]) -> Iterator[Module]:
-    """Write the modules of a server's tools, one by one.
+    """Render the modules of a server's tools, one by one.
 
     Args:
-        tools: The tools; of those that are listed twice, the first is taken.
+        tools: The tools; of duplicates, the first one is used.
 
     Yields:
-        Their modules, in the same order.
+        The modules, in the same order.
     """
     first = {tool.name: tool for tool in reversed(tools)}
     for tool, name in module_names(tool.name for tool in tools).items():
@@ -85,14 +85,14 @@ def render(tools: Sequence[ToolSpec]) -> Iterator[Module]:
 
 
 def render_module(name: str, tool: ToolSpec) -> Module:
-    """Write the module of a tool.
+    """Render the module of a tool.
 
     Args:
         name: The module's name.
         tool: The tool.
 
     Returns:
-        The module: whatever the tool's schemas are, it parses, imports and can be called.
+        The module. For every schema, it parses, can be imported and can be called.
     """
     params = read_params(tool.input_schema)
     result = (
@@ -102,7 +102,7 @@ def render_module(name: str, tool: ToolSpec) -> Module:
         source = _source(tool, params, result)
         check_source(source, tool.name)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
-        # No such case is known. If the check ever finds one, the rest contains nothing of the schema.
+        # No such case is known. If the check ever fails, the fallback contains nothing of the schema.
         reason = ("it could not be read safely",)
         params = Shapes((Shape("Params"),), reason)
         result = Shapes((Shape("Result", strict=False),), reason) if result else None
@@ -113,7 +113,7 @@ def render_module(name: str, tool: ToolSpec) -> Module:
 
 
 def render_ambiguous(tools: Sequence[ToolSpec]) -> dict[str, str]:
-    """Write the modules whose names several tools would have: importing one of them fails, and says what to import instead.
+    """Render modules whose names several tools would share. Importing one fails, with the right names in the message.
 
     Args:
         tools: The tools of a server.
@@ -131,14 +131,14 @@ def render_ambiguous(tools: Sequence[ToolSpec]) -> dict[str, str]:
 
 
 def render_package(server_name: str, modules: Sequence[Module]) -> str:
-    """Write ``__init__.py``: what tools there are, and the one thing that the modules share.
+    """Render ``__init__.py``: the list of tools, and the part that the modules share.
 
     Args:
         server_name: The server's name.
         modules: The package's modules.
 
     Returns:
-        Its source.
+        The source.
     """
     lines = [f"Tools of the MCP server `{server_name}`, one module each: Params, run(params), run_async(params)."]
     if modules:
@@ -151,8 +151,8 @@ def render_package(server_name: str, modules: Sequence[Module]) -> str:
 def _source(tool: ToolSpec, params: Shapes, result: Shapes | None) -> str:
     shapes = [*params.classes, *(result.classes if result else ())]
     names = {shape.name for shape in shapes}
-    # A class that is made of others (`Shape.root`) comes after them: bases are evaluated at once, annotations are not.
-    # So do defaults: enumerations come first.
+    # A class derived from others (`Shape.root`) follows them, because bases are evaluated at once and annotations are not.
+    # Defaults are evaluated at once, too, so enumerations come first.
     shapes = sorted(shapes, key=lambda shape: (not shape.values, shape.root is not None))
     body = "\n\n\n".join(_class(shape, names) for shape in shapes)
     text = plain(tool.description)
@@ -172,7 +172,7 @@ def _source(tool: ToolSpec, params: Shapes, result: Shapes | None) -> str:
 
 
 def _imports(body: str, exported: list[str]) -> str:
-    # Words in descriptions sometimes cause an import that is not needed, which is harmless.
+    # Words in descriptions sometimes cause an unneeded import, which is harmless.
     standard = ["from enum import Enum"] if "(Enum)" in body else []
     typing = [name for name in ("Annotated", "Any", "Literal") if name in body]
     standard += [f"from typing import {', '.join(typing)}"] if typing else []
@@ -201,13 +201,13 @@ def _class(shape: Shape, classes: set[str]) -> str:
     described = [(names[one.name], plain(one.description, _LONGEST_DESCRIPTION)) for one in shape.properties]
     text = "\n".join([*([text] if text else []), *(f"{name}: {words}" for name, words in described if words)])
     lines = [f"    {docstring(text, '    ')}\n"] if text else []
-    # Those with defaults may stand before those without: pydantic takes all of them by keyword.
+    # Fields with defaults may precede those without: pydantic takes all of them by keyword.
     lines += [f"    {_field(names[one.name], one, strict=shape.strict)}" for one in shape.properties]
     return "\n".join([f"class {shape.name}({_bases(shape, names)}):", *(lines or ["    pass"])])
 
 
 def _bases(shape: Shape, names: dict[str, str]) -> str:
-    """Return the content of the parentheses of a class."""
+    """Return the bases and arguments of a class definition."""
     if not shape.strict:
         return "ResultModel" if shape.extra else "ResultModel, extra='forbid'"
     nullable = tuple(names[one.name] for one in shape.properties if one.nullable)
@@ -224,7 +224,7 @@ def _field(name: str, one: Property, *, strict: bool) -> str:
     if name == one.name:
         return f"{name}: {one.annotation}" + ("" if one.default is None else f" = {one.default}")
     default = "" if one.default is None else f"{one.default}, "
-    # pydantic accepts an argument by its JSON name, too, but not this one: it is also what another argument would be called.
+    # pydantic accepts an argument by its JSON name, too, but not by this one, which another argument may have.
     ambiguous = strict and name == with_digest(one.name, one.name)
     return f"{name}: {one.annotation} = Field({default}{'serialization_alias' if ambiguous else 'alias'}={one.name!r})"
 
@@ -241,7 +241,7 @@ def _signature(name: str, params: Shapes, returns: str) -> str:
 
 
 def _short(one: Property, enums: dict[str, tuple[str, ...]]) -> str:
-    """Return an annotation without constraints, the values of enumerations in place of their names, and its default."""
+    """Return an annotation without constraints, with the values of enumerations, and with its default."""
     tree = _Unannotated(enums).visit(ast.parse(one.annotation, mode="eval"))
     annotation = ast.unparse(tree)
     if one.default == "None":

@@ -1,7 +1,7 @@
-"""Reads the supported part of a JSON Schema.
+"""Parses the supported part of a JSON Schema.
 
-A schema is written by an MCP server and is hostile. Only the keywords below are read, and only if they are valid, so nothing
-else in the schema has an effect. References must point into the same schema.
+The schema comes from an MCP server and is untrusted. Only the keywords below are read, and only if they are valid, so
+nothing else in the schema has an effect. References must point into the same schema.
 
 Drafts 4 to 2020-12: https://json-schema.org/specification-links
 """
@@ -20,16 +20,16 @@ MOST_OPTIONS = 20
 EMPTY: dict[str, Any] = {}
 
 _LONGEST_PATTERN = 500
-_LARGEST = 2**53  # beyond it a JSON number is not the same one everywhere
+_LARGEST = 2**53  # beyond it, JSON numbers lose precision in some languages
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 
-# Keywords that ask for more, or allow more, than is read here.
+# Keywords that restrict or extend a schema beyond the supported part.
 _IGNORED = ("if", "then", "else", "dependentSchemas", "dependencies", "patternProperties", "propertyNames", "not")
 
 
 @dataclass(slots=True)
 class Node:
-    """A schema, its references and its ``allOf`` merged into it."""
+    """A schema with its references and ``allOf`` merged."""
 
     types: tuple[str, ...] | None = None
     properties: dict[str, Any] | None = None
@@ -49,17 +49,17 @@ class Node:
     open: bool = False
 
     def is_bare(self) -> bool:
-        """Whether it has nothing but a type and a description."""
+        """Return whether it has only a type and a description."""
         said = (self.properties, self.required, self.items, self.prefix, self.values, self.bounds)
         return not any(said) and self.additional is None
 
     def may_be_object(self) -> bool:
-        """Whether an object can match it."""
+        """Return whether an object can match it."""
         return self.types is None or "object" in self.types
 
 
 def own(schema: dict[str, Any]) -> Node:
-    """Read the keywords of one schema, its references and ``allOf`` left out."""
+    """Parse the keywords of one schema, except references and ``allOf``."""
     kind = schema.get("type")
     types: list[Any] | None = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) and kind else None
     if types is not None and schema.get("nullable") is True:  # OpenAPI 3.0, and many servers
@@ -102,7 +102,7 @@ def _bounds(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if type(value) is int and 0 <= value < 2**31:
             yield key, value
     for inclusive, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        # Draft 4 has a bound, and whether it is itself excluded.
+        # Draft 4 has a bound, and a flag that excludes it.
         key = exclusive if schema.get(exclusive) is True else inclusive
         if is_number(schema.get(inclusive)):
             yield key, schema[inclusive]
@@ -120,12 +120,12 @@ def _first_list(*values: Any) -> tuple[Any, ...]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number that is the same one in every language."""
+    """Return whether a value is a number with the same value in every language."""
     return type(value) in (int, float) and abs(value) < _LARGEST
 
 
 def _compiles(pattern: str) -> bool:
-    """Whether pydantic will take a pattern: JSON Schema's are JavaScript's, pydantic's are Rust's."""
+    """Return whether pydantic accepts a pattern: JSON Schema's are JavaScript's, pydantic's are Rust's."""
     if len(pattern) > _LONGEST_PATTERN:
         return False
     from pydantic_core import SchemaError, SchemaValidator, core_schema
@@ -138,7 +138,7 @@ def _compiles(pattern: str) -> bool:
 
 
 def merged(one: Node, other: Node) -> Node:
-    """Return what is said by two schemas that both hold. The first one's words go before the second's."""
+    """Return the conjunction of two schemas. The first one's description precedes the second's."""
     properties = one.properties
     if other.properties is not None:
         properties = dict(one.properties or {})
@@ -177,7 +177,7 @@ _MOST_NAMED = 1000
 
 
 def reference(schema: dict[str, Any]) -> str | None:
-    """Return the place that a schema refers to, if it does."""
+    """Return the target of a schema's reference, if it has one."""
     for key in ("$ref", "$dynamicRef", "$recursiveRef"):
         if isinstance(schema.get(key), str):
             return str(schema[key])
@@ -185,7 +185,7 @@ def reference(schema: dict[str, Any]) -> str | None:
 
 
 def resolved(document: Any, place: str) -> Any:
-    """Return what a reference names in a document: a JSON pointer (RFC 6901), an anchor or the ``$id`` of a definition."""
+    """Resolve a reference in a document: a JSON pointer (RFC 6901), an anchor or the ``$id`` of a definition."""
     base = document.get("$id") if isinstance(document, dict) else None
     if isinstance(base, str) and base.rstrip("#") and place.startswith(base.rstrip("#")):
         place = place[len(base.rstrip("#")) :] or "#"
@@ -195,7 +195,8 @@ def resolved(document: Any, place: str) -> Any:
         for step in unquote(place[2:]).split("/")[: 2 * DEEPEST]:
             document = _step(document, step.replace("~1", "/").replace("~0", "~"))
         return document
-    # Looked through for each reference: hundreds of those that name nothing, and half a million definitions, take minutes.
+    # A search for each reference is too slow: hundreds of dangling references among half a million definitions take
+    # minutes.
     named = islice(_definitions(document), _MOST_NAMED)
     return next((schema for schema in named if _is_named(schema, place)), None)
 

@@ -1,8 +1,8 @@
-"""Turns a JSON Schema into Python classes and annotations.
+"""Converts a JSON Schema to Python classes and annotations.
 
-The output consists of text from this module, class names made here, and literals written by `repr`. Of the schema's own text,
-only names and descriptions get through, as data. If types cannot express a schema, they allow more than the schema
-does, never less, and a note says so: the server checks its arguments anyway.
+The output consists of text from this module, class names generated here, and literals written by `repr`. From the schema,
+it contains only names and descriptions, as data. If types cannot express a schema, they allow more, never less, and a note
+says so. The server validates its arguments anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cellblock.tools.apigen.values import is_text, json_text, literal_of, only_v
 _MOST_CLASSES = 100
 _MOST_PROPERTIES = 300
 _LONGEST_NAME = 200
-_DEEPEST_CONTENT = 8 * DEEPEST  # levels of a schema that tell classes apart; each class takes two or three
+_DEEPEST_CONTENT = 8 * DEEPEST  # levels of a schema that distinguish classes; each class takes two or three
 
 _TYPES = {"string": "str", "integer": "int", "number": "int | float", "boolean": "bool", "null": "None"}
 
@@ -45,14 +45,14 @@ _NAMES = "it has names that cannot be given to attributes"
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One attribute of a class.
+    """An attribute of a class.
 
     Attributes:
-        name: Its name in JSON.
-        annotation: Its type, as source.
-        default: Its default, as source; None if a value is required.
-        description: The server's words.
-        nullable: Whether it is optional, and null is a value of it.
+        name: The JSON name.
+        annotation: The type, as source.
+        default: The default, as source; None if a value is required.
+        description: The server's description.
+        nullable: Whether the attribute is optional and accepts null.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Shape:
     """A class.
 
     Attributes:
-        name: Its name.
-        properties: Its attributes.
-        extra: Whether an object may have others.
-        description: The server's words.
+        name: The name.
+        properties: The attributes.
+        extra: Whether an object may have additional attributes.
+        description: The server's description.
         root: The type of a value that is not an object, as source.
         values: The values of an enumeration.
-        strict: Whether it is for arguments.
+        strict: Whether the class is for arguments.
     """
 
     name: str
@@ -87,11 +87,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The classes that a schema describes; the first is for the schema as a whole.
+    """The classes of a schema; the first represents the whole schema.
 
     Attributes:
         classes: The classes.
-        notes: Where they allow more than the schema.
+        notes: How they allow more than the schema.
     """
 
     classes: tuple[Shape, ...]
@@ -99,27 +99,27 @@ class Shapes:
 
 
 def read_params(schema: object) -> Shapes:
-    """Read the schema of a tool's arguments.
+    """Convert the schema of a tool's arguments.
 
     Args:
-        schema: Whatever the server sent.
+        schema: The server's data.
 
     Returns:
-        Classes, the first of which is ``Params``, with the constraints of the schema. An argument that is not in the schema
-        is refused unless the schema says that there are others.
+        Classes with the constraints of the schema; the first is ``Params``. Arguments outside the schema are refused unless
+        the schema allows others.
     """
     return _read(schema, "Params", frozenset(), strict=True)
 
 
 def read_result(schema: object, taken: Set[str]) -> Shapes:
-    """Read the schema of what a tool returns.
+    """Convert the schema of a tool's result.
 
     Args:
-        schema: Whatever the server sent.
-        taken: Names of classes that are in the module already.
+        schema: The server's data.
+        taken: Existing class names of the module.
 
     Returns:
-        Classes, the first of which is ``Result``, without constraints: the host has held the result to its schema.
+        Classes without constraints, because the host has validated the result; the first is ``Result``.
     """
     return _read(schema, "Result", taken, strict=False)
 
@@ -128,20 +128,20 @@ def _read(schema: object, name: str, taken: Set[str], *, strict: bool) -> Shapes
     reader = _Reader(schema, name, taken, frozenset(), strict=strict)
     shapes = reader.read()
     if reader.ambiguous:
-        # Only now is it known which names several classes would have: none of them gets it.
+        # Names shared by several classes are known only now: none of the classes gets such a name.
         shapes = _Reader(schema, name, taken, reader.ambiguous, strict=strict).read()
     return shapes
 
 
 class _Reader:
-    """Reads one schema, breadth first, within a budget.
+    """A breadth-first reader of one schema, within a budget.
 
     Args:
         document: The schema.
-        name: The name of its first class.
-        taken: Names of classes that are in the module already.
-        ambiguous: Names that several classes would have. Each of these classes is named with a digest of what it is.
-        strict: Whether it is for arguments.
+        name: The name of the first class.
+        taken: Existing class names of the module.
+        ambiguous: Names that several classes would share. Each of these classes is named with a digest of its content.
+        strict: Whether the classes are for arguments.
     """
 
     def __init__(self, document: object, name: str, taken: Set[str], ambiguous: Set[str], *, strict: bool) -> None:
@@ -150,14 +150,13 @@ class _Reader:
         self._strict = strict
         self._taken = taken
         self._ambiguous = ambiguous
-        self._named: dict[str, str] = {}  # name → what the class is made of
-        # Schemas are told apart by where they are in memory; those that are made on the way are kept, so that none takes
-        # the place of another.
+        self._named: dict[str, str] = {}  # name → content of the class
+        # Schemas are identified by their memory address; temporary ones are kept, so that no address is reused.
         self._classes: dict[tuple[int, int], str] = {}
         self._kept: list[Any] = []
         self._todo: deque[tuple[str, Node, int]] = deque()
         self._enums: dict[tuple[str, ...], str] = {}
-        self._depth = 0  # how many classes lead to the one that is read
+        self._depth = 0  # the number of nested classes above the current one
         self.ambiguous: set[str] = set()
 
     def read(self) -> Shapes:
@@ -209,7 +208,7 @@ class _Reader:
         default = None
         said: list[Any] = [] if node.default is None else [node.default]
         if required:
-            # A constant can only be what it is: it is sent without being given.
+            # A constant has one possible value: it is sent without being given.
             if self._strict and (constant := only_value(node)) is not None and parts == [f"Literal[{constant}]"]:
                 default, said = constant, []
         else:
@@ -231,7 +230,7 @@ class _Reader:
         return source_of(default, parts)
 
     def _remarks(self, node: Node) -> list[str]:
-        """Return remarks on what types cannot say about a value: its format, its constraints, and the names of its forms."""
+        """Return remarks on properties that types cannot express: format, constraints, and names of forms."""
         remarks = []
         if node.format and node.format not in node.description:
             remarks.append(f"({node.format})")
@@ -241,21 +240,21 @@ class _Reader:
             remarks.append("(no duplicates)")
         inner = node.items if node.items or node.properties else node.additional
         items = self._document.flat(inner) if isinstance(inner, dict) else Node()
-        # The words about an object are in its class.
+        # An object's description is in its class.
         if items.description and not items.properties:
             remarks.append(f"Each: {items.description}")
         # The same holds for the forms of an object.
         return [*remarks, *([words] if (words := self._forms(node, objects=False)) else [])]
 
     def _forms(self, node: Node, *, objects: bool = True) -> str:
-        """Return what the forms of a value are called, if they are called anything."""
+        """Return the names of a value's forms, if they have any."""
         forms = [self._document.flat(option) for option in node.options[:MOST_OPTIONS]]
         words = [form.description or form.title for form in forms if objects or not form.properties]
         words = [word for word in dict.fromkeys(words) if word and word not in node.description]
         return f"One of: {'; '.join(words)}" if words else ""
 
     def _annotation(self, schema: Any, hint: str, path: frozenset[int]) -> list[str]:
-        """Return the members of the union that a schema is, as source."""
+        """Return the members of the union for a schema, as source."""
         schema, hint = self._document.follow(schema), _hint(schema, hint)
         if known := self._classes.get((id(schema), 0)):
             return [known]
@@ -285,7 +284,7 @@ class _Reader:
 
     def _option(self, schema: Any, base: Node, number: int, option: Any, hint: str, path: frozenset[int]) -> list[str]:
         form = self._document.flat(option)
-        if form.properties:  # forms of an object are told apart by what they are called, or by their constant
+        if form.properties:  # forms of an object are distinguished by their names or constants
             hint = form.title or f"{hint} {_constant(form)}"
         if base.is_bare() and (base.types is None or form.types is not None):
             return self._annotation(option, hint, path)
@@ -314,7 +313,7 @@ class _Reader:
         return parts or ["Any"]
 
     def _enum(self, values: list[Any], hint: str) -> str | None:
-        """Return the class of an enumeration of strings; None if it is another one, or too large for a class."""
+        """Return the class of an enumeration of strings; None for other values, or too many."""
         texts = [value for value in values if value is not None]
         if not all(type(value) is str for value in texts) or literal_of(texts) is None:
             return None
@@ -340,7 +339,7 @@ class _Reader:
             if isinstance(node.additional, dict) and not node.open:
                 values = self._annotation(node.additional, f"{hint} value", path)
             return f"dict[str, {' | '.join(values)}]"
-        # pydantic builds a class within the one that uses it, and Python's stack has an end.
+        # pydantic builds a class within the class that uses it, and Python's stack is limited.
         if len(self._classes) >= _MOST_CLASSES or self._depth == DEEPEST:
             self._document.note(TOO_LARGE)
             return "dict[str, Any]"
@@ -368,14 +367,14 @@ class _Reader:
         if not self._strict or annotation.startswith("tuple["):
             return annotation
         bounds = [(keyword, argument) for keyword, argument in _ARGUMENTS.get(kind, ()) if keyword in node.bounds]
-        if kind == "integer":  # pydantic wants integers for bounds of integers
+        if kind == "integer":  # pydantic requires integer bounds for integers
             bounds = [bound for bound in bounds if node.bounds[bound[0]] == int(node.bounds[bound[0]])]
         arguments = [f"{argument}={plain_number(node.bounds[keyword])!r}" for keyword, argument in bounds]
         return f"Annotated[{annotation}, Field({', '.join(arguments)})]" if arguments else annotation
 
 
 def _constant(form: Node) -> str:
-    """Return the text that one property of a form must be, such as its ``type``; empty if it has no such property."""
+    """Return the constant text of one property of a form, such as its ``type``; empty if it has none."""
     for schema in (form.properties or {}).values():
         values = own(schema).values if isinstance(schema, dict) else None
         if values and len(values) == 1 and isinstance(values[0], str):
@@ -384,7 +383,7 @@ def _constant(form: Node) -> str:
 
 
 def _content(what: Node | tuple[str, ...]) -> str:
-    """Return what a class is made of as text, the same in every process."""
+    """Return a text form of a class's content that is the same in every process."""
     if isinstance(what, tuple):
         return repr(what)
     parts = [getattr(what, part.name) for part in fields(what) if part.name != "required"]
@@ -392,7 +391,7 @@ def _content(what: Node | tuple[str, ...]) -> str:
 
 
 def _cut(value: Any, depth: int) -> Any:
-    """Return a part of a schema without what is nested deeper than classes are: Python's stack has an end."""
+    """Return a part of a schema without its deepest levels, because Python's stack is limited."""
     if isinstance(value, dict):
         return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else ...
     if isinstance(value, list | tuple):
@@ -401,13 +400,13 @@ def _cut(value: Any, depth: int) -> Any:
 
 
 def _hint(schema: Any, hint: str) -> str:
-    """Return the name of what a schema refers to, or else this one."""
+    """Return the name of a schema's reference target, or the given name."""
     place = reference(schema) if isinstance(schema, dict) else None
     return place.rpartition("/")[2] or hint if place else hint
 
 
 def _merged_equal(shapes: list[Shape]) -> list[Shape]:
-    """Return shapes without those that are equal to another one, which takes their place."""
+    """Merge equal shapes."""
     while True:
         first: dict[Any, str] = {}
         same = {}
@@ -429,7 +428,7 @@ def _merged_equal(shapes: list[Shape]) -> list[Shape]:
 
 
 def _renamed(annotation: str, names: dict[str, str]) -> str:
-    """Return an annotation with other names of classes, those in strings left alone."""
+    """Rename classes in an annotation, except inside strings."""
     tree = ast.parse(annotation, mode="eval")
     if not any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree)):
         return annotation

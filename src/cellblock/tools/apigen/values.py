@@ -1,4 +1,4 @@
-"""The values in a schema as Python source: constants, listed values, defaults."""
+"""Values of a schema as Python source: constants, listed values, defaults."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _LONGEST_VALUE = 200
 
 
 def only_value(node: Node) -> str | None:
-    """Return the one value that something can have, as source."""
+    """Return the only possible value of a schema, as source."""
     values = list(dict.fromkeys(map(repr, node.values or ())))
     return values[0] if len(values) == 1 and node.values != [None] else None
 
 
 def literal_of(values: list[Any]) -> list[str] | None:
-    """Return the members of a union for listed values, or None if they cannot be expressed."""
+    """Return the members of a union for listed values; None if they cannot be expressed."""
     if len(values) > _MOST_VALUES or not all(type(value) in (str, int, bool, type(None)) for value in values):
         return None
     if any(type(value) is str and (len(value) > _LONGEST_VALUE or not is_text(value)) for value in values):
@@ -31,7 +31,7 @@ def literal_of(values: list[Any]) -> list[str] | None:
 
 
 def source_of(default: Any, parts: list[str]) -> str:
-    """Return a default as source: the schema's if it is simple and one of its type, else None."""
+    """Return a default as source if it is simple and has the right type, else None."""
     kind = type(default)
     if (kind is str and (len(default) > _LONGEST_VALUE or not is_text(default))) or (
         kind in (int, float) and not is_number(default)
@@ -49,7 +49,7 @@ def source_of(default: Any, parts: list[str]) -> str:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be sent: JSON can hold halves of surrogate pairs, UTF-8 cannot."""
+    """Return whether a string can be sent: JSON can contain halves of surrogate pairs, UTF-8 cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -58,11 +58,11 @@ def is_text(value: str) -> bool:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number, as an integer if it is whole."""
+    """Convert a whole number to an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON, cut to what a description can hold."""
+    """Return a value as JSON, cut to the maximum length in a description."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

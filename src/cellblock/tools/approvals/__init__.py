@@ -1,1 +1,1 @@
-"""Decides about tool calls, commands and hosts that code asks for, by rules or by people."""
+"""Decisions by rules or people about tool calls, commands and hosts that code requests."""

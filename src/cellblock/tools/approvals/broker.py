@@ -42,21 +42,20 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class Broker:
-    """Decides for one session, in one event loop.
+    """A decider for one session, in one event loop.
 
-    Rules come first, then earlier decisions for the session (`ApprovalRequest.accept` with `always`), then a person. If there
-    is no person, the request is denied. Every decision is recorded before it takes effect; if that fails, the request is
-    denied.
+    Rules come first, then standing permissions of the session (`ApprovalRequest.accept` with `always`), then a person.
+    Without a person, the request is denied. Every decision is recorded before it takes effect; if that fails, the request
+    is denied.
 
     Attributes:
         rules: The rules. May be replaced; pending requests stay pending.
         ask: Shows requests to a person; None if there is none. May be replaced.
         timeout: Seconds that a request waits, or None for no limit.
-        on_always: Called with a request that was accepted for the rest of the session, and its key for `remember` and
-            `revoke`.
+        on_always: Called with a request that was accepted permanently, and its key for `remember` and `revoke`.
         pending: Pending requests by id, oldest first.
         hold: Returns when a request may be decided; raises `StateError` if its code was withdrawn. None: at once.
-        step: Begins the step of waiting for a decision.
+        step: Starts a trace step for waiting for a decision.
     """
 
     def __init__(
@@ -71,11 +70,11 @@ class Broker:
         """Set up.
 
         Args:
-            rules: The rules; by default, a person decides about everything.
+            rules: The rules; by default, a person decides everything.
             ask: Shows a request to a person. It must not block.
             timeout: Seconds that a request waits for its decision, or None for no limit.
             record: Stores a decision, which takes effect when this returns.
-            session: The session's name, for the record.
+            session: The session's id, for the audit record.
         """
         self.rules = rules or Rules()
         self.ask = ask
@@ -98,7 +97,7 @@ class Broker:
 
     @property
     def waited(self) -> float:
-        """Seconds during which a person was asked, so far."""
+        """Seconds spent asking a person so far."""
         return self._waited + (time.monotonic() - self._since if self._asked else 0.0)
 
     @contextmanager
@@ -124,14 +123,14 @@ class Broker:
         changed: str = "",
         origin: Origin = NO_ORIGIN,
     ) -> Decision:
-        """Decide about one call. The arguments are those of `Call.freeze`. Cancelling this withdraws the request.
+        """Decide a call. The arguments are those of `Call.freeze`. Cancelling this withdraws the request.
 
         Returns:
             The recorded decision. Execute `Decision.arguments` and nothing else.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
-            StateError: The code that asks was withdrawn.
+            StateError: The requesting code was withdrawn.
         """
         if self.hold is not None:
             await self.hold()
@@ -153,14 +152,15 @@ class Broker:
             return verdict
         if len(self._allowed_servers) < _MAX_REMEMBERED:
             self._allowed_servers.setdefault(call.server, call.origin)
-        # A rule that names a server means the one that had the name when the rule was first used.
+        # A rule that names a server means the server that had the name when the rule was first used.
         return verdict if self._allowed_servers.get(call.server) == call.origin else Verdict("ask", "default")
 
     async def _verdict_of_rules(self, call: Call) -> Verdict:
         if len(call.payload) <= _LONG:
             return decide(self.rules, call)
         async with self._turn:
-            # One rule and one call at a time: otherwise hundreds of gathered calls would be decided in one turn of the loop.
+            # One rule and one call at a time: otherwise hundreds of gathered calls would be decided in one iteration of the
+            # loop.
             rules = self.rules
             for rule in rules.rules:
                 await asyncio.sleep(0)
@@ -169,22 +169,22 @@ class Broker:
             return decide(Rules((), rules.default), call)
 
     def forget(self) -> None:
-        """Forget what was accepted for the rest of the session."""
+        """Delete the permissions for the rest of the session."""
         self._remembered.clear()
 
     def remember(self, key: tuple[str, ...]) -> None:
-        """Accept a request for the rest of the session, by its key from `on_always`."""
+        """Grant a permission for the rest of the session, by its key from `on_always`."""
         self._remembered.add(key)
 
     def revoke(self, key: tuple[str, ...]) -> None:
-        """Revoke an acceptance for the rest of the session."""
+        """Revoke a permission for the rest of the session."""
         self._remembered.discard(key)
 
     def close(self, reason: str = "the session has ended") -> None:
-        """Withdraw pending requests: their calls are denied.
+        """Withdraw pending requests, so that their calls are denied.
 
         Args:
-            reason: Why, for the code that waits.
+            reason: The reason, for the waiting code.
         """
         for request in list(self.pending.values()):
             request.withdraw(reason)
@@ -208,7 +208,7 @@ class Broker:
                 self._hide(request, weight)
 
     async def _answered(self, call: Call, request: ApprovalRequest) -> Decision:
-        """Wait for a decision, in a step that says what it was, and whose."""
+        """Wait for a decision, in a trace step with the outcome and the decider."""
         names = {"cellblock.approval.kind": call.kind, "cellblock.server": call.server, "gen_ai.tool.name": call.tool}
         attributes = {name: value[:MAX_NAME] for name, value in names.items()}
         telemetry.add("cellblock.approvals.pending")
@@ -229,7 +229,7 @@ class Broker:
             async with asyncio.timeout(self.timeout):
                 await request.response()
         except TimeoutError:
-            # A decision at the same moment counts, because the decider was told so.
+            # A decision at the same moment counts, because its decider saw a success.
             request.withdraw(f"{EXPIRED} {self.timeout:g} s")
 
     def ask_again(self) -> None:
@@ -271,7 +271,7 @@ class Broker:
         return self._decision(call, "allow", by)
 
     def _remember(self, request: ApprovalRequest) -> None:
-        """Store a decision for the session, and accept pending requests that it covers: gathered calls need only one answer.
+        """Store a permission, and accept pending requests that it covers: gathered calls need only one answer.
 
         This happens at once, so the next request is decided without asking.
         """
@@ -301,19 +301,19 @@ class Broker:
             return decision
         try:
             await self._record(decision)
-        except Exception:  # whatever the recorder raises: nothing may be executed without a record
+        except Exception:  # any error of the recorder: nothing may be executed without a record
             _LOG.exception("the decision about %s.%s could not be recorded", decision.server, decision.tool)
             return replace(decision, outcome="deny", by="nobody", reason="the decision could not be recorded")
         return decision
 
 
 def is_current(key: tuple[str, ...]) -> bool:
-    """Return whether a stored key of a permission can match a call. Those of older versions cannot."""
+    """Return whether a stored permission key can match a call. Keys of older versions cannot."""
     return len(key) in (7, 8) and key[0] == _KEY_VERSION
 
 
 def origin_of(key: tuple[str, ...]) -> Origin:
-    """Return which server a current key of a permission is for."""
+    """Return the server of a current permission key."""
     return Origin(key[5], key[6])
 
 
@@ -322,8 +322,9 @@ def _weight(call: Call) -> int:
 
 
 def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:
-    # Includes the changes of the tool and the identity of the server: accepting a tool accepts neither its later versions
-    # nor the tool of another server of the same name. Before a server is registered, its parameters are what it is.
+    # Includes the changes of the tool and the identity of the server. A permission for a tool covers neither later versions
+    # of the tool nor a tool of another server with the same name. Before registration, a server's identity is its
+    # parameters.
     payload = hashlib.sha256(call.payload).hexdigest()
     digest = payload if call.kind == "server" else call.origin.digest
     tool = (_KEY_VERSION, call.kind, call.server, call.tool, call.changed, call.origin.root, digest)

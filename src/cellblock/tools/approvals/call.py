@@ -20,7 +20,7 @@ class Hints:
 
     Attributes:
         read_only: Whether the tool changes nothing.
-        destructive: Whether it may destroy something. Meaningless if it changes nothing.
+        destructive: Whether the tool may destroy something. Meaningless if it changes nothing.
     """
 
     read_only: bool = False
@@ -29,11 +29,12 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The identity of what a name means: two servers of the same name are different ones.
+    """The identity behind a server name, because two servers can have the same name.
 
     Attributes:
-        root: The directory that a server is registered for; empty for all sessions, and for what is not a server.
-        digest: A digest of its command line or URL, and of the names of its variables or headers; empty if there is none.
+        root: The directory of the server's registration; empty for all sessions, and for other kinds of calls.
+        digest: A digest of the server's command line or URL, and of the names of its variables or headers; empty if there
+            is none.
     """
 
     root: str = ""
@@ -45,17 +46,17 @@ NO_ORIGIN = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One action outside its session that code requests.
+    """A request of code for one action outside its session.
 
     Attributes:
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         payload: The arguments as canonical JSON: sorted keys, no spaces, ASCII.
-        parsed: The arguments, parsed once: for reading only.
+        parsed: The arguments, parsed once, for reading only.
         hints: The server's hints about the tool.
-        changed: How the tool differs from the one that an API was generated for; empty if it does not.
-        origin: Which server the name means.
+        changed: How the tool differs from its generated API; empty if it does not.
+        origin: The server's identity.
     """
 
     kind: CallKind
@@ -86,8 +87,8 @@ class Call:
             tool: The tool's name.
             arguments: JSON data. Later changes to the mapping have no effect.
             hints: The server's hints about the tool.
-            changed: How the tool differs from the one that an API was generated for. Requests for approval show it.
-            origin: Which server the name means.
+            changed: How the tool differs from its generated API. Requests for approval show it.
+            origin: The server's identity.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
@@ -104,7 +105,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, parsed anew each time, so that callers change only a copy."""
+        """A fresh copy of the arguments, which callers may change."""
         data: dict[str, Any] = json.loads(self.payload)
         return data
 

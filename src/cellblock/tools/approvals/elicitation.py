@@ -40,12 +40,12 @@ _IS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Elicitation:
-    """A question of an MCP server, in its own words: say whose they are when you show them, and ask for no secrets.
+    """A question of an MCP server, in its own words. When you show it, name the server, and never ask for secrets.
 
     Attributes:
-        server: The server's name, as it is registered.
-        message: Its text, without hidden characters and terminal controls.
-        schema: The form: JSON Schema of an object with texts, numbers, booleans and choices, and nothing else.
+        server: The registered name of the server.
+        message: The text, without hidden characters and terminal controls.
+        schema: The form: a JSON Schema of an object with texts, numbers, booleans and choices only.
         id: An unguessable id.
     """
 
@@ -68,7 +68,7 @@ class Person:
 
     Attributes:
         session: The session's id.
-        ask: Asks.
+        ask: Asks the person.
     """
 
     session: str
@@ -76,12 +76,12 @@ class Person:
 
 
 def read_elicitation(server: str, message: str, schema: Mapping[str, Any]) -> Elicitation:
-    """Parse a server's question. Everything in its form that cannot be shown is left out.
+    """Parse a server's question. Parts of its form that cannot be shown are left out.
 
     Args:
         server: The server's name.
-        message: Its message.
-        schema: Its form.
+        message: The message.
+        schema: The form.
 
     Raises:
         InvalidInputError: The form cannot be shown.
@@ -101,7 +101,7 @@ def read_elicitation(server: str, message: str, schema: Mapping[str, Any]) -> El
 
 
 def _is_large(schema: object) -> bool:
-    """Return whether data is over the limit, without examining much more than that."""
+    """Return whether data exceeds the limit, without examining much more than that."""
     left, size = [schema], 0
     while left and size <= _MAX_SCHEMA:
         item = left.pop()
@@ -172,14 +172,14 @@ def _label(text: str) -> str:
 
 
 def check_answer(elicitation: Elicitation, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Check an answer to a form, and return it.
+    """Validate an answer to a form, and return it.
 
     Args:
         elicitation: The form.
         content: The values by field.
 
     Raises:
-        InvalidInputError: It is not.
+        InvalidInputError: The answer does not fit the form.
     """
     fields = elicitation.schema["properties"]
     for name, value in content.items():

@@ -1,6 +1,6 @@
-"""Patterns with ``*``, ``**`` and ``?``, matched in time that grows linearly with the text.
+"""Patterns with ``*``, ``**`` and ``?``, matched in linear time.
 
-Regular expressions are not used: the text comes from untrusted code, which could make them backtrack forever.
+Regular expressions are not used, because untrusted text could make them backtrack exponentially.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ MAX_PATTERN = 4096
 class Glob:
     """A compiled pattern.
 
-    The text is matched one part of the pattern at a time. The positions at which the parts so far can end are the bits of one
-    integer, so that a part takes a few operations on integers, and not a step for each character.
+    The text is matched one part of the pattern at a time. The bits of one integer are the positions at which the parts so
+    far can end. A part therefore takes a few integer operations instead of a step for each character.
     """
 
     def __init__(self, pattern: str, *, paths: bool) -> None:
         """Compile a pattern.
 
         Args:
-            pattern: ``?`` is one character, ``*`` and ``**`` are any number of them. There is no way to escape these three.
+            pattern: ``?`` matches one character; ``*`` and ``**`` match any number. These three cannot be escaped.
             paths: Whether ``?`` and ``*`` stop at a ``/``.
 
         Raises:
@@ -50,7 +50,7 @@ class Glob:
         data, parts = _encode(text), self._parts
         if not parts:
             return not data
-        # The beginning and the end decide most patterns.
+        # The start and the end decide most patterns.
         first, last = parts[0], parts[-1]
         if isinstance(first, bytes) and not data.startswith(first):
             return False
@@ -78,7 +78,7 @@ class _Text:
         self._middle = 0 if data.isascii() else self._where(*range(0x80, 0xC0))  # of characters with several bytes
 
     def after(self, state: int, part: bytes | str) -> int:
-        """Return the positions at which a part of a pattern can end if it begins at some positions."""
+        """Return the positions at which a part of a pattern can end if it starts at some positions."""
         if isinstance(part, bytes):
             for byte in part:
                 state = (state & self._where(byte)) << 1

@@ -43,21 +43,21 @@ class ApprovalRequest:
     """A call that waits for a decision: `accept` or `reject`.
 
     The first decision counts. Repeating it changes nothing, and the opposite raises `StateError`. A request is withdrawn if
-    its call is cancelled, or if nobody decides in time; a later decision then changes nothing. `response` returns the
-    outcome. Use the request in the event loop that it came from.
+    its call is cancelled or its time limit expires; a later decision then changes nothing. `response` returns the outcome.
+    Use the request in its own event loop.
 
     Attributes:
-        server_name: Name of the MCP server; ``shell`` or ``network`` if it is not about a tool.
+        server_name: Name of the MCP server; ``shell`` or ``network`` for other requests.
         tool_name: Name of the tool.
-        tool_args: The arguments, a copy: changing them does not change what is executed. For a command they are ``cmd`` (also
-            called ``command``) and, if there are any, ``program``, ``cwd`` and ``environment``.
-        id: Cannot be guessed, and is valid for one decision.
+        tool_args: A copy of the arguments: changing it does not change the execution. Commands have ``cmd`` (also called
+            ``command``) and, if present, ``program``, ``cwd`` and ``environment``.
+        id: An unguessable id, valid for one decision.
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
         always: Which later calls the acceptance covers: ``tool``, ``call`` or None.
         reason: Why it was withdrawn or rejected.
         by: The decider, if known.
-        changed: How the tool differs from the one that an API was generated for, in a few words; empty if it does not.
+        changed: How the tool differs from its generated API, in a few words; empty if it does not.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ApprovalRequest:
         changed: str = "",
         id: str | None = None,  # noqa: A002  # what it is called everywhere
     ) -> None:
-        """Make a request.
+        """Create a request.
 
         Args:
             server_name: Name of the MCP server.
@@ -79,8 +79,8 @@ class ApprovalRequest:
             tool_args: The arguments.
             respond: Called once with the decision. If it raises, the decider gets the exception; the request stays pending.
             kind: ``tool``, ``shell``, ``network`` or ``server``.
-            changed: How the tool differs from the one that an API was generated for.
-            id: Its id, if the other side has assigned one.
+            changed: How the tool differs from its generated API.
+            id: The id, if the other side has assigned one.
         """
         self.server_name = server_name
         self.tool_name = tool_name
@@ -102,12 +102,12 @@ class ApprovalRequest:
         """Allow the call.
 
         Args:
-            always: ``tool``: every further call of this tool too; ``call``: every further call with exactly these arguments;
-                both for the rest of the session.
+            always: ``tool`` also covers later calls of this tool; ``call`` covers later calls with exactly these arguments.
+                Both apply to the rest of the session.
 
         Raises:
-            InvalidInputError: `always` is something else.
-            StateError: It was rejected before.
+            InvalidInputError: `always` is invalid.
+            StateError: The request was rejected before.
         """
         if always not in (None, "tool", "call"):
             raise InvalidInputError(f"always must be 'tool', 'call' or None, not {always!r}.")
@@ -117,10 +117,10 @@ class ApprovalRequest:
         """Deny the call: it fails in the code that made it.
 
         Args:
-            reason: Why, for that code and the readers of its error.
+            reason: The reason, for that code and the readers of its error.
 
         Raises:
-            StateError: It was accepted before.
+            StateError: The request was accepted before.
         """
         if self.state == "pending":
             self.reason = reason
@@ -136,17 +136,17 @@ class ApprovalRequest:
         return self.state == "accepted"
 
     def withdraw(self, reason: str) -> None:
-        """Withdraw the request if it is still pending: for the code that made it.
+        """Withdraw a pending request, on behalf of the code that made it.
 
         Args:
-            reason: Why, for the code that waits.
+            reason: The reason, for the waiting code.
         """
         if self.state == "pending":
             self.reason = reason
             self.settle("withdrawn")
 
     def settle(self, state: State, always: Always | None = None) -> None:
-        """Record a decision that was made elsewhere, without calling `respond`: for the code that made the request.
+        """Record a decision made elsewhere, without calling `respond`, on behalf of the code that made the request.
 
         Args:
             state: The decision.
@@ -160,7 +160,7 @@ class ApprovalRequest:
         """Call a function once the request is decided or withdrawn.
 
         Args:
-            callback: The function; given the request.
+            callback: The function, called with the request.
         """
         self._callbacks.append(callback)
 
@@ -180,13 +180,13 @@ class ApprovalRequest:
         try:
             if self._respond is not None:
                 await self._respond(state == "accepted")
-        except BaseException:  # also a cancellation: it can be answered again
+        except BaseException:  # also a cancellation: the request can be answered again
             self.state, self.always = "pending", None
             raise
         self._finish()
 
     def __str__(self) -> str:
-        # Names can be chosen by others: they must not look like more than a name, or control a terminal.
+        # Others can choose names: these must not look like more than a name, or control a terminal.
         shown = {name: value for name, value in self.tool_args.items() if not (self.kind == "shell" and name == "cmd")}
         names = (name if name.isidentifier() else repr(name) for name in shown)
         arguments = ", ".join(f"{name}={value!r}" for name, value in zip(names, shown.values(), strict=True))
@@ -198,10 +198,10 @@ class ApprovalRequest:
 
 
 def visible(text: str) -> str:
-    """Return a text without hidden parts: characters that print as nothing, or over others, are escaped.
+    """Escape hidden parts of a text: characters that are invisible, or overprint others.
 
-    These are control and format characters (zero width, bidirectional, tags), blank letters, and marks beyond the second on a
-    letter. Long runs of blanks and line ends, which could hide text behind them, are replaced by their length.
+    These are control and format characters (zero width, bidirectional, tags), blank letters, and marks beyond the second on
+    a letter. Long runs of blanks and line ends, which could hide text behind them, are replaced by their length.
 
     Args:
         text: The text. Line ends are escaped, too.

@@ -38,7 +38,7 @@ class Verdict:
     Attributes:
         outcome: ``allow``, ``deny`` or ``ask``.
         rule: The text of the deciding rule, or ``default``.
-        names_server: Whether the rule means servers by their name alone.
+        names_server: Whether the rule identifies servers only by name.
     """
 
     outcome: Outcome
@@ -48,21 +48,21 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. Properties that it does not mention match anything.
+    """A rule. Properties that are not set match everything.
 
     Attributes:
         decision: The decision about a matching call.
-        kind: The kind of call that it applies to.
+        kind: The kind of call.
         server: Pattern of server names; ``*`` is any text, ``?`` any character.
         tool: Pattern of tool names.
-        arguments: Patterns of arguments, by name. In text, ``*`` stops at a ``/`` and ``**`` does not; other values must
-            be equal. A missing argument matches nothing. A rule that allows shell commands by their text does not allow them
-            with variables that the code has changed (the argument ``environment``), or with a program that reads them as a
-            script (``program``), unless it names these as well.
+        arguments: Patterns of arguments, by name. In text, ``*`` stops at a ``/`` and ``**`` does not; other values must be
+            equal. A missing argument matches nothing. A rule that allows shell commands by text does not cover commands
+            with variables that the code changed (the argument ``environment``), or with a program that reads them as a
+            script (``program``), unless it names these arguments.
         read_only: The required hint of the server about its tool, if any. It proves nothing.
         destructive: As `read_only`.
-        root: The directory that the server is registered for; None for any.
-        digest: The digest of the server's parameters, as ``cellblock tools list --json`` shows it; None for any.
+        root: The directory of the server's registration; None for any.
+        digest: The digest of the server's parameters, as shown by ``cellblock tools list --json``; None for any.
     """
 
     decision: Outcome
@@ -76,7 +76,7 @@ class Rule:
     digest: str | None = None
 
     def matches(self, call: Call) -> bool:
-        """Whether this rule applies to a call."""
+        """Return whether this rule applies to a call."""
         return (
             self.kind == call.kind
             and _name(self.server, call.server)
@@ -89,7 +89,8 @@ class Rule:
         )
 
     def _matches(self, given: Mapping[str, Any]) -> bool:
-        # With another PATH or LD_PRELOAD, or as the input of another program, a command's text does not tell what runs.
+        # With another PATH or LD_PRELOAD, or as the input of another program, a command's text does not identify the
+        # executed code.
         if self.kind == "shell" and self.decision == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
             return False
         return all(
@@ -108,7 +109,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules in order: the first that matches a call decides.
+    """Ordered rules: the first rule that matches a call decides.
 
     Attributes:
         rules: The rules.
@@ -120,26 +121,26 @@ class Rules:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read rules from a file.
+        """Load rules from a file.
 
         Args:
             path: A TOML file with ``[[rule]]`` tables, or a JSON file with a list ``rule``.
 
         Raises:
-            InvalidInputError: It cannot be read, or a key or value is not valid; the message names it.
+            InvalidInputError: The file cannot be read, or a key or value is invalid; the message names it.
         """
         return cls.parse(read_rules(path), str(path))
 
     @classmethod
     def parse(cls, data: object, source: str = "the rules") -> Self:
-        """Make rules from plain data.
+        """Parse rules from plain data.
 
         Args:
             data: ``{"default": …, "rule": [{"decision": …, "server": …, "tool": …, "arguments": {…}, …}, …]}``.
-            source: Its name in errors.
+            source: The data's name in errors.
 
         Raises:
-            InvalidInputError: A key or a value is wrong; the message names it.
+            InvalidInputError: A key or a value is invalid; the message names it.
         """
         top = _table(data, source, _TOP)
         rules = top.get("rule", [])
@@ -155,7 +156,7 @@ def read_rules(path: str | os.PathLike[str]) -> Any:
     """Return the data of a file of rules, for `Rules.parse`.
 
     Raises:
-        InvalidInputError: It cannot be read or parsed.
+        InvalidInputError: The file cannot be read or parsed.
     """
     try:
         data = config.read_file(Path(path).expanduser(), _MAX_FILE)
@@ -169,7 +170,7 @@ def read_rules(path: str | os.PathLike[str]) -> Any:
 
 
 def decide(rules: Rules, call: Call) -> Verdict:
-    """Decide about a call by the first matching rule. Hints and arguments are untrusted.
+    """Decide a call by the first matching rule. Hints and arguments are untrusted.
 
     Args:
         rules: The rules.
@@ -198,12 +199,12 @@ def _argument(wanted: Any, given: Any, *, strict: bool) -> bool:
     glob = Glob.of(wanted, paths=True)
     if ".." not in given.split("/"):
         return glob.matches(given)
-    # "/data/../etc" is below /data for a pattern, but not for a server. So rules that allow do not match it.
+    # "/data/../etc" is below /data for a pattern, but not for a server. Rules that allow therefore do not match it.
     return not strict and (glob.matches(given) or glob.matches(posixpath.normpath(given)))
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Return whether two JSON values are equal: unlike in Python, true is not 1; 1 is 1.0."""
+    """Return whether two JSON values are equal. Unlike in Python, true is not 1; 1 is 1.0."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, dict) and isinstance(second, dict):
@@ -246,7 +247,7 @@ def _check_argument(value: Any, source: str) -> None:
 
 
 def _check_pattern(pattern: str, source: str) -> None:
-    """Refuse a pattern that cannot be compiled, when the rules are read and not only when they are used."""
+    """Refuse a pattern that cannot be compiled, already when the rules are read."""
     try:
         Glob(pattern, paths=False)
     except InvalidInputError as error:

@@ -1,1 +1,1 @@
-"""Finds and calls tools from code in a session. Standard library only."""
+"""Search and calls of tools from code in a session. Standard library only."""

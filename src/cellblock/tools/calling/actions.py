@@ -1,10 +1,10 @@
-"""Code actions: code that has worked, saved as a tool for later code.
+"""Code actions: working code that is saved as a tool for later code.
 
 A saved action is a package, ``gentools/<category>/<name>``. Its ``api.py`` has the interface: types, and the signature and
-docstring of ``run``. Its ``impl.py`` has the implementation, which need not be read in order to use it. A parser of what a
-tool returns as text is a module, ``mcpparse/<server>/<tool>.py``, with ``ParseResult`` and ``run_parsed``.
+docstring of ``run``. Its ``impl.py`` has the implementation, which users need not read. A parser of a tool's text output is
+a module, ``mcpparse/<server>/<tool>.py``, with ``ParseResult`` and ``run_parsed``.
 
-Standard library only: it works inside a session and outside. Sources are parsed here, and never executed.
+Standard library only, because it works inside a session and outside. Sources are parsed here, and never executed.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ def save_action(
     """Save code as a tool for later code: ``from gentools.category.name import run``.
 
     Args:
-        category: The package that it goes into, such as ``github``.
+        category: The package, such as ``github``.
         name: The name of the tool.
-        api: Source of the interface: the types that it takes and returns, and a function ``run`` with annotations and a
-            docstring. The body of that function is written here.
+        api: Source of the interface: the types of arguments and results, and a function ``run`` with annotations and a
+            docstring. The body of ``run`` is generated.
         impl: Source of the implementation: a function ``run`` with the same parameters.
-        root_dir: Where actions are saved.
-        replace: Whether to replace one of this name.
+        root_dir: The directory of actions.
+        replace: Whether to replace an existing action.
 
     Returns:
         The package's folder.
 
     Raises:
-        InvalidInputError: A name is not an identifier, a source is not as described, there is such an action already, or a
-            link is in the way.
-        OSError: It cannot be written.
+        InvalidInputError: A name is not an identifier, a source is not as described, the action already exists, or a link
+            is in the way.
+        OSError: The action cannot be written.
     """
     _check_name("category", category)
     _check_name("name", name)
@@ -83,9 +83,9 @@ def save_parser(
     Args:
         server: The server's name.
         tool: The module of the tool.
-        source: A class ``ParseResult``, and a function ``parse`` that makes one of the tool's text.
-        root_dir: Where parsers are saved.
-        replace: Whether to replace one that there is.
+        source: A class ``ParseResult``, and a function ``parse`` that creates one from the tool's text.
+        root_dir: The directory of parsers.
+        replace: Whether to replace an existing parser.
 
     Returns:
         The module's path.
@@ -109,10 +109,10 @@ def save_parser(
 
 
 def signature_of(api: str) -> tuple[str, str] | None:
-    """Return how an action is called, and what it does; None if it is not one.
+    """Return the signature and the description of an action; None if the source is not an action.
 
     Args:
-        api: The source of its interface.
+        api: The source of the interface.
     """
     try:
         found = _function(ast.parse(api), "api", "run")
@@ -158,7 +158,7 @@ def _names(function: Function) -> str:
 
 
 def _delegating(api: str, declared: Function) -> str:
-    """Return the interface with a body for ``run``, which calls the implementation."""
+    """Return the interface with a body for ``run`` that calls the implementation."""
     lines = api.splitlines()
     docstring = declared.body[0]
     assert docstring.end_lineno is not None
@@ -172,7 +172,7 @@ def _delegating(api: str, declared: Function) -> str:
 
 @contextmanager
 def _package(root_dir: str | os.PathLike[str], name: str) -> Iterator[int]:
-    """Hold the folder of a package, which is made if it is missing, with the one around it. No link is followed.
+    """Open the folder of a package and its parent; create missing ones. No link is followed.
 
     Raises:
         InvalidInputError: Something is in the way.

@@ -1,6 +1,6 @@
-"""Reads files below a directory without following links, as code in a session may have made them.
+"""Reads files below a directory without following links, because code in a session may have created them.
 
-Standard library only, so that it works inside a session as well as outside.
+Standard library only, because it works inside a session and outside.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def folder(root: str | os.PathLike[str], *names: str, make: bool = False) -> Iterator[int]:
-    """Hold a folder, step by step from a directory that is not a link either.
+    """Open a folder, step by step from a directory that is not a link either.
 
     Args:
         root: The directory. The path to it is the caller's, and may contain links.
-        names: The folders on the way, one in the other.
-        make: Whether to make what is missing.
+        names: The folders on the path, outermost first.
+        make: Whether to create missing folders.
 
     Raises:
-        OSError: It is not there, or something on the way is a link or not a folder.
+        OSError: The folder is missing, or a part of the path is a link or not a folder.
     """
     if make:
         Path(root).parent.mkdir(parents=True, exist_ok=True)
@@ -49,26 +49,26 @@ def _step(name: str, above: int | None, make: bool) -> int:
         try:
             os.mkdir(name, dir_fd=above)
         except FileExistsError:
-            pass  # of any kind: only folders are opened
+            pass  # any object: only folders are opened
     return os.open(name, _FOLDER, dir_fd=above)
 
 
 def folders_in(root: str | os.PathLike[str], *names: str) -> list[str]:
-    """Return the folders in a folder whose names are Python identifiers, sorted; see `folder`."""
+    """Return the subfolders of a folder whose names are Python identifiers, sorted; see `folder`."""
     with folder(root, *names) as held, os.scandir(held) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier())
 
 
 def read(root: str | os.PathLike[str], *names: str, most: int) -> bytes:
-    """Return a file, or its first bytes.
+    """Read a file, or its first bytes.
 
     Args:
         root: As for `folder`.
-        names: The folders on the way, and the file.
-        most: How many bytes.
+        names: The folders on the path, and the file.
+        most: The maximum number of bytes.
 
     Raises:
-        OSError: It is not there or not a regular file, or something on the way is a link.
+        OSError: The file is missing or not a regular file, or a part of the path is a link.
     """
     with folder(root, *names[:-1]) as held:
         opened = os.open(names[-1], _FILE, dir_fd=held)
@@ -88,7 +88,7 @@ def exists(above: int, name: str) -> bool:
 
 
 def write(above: int, name: str, text: str) -> None:
-    """Write a file in a folder that is held, whole or not at all, in place of one of that name."""
+    """Write a file in an open folder atomically, in place of an existing one."""
     new = f".{name}.{secrets.token_hex(8)}"
     try:
         with os.fdopen(os.open(new, _NEW, 0o644, dir_fd=above), "w", encoding="utf-8") as file:
@@ -100,7 +100,7 @@ def write(above: int, name: str, text: str) -> None:
 
 
 def write_folder(above: int, name: str, files: Mapping[str, str]) -> None:
-    """Write a folder of files in a folder that is held, whole or not at all, in place of one of that name."""
+    """Write a folder of files in an open folder atomically, in place of an existing one."""
     new, old = f".{name}.{secrets.token_hex(8)}", f".{name}.{secrets.token_hex(8)}.old"
     try:
         os.mkdir(new, 0o755, dir_fd=above)
@@ -120,7 +120,7 @@ def write_folder(above: int, name: str, files: Mapping[str, str]) -> None:
 
 
 def make_package(above: int) -> None:
-    """Make an empty ``__init__.py`` in a folder that is held, unless there is something of that name."""
+    """Create an empty ``__init__.py`` in an open folder, unless the name exists."""
     try:
         os.close(os.open("__init__.py", _NEW, 0o644, dir_fd=above))
     except FileExistsError:
@@ -128,7 +128,7 @@ def make_package(above: int) -> None:
 
 
 def _remove(above: int, name: str) -> None:
-    """Remove a file, or a folder with what is in it; nothing if there is none."""
+    """Remove a file, or a folder with its content, if it exists."""
     try:
         os.unlink(name, dir_fd=above)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The catalogue of tools below a directory: generated packages and saved actions.
 
-Standard library only, so that it works inside a session as well as outside. It reads files and never imports them, and treats
-them as untrusted data: a session may have written them.
+Standard library only, because it works inside a session and outside. Files are read and never imported. They are untrusted,
+because a session may have written them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LONGEST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that there is a module for.
+    """A tool with a module.
 
     Attributes:
-        server: The server's name, and the package's.
+        server: The name of the server and the package.
         module: The module's name.
         name: The tool's name on the server.
-        signature: How it is called, on one line.
-        description: Its description, in the server's words.
+        signature: The signature, on one line.
+        description: The server's description.
     """
 
     server: str
@@ -59,13 +59,13 @@ class Tool:
 
 
 def tools(root_dir: str | os.PathLike[str] = "mcptools") -> list[Tool]:
-    """Return all tools of the packages under a directory.
+    """Return all tools of the packages in a directory.
 
     Args:
-        root_dir: The directory that `generate_mcp_sources` was given.
+        root_dir: The directory passed to `generate_mcp_sources`.
 
     Returns:
-        The tools, by server and as each server lists them; none if there is no such directory, or it is a link.
+        The tools by server, in each server's order; empty if the directory is missing, or a link.
     """
     try:
         packages = beneath.folders_in(root_dir)
@@ -75,17 +75,17 @@ def tools(root_dir: str | os.PathLike[str] = "mcptools") -> list[Tool]:
 
 
 def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
-    """Return the module of one tool in full.
+    """Return the complete source of one tool's module.
 
     Args:
         path: The tool, as ``server.module``.
-        root_dir: The directory that `generate_mcp_sources` was given.
+        root_dir: The directory passed to `generate_mcp_sources`.
 
     Returns:
         The module's source.
 
     Raises:
-        InvalidInputError: There is no such tool.
+        InvalidInputError: The tool does not exist.
     """
     server, _, module = path.partition(".")
     if server.isidentifier() and module.isidentifier():
@@ -93,7 +93,7 @@ def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
             try:
                 return beneath.read(root_dir, server, *place, most=MOST_INDEX).decode("utf-8", "replace")
             except OSError:
-                pass  # which is what is said below
+                pass  # reported below
     raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; tools are named server.module")
 
 
@@ -115,7 +115,7 @@ def _tools_of(root: str | os.PathLike[str], package: str) -> Iterator[Tool]:
 
 
 def _actions_of(root: str | os.PathLike[str], category: str) -> Iterator[Tool]:
-    """Yield the code actions of a category (`actions`), which are packages with an interface of their own."""
+    """Yield the code actions of a category (`actions`), which are packages with their own interface."""
     try:
         found = beneath.folders_in(root, category)
     except OSError:

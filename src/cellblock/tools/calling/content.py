@@ -27,17 +27,17 @@ OnLog = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as its server describes it. All of it is untrusted: names, texts and schemas are the server's.
+    """A server's description of a tool. Names, texts and schemas are untrusted.
 
     Attributes:
-        name: The name to call it by.
-        description: Its description; may be empty.
-        input_schema: JSON Schema of its arguments.
-        output_schema: JSON Schema of its structured result, if it has one.
-        read_only: Whether it says that it changes nothing; None: it does not say.
-        destructive: Whether it says that it may destroy something; None: it does not say.
-        needs_task: Whether it can only be called as a task, which is not supported: no module is generated for it.
-        invalid: Why its description is invalid, so that no module can be generated for it; empty if it is valid.
+        name: The tool's name.
+        description: The description; may be empty.
+        input_schema: JSON Schema of the arguments.
+        output_schema: JSON Schema of the structured result, if there is one.
+        read_only: Whether the tool claims to change nothing; None if unknown.
+        destructive: Whether the tool claims that it may destroy something; None if unknown.
+        needs_task: Whether the tool can only be called as a task, which is not supported: no module is generated for it.
+        invalid: Why the description is invalid, so that no module can be generated; empty if it is valid.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ToolSpec:
 
     @property
     def why_not(self) -> str:
-        """Why it cannot be called by code; empty if it can be."""
+        """Why code cannot call the tool; empty if it can."""
         return self.invalid or ("it can only be called as a task, which is not supported" if self.needs_task else "")
 
 
@@ -60,8 +60,8 @@ class ToolImage:
     """An image that a tool returned.
 
     Attributes:
-        data: Its bytes.
-        mime_type: Its type as given by the server, such as ``image/png``.
+        data: The bytes.
+        mime_type: The type given by the server, such as ``image/png``.
     """
 
     data: bytes
@@ -70,14 +70,14 @@ class ToolImage:
 
 @dataclass(frozen=True, slots=True)
 class ToolResource:
-    """Something else that a tool returned: a resource, a link to one (neither text nor data), or a sound (no URI).
+    """Other content that a tool returned: a resource, a link to one (neither text nor data), or a sound (no URI).
 
     Attributes:
-        uri: The resource's address.
-        mime_type: Its type as given by the server; may be empty.
-        name: Its name; may be empty.
-        text: Its content, if that is text.
-        data: Its content, if that is bytes.
+        uri: The resource's URI.
+        mime_type: The type given by the server; may be empty.
+        name: The name; may be empty.
+        text: Text content, if any.
+        data: Binary content, if any.
     """
 
     uri: str
@@ -101,12 +101,12 @@ class ToolOutcome:
     """The outcome of a call.
 
     Attributes:
-        is_error: Whether the tool reports a failure; ``text`` has the reason then.
-        text: Its text blocks, one below the other.
-        structured: Its structured result, which fits the tool's output schema; None if there is none.
-        images: Its images.
-        resources: Everything else.
-        encoded: A large result as JSON, in place of ``text`` and ``structured``, passed on undecoded.
+        is_error: Whether the tool reports a failure; ``text`` then has the reason.
+        text: The text blocks, one below the other.
+        structured: The structured result, which fits the tool's output schema; None if there is none.
+        images: The images.
+        resources: All other content.
+        encoded: A large result as JSON, in place of ``text`` and ``structured``, forwarded without decoding.
     """
 
     is_error: bool
@@ -117,14 +117,14 @@ class ToolOutcome:
     encoded: bytes | bytearray | None = None
 
     def beginning(self, most: int) -> str:
-        """Return the beginning of its result as text, for people."""
+        """Return the start of the result as text, for people."""
         if self.encoded is not None:
             return bytes(self.encoded[:most]).decode("utf-8", "replace")
         text = self.text or ("" if self.structured is None else json.dumps(self.structured)[:most])
         return text[:most]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as JSON can hold it, without what is ``encoded``; bytes are base64."""
+        """Convert to JSON data, except ``encoded``; bytes become base64."""
         return {
             "is_error": self.is_error,
             "text": self.text,
@@ -144,10 +144,10 @@ class ToolOutcome:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ToolOutcome:
-        """Return the inverse of `to_dict`.
+        """Convert from the data of `to_dict`.
 
         Raises:
-            InvalidInputError: It is not of that form.
+            InvalidInputError: The data has another form.
         """
         try:
             return cls(
@@ -186,10 +186,10 @@ def _encode(data: bytes) -> str:
 
 
 def decode_base64(data: str) -> bytes:
-    """Return bytes from base64.
+    """Decode base64.
 
     Raises:
-        ValueError: It is not base64.
+        ValueError: The text is not base64.
     """
     try:
         return base64.b64decode(_typed(data, str), validate=True)

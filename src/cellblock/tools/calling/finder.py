@@ -1,8 +1,8 @@
-"""Searches tools for clients outside the session, in a process with limits that `service.daemon.tools` starts.
+"""Searches tools for clients outside the session, in a limited process started by `service.daemon.tools`.
 
-Sessions may have written what is searched, and parsing Python can take any time and memory, so only this process does it.
-It starts without site packages. The daemon writes the request to standard input, as JSON. To standard output goes ``+`` and
-the answer, or ``-`` and what was wrong with the request.
+Sessions may have written the searched files, and parsing Python can take any time and memory, so only this process does it.
+It starts without site packages. The daemon writes the request to standard input, as JSON. Standard output gets ``+`` and
+the answer, or ``-`` and the error of the request.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _MAX_MEMORY = 1024**3
-_MAX_SECONDS = 5  # of processor time
+_MAX_SECONDS = 5  # processor time
 
 
 def find(roots: Sequence[Path], words: str, tools: Sequence[str], module: str) -> str:
-    """Return what `SearchTools` answers, in full.
+    """Return the complete answer to `SearchTools`.
 
     Args:
         roots: The directories to search.
         words: The words to search for, if neither tools nor a module are named.
-        tools: Tools whose signatures are wanted.
-        module: The tool whose interface is wanted.
+        tools: Tools whose signatures to return.
+        module: The tool whose interface to return.
 
     Raises:
-        InvalidInputError: There is no such module.
+        InvalidInputError: The module does not exist.
     """
     from cellblock.tools.calling import search
 
@@ -62,7 +62,7 @@ def main() -> None:
     asked = json.load(sys.stdin)
     try:
         said = "+" + find([Path(root) for root in asked["roots"]], asked["words"], asked["tools"], asked["module"])
-    except ValueError as error:  # InvalidInputError is one
+    except ValueError as error:  # InvalidInputError is a subclass
         said = f"-{error}"
     sys.stdout.buffer.write(said[: asked["most"] + 1].encode("utf-8", "replace"))
 

@@ -1,4 +1,4 @@
-"""Functions of the program that runs a session, as its code calls them. Standard library only."""
+"""Functions of the host program, as called by code in its session. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ REST = "*"
 class ProgramFunction:
     """A function of the program that runs this session. Arguments and results are JSON data.
 
-    The host decides about each call and makes it, as for tools of MCP servers.
+    The host decides about each call and executes it, as for tools of MCP servers.
     """
 
     def __init__(
         self, server: str, name: str, parameters: Sequence[str] = (), signature: str = "(...)", doc: str = ""
     ) -> None:
-        """Set up; nothing is called.
+        """Set up without a call.
 
         Args:
-            server: The name under which the program offers it.
-            name: Its name.
+            server: The server name under which the program offers the function.
+            name: The function's name.
             parameters: Names of the parameters that take positional arguments, in order.
-            signature: The signature in its docstring.
-            doc: The description in its docstring.
+            signature: The signature in the docstring.
+            doc: The description in the docstring.
         """
         self.__name__ = self.__qualname__ = name
         self.__doc__ = f"{name}{signature}\n\n{doc}".strip()
@@ -35,11 +35,11 @@ class ProgramFunction:
         self._parameters = tuple(parameters)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call it, and wait for its result.
+        """Call the function, and wait for its result.
 
         Raises:
             TypeError: A parameter gets two values.
-            ToolRunnerError: It failed, or was not allowed; the message says why.
+            ToolRunnerError: The function failed, or was not allowed; the message has the reason.
         """
         arguments = dict(zip(self._parameters, args, strict=False))
         if twice := sorted(arguments.keys() & kwargs.keys()):

@@ -33,12 +33,12 @@ _ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
 def interface_of(source: str, place: str) -> str:
     """Return the interface of a module.
 
-    Imports and bodies of functions are left out, and enumerations are on one line: a long one shows its first values, and how
+    Imports and bodies of functions are left out. Enumerations are on one line; a long one shows its first values, and how
     to see all. If the interface is still long, each text is cut to its first sentence, and types have no constraints.
 
     Args:
         source: The module's source.
-        place: The whole module's place, for the model.
+        place: The path of the whole module, for the model.
     """
     declared = _CALL.sub("    ...\n", _PREAMBLE.sub("", source[:_MOST]))
     declared = re.sub(r"\n{3,}", "\n\n", _ENUMERATION.sub(_on_one_line, declared)).strip()
@@ -56,7 +56,7 @@ def _on_one_line(enumeration: re.Match[str]) -> str:
 
 
 def _shortened(lines: list[str]) -> Iterator[str]:
-    """Yield the lines of a long interface: of each text the first sentence, no lists, and no constraints."""
+    """Yield the lines of a long interface: the first sentence of each text, no lists, and no constraints."""
     inside = False
     for line in lines:
         quotes = line.count('"""')

@@ -1,7 +1,7 @@
-"""Kept connections to a tool server, for `runner`: plain sockets, for blocking code and any event loop. Standard library only.
+"""A connection pool for `runner`: plain sockets, for blocking code and any event loop. Standard library only.
 
-It uses no thread, because a kernel with threads cannot be copied, and no asyncio transport, because it would belong to one
-loop: an idle connection is a socket that nothing watches.
+It uses no thread, because a kernel with threads cannot be forked. It uses no asyncio transport, because a transport belongs
+to one loop. An idle connection is a socket that nothing watches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BadAnswerError(OSError):
 
 
 class Answer:
-    """Collects one HTTP answer. It takes bytes and never waits."""
+    """A parser of one HTTP answer, which takes bytes and never waits."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -94,7 +94,7 @@ class Answer:
 
 @dataclass
 class _State:
-    """Everything that a forked child must not share with its parent."""
+    """State that a forked child must not share with its parent."""
 
     idle: dict[Address, list[tuple[float, socket.socket]]] = field(default_factory=dict)
     busy: set[socket.socket] = field(default_factory=set)
@@ -116,7 +116,7 @@ def send(address: Address, request: bytes) -> Answer:
         request: The whole request.
 
     Raises:
-        OSError: There is no connection, or it was lost. The request may have had its effect.
+        OSError: The connection failed or was lost. The request may have had its effect.
     """
     with _state.threads:
         connection = _take(address) or _connected(address)
@@ -141,7 +141,7 @@ async def send_async(address: Address, request: bytes) -> Answer:
         request: The whole request.
 
     Raises:
-        OSError: There is no connection, or it was lost. The request may have had its effect.
+        OSError: The connection failed or was lost. The request may have had its effect.
     """
     loop = asyncio.get_running_loop()
     turn = _state.loops.get(loop)
@@ -167,7 +167,7 @@ async def send_async(address: Address, request: bytes) -> Answer:
 
 
 def close() -> None:
-    """Close the idle connections; the next call makes one again."""
+    """Close the idle connections; the next call reconnects."""
     with _state.lock:
         kept, _state.idle = _state.idle, {}
     for connections in kept.values():
@@ -182,7 +182,7 @@ def idle() -> set[int]:
 
 
 def _take(address: Address) -> socket.socket | None:
-    """Return an idle connection that is still usable."""
+    """Return a usable idle connection, if any."""
     while True:
         with _state.lock:
             idle = _state.idle.get(address)
@@ -190,7 +190,7 @@ def _take(address: Address) -> socket.socket | None:
                 return None
             since, connection = idle.pop()
             _state.busy.add(connection)
-        # If there is something to read before a request, the server has closed it.
+        # If data is readable before a request, the server has closed the connection.
         if time.monotonic() - since < IDLE and not _readable(connection):
             return connection
         _drop(connection)
@@ -205,7 +205,7 @@ def _give(address: Address, connection: socket.socket, keep: bool) -> None:
             _state.busy.discard(connection)
             _state.idle.setdefault(address, []).append((time.monotonic(), connection))
             return
-    connection.close()  # this is a forked child, and the connection its parent's
+    connection.close()  # this is a forked child, and the connection belongs to its parent
 
 
 def _drop(connection: socket.socket) -> None:
@@ -272,10 +272,10 @@ def _made(connection: socket.socket) -> socket.socket:
 
 
 def _forked() -> None:
-    """Leave the connections to the parent: in a forked child.
+    """Leave the connections to the parent, in a forked child.
 
-    One that is waited for may be watched by a copy of the parent's event loop. Its descriptor becomes one that is at its end,
-    which that loop understands; taking it out of the loop would, with epoll, take it out of the parent's as well.
+    A copy of the parent's event loop may watch a waiting connection. Its descriptor is replaced by one at end of file,
+    which that loop handles. Unregistering it would, with epoll, also unregister it in the parent.
     """
     global _state
     before, _state = _state, _State()

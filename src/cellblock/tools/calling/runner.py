@@ -1,9 +1,9 @@
-"""Calls MCP tools through a tool server, for generated code in sessions and elsewhere. Standard library only.
+"""Calls of MCP tools through a tool server, for generated code in sessions and elsewhere. Standard library only.
 
-In a session, environment variables say where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
-and, if a token is required, ``CELLBLOCK_TOOL_TOKEN``. They are read on each call, because a module may be imported before they
-are set. Elsewhere, ``TOOL_SERVER_HOST`` and ``TOOL_SERVER_PORT`` name a `ToolServer`, as in ipybox. Proxies in the environment
-are not used.
+In a session, environment variables give the address of its tool port: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT`` and,
+if a token is required, ``CELLBLOCK_TOOL_TOKEN``. They are read on each call, because a module may be imported before they
+are set. Elsewhere, ``TOOL_SERVER_HOST`` and ``TOOL_SERVER_PORT`` name a `ToolServer`, as in ipybox. Proxies in the
+environment are not used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ToolText(str):
 
     Attributes:
         images: The images of the same result.
-        resources: Everything else of it.
+        resources: All other content of the result.
     """
 
     images: tuple[ToolImage, ...] = ()
@@ -42,7 +42,7 @@ class ToolData(dict[str, Any]):
 
     Attributes:
         images: The images of the same result.
-        resources: Everything else of it.
+        resources: All other content of the result.
     """
 
     images: tuple[ToolImage, ...] = ()
@@ -50,9 +50,9 @@ class ToolData(dict[str, Any]):
 
 
 class ToolRunner:
-    """Calls the tools of one MCP server on a `ToolServer`, or through the tool port of a session.
+    """A caller of one MCP server's tools, through a `ToolServer` or the tool port of a session.
 
-    One object can be used by many threads and event loops. Up to 64 gathered calls are pending at once; the others wait.
+    Many threads and event loops can share one object. Up to 64 gathered calls are pending at once; the others wait.
 
     Example::
 
@@ -76,10 +76,10 @@ class ToolRunner:
 
         Args:
             server_name: Name of the MCP server.
-            server_params: Its parameters; None if the server is registered. Sessions may not send any.
+            server_params: Parameters of the server; None if it is registered. Sessions may not send any.
             host: Hostname of the tool server; by default this session's, or ``localhost``.
-            port: Its port; by default this session's, or 8900.
-            token: Its bearer token, if it needs one; by default this session's.
+            port: Port of the tool server; by default this session's, or 8900.
+            token: Bearer token of the tool server, if needed; by default this session's.
         """
         self._server = server_name
         self._params = None if server_params is None else dict(server_params)
@@ -92,29 +92,29 @@ class ToolRunner:
 
         Args:
             tool_name: Name of the tool.
-            tool_args: Its arguments. Dates, enumerations, paths, sets and pydantic models in them are sent as JSON has them.
+            tool_args: The arguments. Dates, enumerations, paths, sets and pydantic models are converted to JSON.
 
         Returns:
-            The structured result as a `dict`, or the text, or None if there is neither. Images and resources that came with
-            it are its attributes `images` and `resources` (`ToolData`, `ToolText`); the text of resources is part of the text.
+            The structured result as a `dict`, or the text, or None if there is neither. Images and resources of the result
+            are its attributes `images` and `resources` (`ToolData`, `ToolText`); the text of resources is part of the text.
 
         Raises:
-            ToolRunnerError: The tool failed, or approval was denied; the message says why.
+            ToolRunnerError: The tool failed, or approval was denied; the message has the reason.
         """
         return self._result(await self._send("POST", "/run", self._body(tool_name, tool_args)))
 
     def run_sync(self, tool_name: str, tool_args: Mapping[str, Any]) -> Result:
-        """Call a tool and wait for it: `run` for code that is not async.
+        """Call a tool and wait for its result: `run` for synchronous code.
 
         Args:
             tool_name: Name of the tool.
-            tool_args: Its arguments.
+            tool_args: The arguments.
 
         Returns:
             As `run`.
 
         Raises:
-            ToolRunnerError: The tool failed, or approval was denied; the message says why.
+            ToolRunnerError: The tool failed, or approval was denied; the message has the reason.
         """
         address = self._address()
         request = self._request("POST", "/run", self._body(tool_name, tool_args), address)
@@ -136,11 +136,11 @@ class ToolRunner:
         """Ask a `ToolServer` to decide about an action that happens elsewhere, such as a command of a kernel.
 
         Args:
-            tool_name: Its name.
-            tool_args: Its arguments.
+            tool_name: The action's name.
+            tool_args: The action's arguments.
 
         Raises:
-            ToolRunnerError: Approval was denied; the message says why. Or the tool server could not be reached.
+            ToolRunnerError: Approval was denied, or the tool server could not be reached; the message has the reason.
         """
         _parsed(await self._send("POST", "/approve", self._body(tool_name, tool_args)))
 
@@ -197,7 +197,7 @@ class ToolRunner:
 
 
 def _with_resources(text: str, resources: Iterable[ToolResource]) -> str:
-    """Return a text result with the text of its resources below it, and a line for each other one."""
+    """Append the text of resources to a text result, and a line for each other resource."""
     return "\n".join(filter(None, [text, *map(str, resources)]))
 
 
@@ -218,12 +218,12 @@ def _variable(own: str, of_ipybox: str) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that is not of JSON's types to JSON data."""
+    """Convert a value to JSON data."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, set | frozenset):
         return list(value)
-    if isinstance(value, date | time):  # datetime is a date
+    if isinstance(value, date | time):  # datetime is a subclass of date
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value

@@ -23,7 +23,7 @@ from cellblock.tools.calling.interface import interface_of
 
 __all__ = ["interface", "names", "signatures", "source", "tools"]
 
-# Okapi BM25 with its usual constants; a word in a name says more than one in a description.
+# Okapi BM25 with its usual constants; a word in a name weighs more than one in a description.
 _SATURATION, _LENGTH, _NAME_WEIGHT = 1.2, 0.75, 3
 
 _LEAST = 0.4
@@ -40,11 +40,11 @@ def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit:
 
     Args:
         words: The words, in any order; empty: all tools.
-        root_dir: The directory that `cellblock.generate_mcp_sources` was given.
+        root_dir: The directory passed to `cellblock.generate_mcp_sources`.
         limit: Maximum number of tools to return for words.
 
     Returns:
-        Tools as ``server.module``, the best first; without words, in the order of the catalogue.
+        Tools as ``server.module``, best match first; without words, in the order of the catalogue.
     """
     known = tools(root_dir)
     if not words.strip():
@@ -55,27 +55,28 @@ def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit:
 
 
 def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> list[str]:
-    """Return the signatures of tools, with a summary, one line for each.
+    """Return the signatures of tools, with a summary, one per line.
 
     Args:
         paths: Tools as ``server.module``, or servers, for all of their tools; nothing: all tools.
-        root_dir: The directory that `cellblock.generate_mcp_sources` was given.
+        root_dir: The directory passed to `cellblock.generate_mcp_sources`.
 
     Returns:
-        A line for each tool that there is.
+        A line for each existing tool.
     """
     chosen = [tool for tool in tools(root_dir) if not paths or tool.path in paths or tool.server in paths]
     return [f"{tool.server}.{tool.signature}" + (f"  # {tool.summary}" if tool.summary else "") for tool in chosen]
 
 
 def interface(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
-    """Return a tool's interface for a model: parameters, results and what they mean.
+    """Return a tool's interface for a model: parameters, results and their meaning.
 
-    It is `source` without imports and bodies of functions. Long enumerations and long interfaces are shortened, and say so.
+    It is `source` without imports and bodies of functions. Long enumerations and long interfaces are shortened, with a
+    note.
 
     Args:
         path: The tool, as ``server.module``.
-        root_dir: The directory that `cellblock.generate_mcp_sources` was given.
+        root_dir: The directory passed to `cellblock.generate_mcp_sources`.
     """
     return interface_of(source(path, root_dir=root_dir), f"{Path(root_dir).name}/{path.replace('.', '/')}.py")
 
@@ -86,7 +87,7 @@ def _scores(known: list[Tool], words: str) -> list[float]:
     mean = sum(lengths) / len(lengths) if lengths else 1.0
     scores = [0.0] * len(known)
     for word in sorted({*_words(words)} - _COMMON):
-        # A word also finds words that begin with it, with a lower score: `list` finds `listing`.
+        # A word also matches words that begin with it, with a lower score: `list` matches `listing`.
         counts = [max(document[word], 0.5 * _beginning(document, word)) for document in documents]
         found = sum(1 for count in counts if count)
         rarity = math.log(1 + (len(known) - found + 0.5) / (found + 0.5))
@@ -114,5 +115,5 @@ def _words(text: str) -> list[str]:
 
 
 def _stem(word: str) -> str:
-    """A word without its plural."""
+    """Return a word without its plural ending."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

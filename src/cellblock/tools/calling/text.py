@@ -7,7 +7,7 @@ import unicodedata
 
 _MOST = 4000
 _SENTENCE = re.compile(r"(?<=[.!?]) (?=[^\W\d_])(?![a-z])")  # not after "e.g."
-# Control, format (among them what turns the direction of text), surrogate, private and unassigned characters, separators.
+# Control, format (including text direction), surrogate, private and unassigned characters, separators.
 _SHOWN_AS_ESCAPES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
@@ -19,7 +19,7 @@ def plain(words: str, most: int = _MOST) -> str:
         most: Maximum characters to keep.
 
     Returns:
-        The text, with escapes for characters that cannot be seen, and cut with an ellipsis.
+        The text, with escapes for invisible characters, and cut with an ellipsis.
     """
     cut = words[:most].replace("\r\n", "\n").replace("\t", "    ")
     if not cut.isascii() or not cut.replace("\n", "").isprintable():
@@ -36,20 +36,20 @@ def first_line(words: str, most: int = 120) -> str:
 
 
 def docstring(text: str, indent: str = "") -> str:
-    r"""Write a docstring, quotes and all.
+    r"""Render a docstring, quotes included.
 
     Args:
-        text: A text that `plain` returned, or one of our own.
+        text: A text returned by `plain`, or one of cellblock's own.
         indent: The indentation of its lines, except the first one.
 
     Returns:
-        Source that evaluates to the text: every backslash is doubled, and no three quotes follow each other.
+        Source that evaluates to the text: backslashes are doubled, and three quotes never follow each other.
     """
     lines = text.replace("\\", "\\\\").replace('"""', r"\"\"\"").split("\n")
     body = "\n".join([lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])])
     if len(lines) > 1:
         return f'"""{body}\n{indent}"""'
-    # Of quotes at the end, those beyond the last three of a row are not escaped yet, and would end the docstring early.
+    # Of trailing quotes, those beyond the last full triple are not escaped yet, and would end the docstring early.
     open_quotes = (len(text) - len(text.rstrip('"'))) % 3
     return f'"""{body[:-1]}\\""""' if open_quotes else f'"""{body}"""'
 

@@ -1,4 +1,4 @@
-"""Detects how a tool differs from its generated API: a server may change it after it was reviewed."""
+"""Detects how a tool differs from its generated API, because a server may change it after its review."""
 
 from __future__ import annotations
 

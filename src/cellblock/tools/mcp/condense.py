@@ -3,8 +3,9 @@
 Decoding a large message takes long and blocks all threads of the process; this process has nothing else to do. It starts
 without site packages, so it uses the standard library only.
 
-The message is read from standard input. Two numbers go to standard output: how many values it has, and the length of the short
-message in its place, which is 0 if it is not the result of a call. The short message and the result follow, both as JSON.
+The message is read from standard input. Two numbers are written to standard output: the number of values in the message,
+and the length of the short message that replaces it, or 0 if it is not the result of a call. The short message and the
+result follow, both as JSON.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ MAX_VALUES = 2_000_000
 HEAD = struct.Struct("!QQ")
 
 _MAX_MEMORY = 1024**3
-_MAX_SECONDS = 10  # of processor time
-_MAX_COMPLAINT = 64 * 1024  # characters of what a tool says if it fails
+_MAX_SECONDS = 10  # processor time
+_MAX_COMPLAINT = 64 * 1024  # characters of a failing tool's message
 
 
 def values_in(message: bytes) -> int:
-    """Return an upper bound of the number of values in a message: commas and brackets outside of texts."""
+    """Return an upper bound of the number of values in a message: commas and brackets outside of strings."""
     bare = message.replace(b"\\\\", b"").replace(b'\\"', b"")  # each remaining quote begins or ends a string
     if bare.count(b'"') > 4 * MAX_VALUES:
         return MAX_VALUES + 1
@@ -43,10 +44,10 @@ def marks(data: bytes) -> int:
 
 
 def condensed(message: bytes, token: str) -> tuple[bytes, bytes]:
-    """Return a short message in place of one with the result of a call, and the result; both empty for other messages.
+    """Return a short message in place of a call's result, and the result; both empty for other messages.
 
     Raises:
-        ValueError: It is not JSON.
+        ValueError: The message is not JSON.
     """
     said = json.loads(message)
     result = said.get("result") if isinstance(said, dict) else None

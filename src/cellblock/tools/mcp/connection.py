@@ -1,9 +1,9 @@
 """One connection to one MCP server, shared by concurrent calls, and opened and closed by its own task.
 
-The SDK's contexts contain cancel scopes, which must be left by the task that entered them, and a failure in the background
-cancels that task. So one task enters them, waits, and leaves them, and any task can make calls.
+The SDK's contexts contain cancel scopes, which the same task must enter and leave, and a failure in the background cancels
+that task. One task therefore enters them, waits, and leaves them, and any task can make calls.
 
-The SDK takes most of a second to import, and a server takes as long to start. So the program is started first, and
+The SDK takes most of a second to import, and a server takes as long to start. The program is therefore started first, and
 `dialogue`, which uses the SDK, is imported meanwhile.
 """
 
@@ -37,13 +37,13 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class Connection:
-    """A connection to a server. It starts to open when it is created.
+    """A connection to a server, which starts to open when it is created.
 
     Args:
         server: The server's name.
-        params: How to reach it.
-        environment: The host's.
-        connect_timeout: Seconds in which it must be ready.
+        params: The server's parameters.
+        environment: The host's environment.
+        connect_timeout: Limit in seconds for the start.
 
     Raises:
         InvalidInputError: The parameters refer to a variable that is not set.
@@ -66,19 +66,19 @@ class Connection:
 
     @property
     def ended(self) -> bool:
-        """Whether it can no longer be used."""
+        """Whether the connection can no longer be used."""
         return self._end.is_set()
 
     @property
     def usable(self) -> bool:
-        """Whether it can be used now, as far as known."""
+        """Whether the connection can be used now, as far as known."""
         return self._dialogue is not None and not self._end.is_set()
 
     async def opened(self) -> None:
-        """Wait until it can be used.
+        """Wait until the connection can be used.
 
         Raises:
-            McpServerError: It cannot.
+            McpServerError: It cannot be opened.
         """
         await self._opened.wait()
         if not self.usable:
@@ -86,13 +86,13 @@ class Connection:
             raise self.error(f"MCP server {self._server!r} cannot be used: {self._cause}")
 
     async def close(self) -> None:
-        """Close the connection, and end the server if it was started for it. Returns when it has ended."""
+        """Close the connection, and wait for the end of a server that was started for it."""
         self._cause = self._cause or "it was stopped"
         self.lost()
         await self.closed()
 
     async def closed(self) -> None:
-        """Wait until the connection has ended, with everything that belongs to it."""
+        """Wait until the connection and everything that belongs to it has ended."""
         await asyncio.wait([self._task])
 
     # The task that holds the contexts.
@@ -116,7 +116,7 @@ class Connection:
         finally:
             self._end.set()
             explanation = "" if self._transport is None else self._transport.explain()
-            # Observations of this end are more exact than the SDK's error, and less exact than the exit of the process.
+            # These observations are more precise than the SDK's error, and less precise than the exit of the process.
             if explanation and explanation not in self._cause:
                 vague = self._cause in explanation or self._cause in ("Connection closed", "Server returned an error response")
                 self._cause = explanation if vague else f"{self._cause}; {explanation}"
@@ -141,20 +141,20 @@ class Connection:
             yield await stack.enter_async_context(dialogue)
 
     def lost(self, cause: str = "") -> None:
-        """Mark it as unusable, and close it."""
+        """Mark the connection as unusable, and close it."""
         self._cause = self._cause or cause
         self._end.set()
         if not self._opened.is_set() and self._opening is not None:
             self._opening.cancel()
 
     async def cause(self) -> str:
-        """Close it, and return why it has ended: a dying server may report the reason after its connection is closed."""
+        """Close the connection; return why it ended. A dying server may report the reason after the connection is closed."""
         self.lost()
         await asyncio.shield(self.closed())
         return self._cause
 
     def trouble(self) -> str:
-        """Return the failure of a request over HTTP; empty if there was none."""
+        """Return the failure of an HTTP request; empty if there was none."""
         return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
 
     def error(self, message: str) -> McpServerError:
@@ -187,7 +187,7 @@ class Connection:
         return await self._answer(f"tool {tool!r} of MCP server {self._server!r}", answer, timeout)
 
     async def list_tools(self) -> list[ToolSpec]:
-        """Ask the server for all of its tools; see `Servers.list_tools`."""
+        """Return all tools of the server; see `Servers.list_tools`."""
         assert self._dialogue is not None
         doing = f"the list of tools of MCP server {self._server!r}"
         return await self._answer(doing, self._dialogue.list_tools(), self._connect_timeout)
@@ -208,7 +208,7 @@ class Connection:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first thing that went wrong in a tree of exceptions."""
+    """Return the first cause in a tree of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if (response := getattr(error, "response", None)) is not None:  # httpx's own message contains the URL
@@ -217,7 +217,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _written(stderr: str) -> str:
-    """Return the end of a server's stderr for an error: in the same line, if it is one line."""
+    """Format the end of a server's stderr for an error; a single line is appended to the message."""
     if not stderr:
         return ""
     end = stderr[-MAX_WORDS:]

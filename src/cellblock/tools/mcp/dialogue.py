@@ -1,4 +1,4 @@
-"""The client's side of an MCP connection: calls, lists, progress and logs, by the SDK."""
+"""The client's side of an MCP connection: calls, lists, progress and logs, with the SDK."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _RESULT = frozenset(("_meta", "content", "structuredContent", "isError"))
 
 _CLIENT = types.Implementation(name="cellblock", version="1")
 
-# Our errors already report failures of a server. Without this, programs without logging would also see them on stderr.
+# cellblock's errors already report failures of a server. Without this, programs without logging would also see them on
+# stderr.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 logging.getLogger("client").addHandler(logging.NullHandler())
 
@@ -79,8 +80,8 @@ class Dialogue:
 
         Args:
             server: The server's name.
-            streams: One to read and one to write, open while the context is entered.
-            lost: Called at the end of the stream, with the reason if this end gave up.
+            streams: One to read and one to write, open while the context is active.
+            lost: Called at the end of the stream, with the reason if this end aborted.
             large: The large results that were read from the streams.
             bare: Whether a request consists of a message only. Over HTTP it also has headers, which the SDK manages.
         """
@@ -168,11 +169,11 @@ class Dialogue:
             self._reporting -= 1
 
     async def list_tools(self) -> list[ToolSpec]:
-        """Ask the server for all of its tools.
+        """Return all tools of the server.
 
         Raises:
             ConnectionError: The connection has ended.
-            McpServerError: It does not answer, or exceeds `MAX_TOOLS` or `MAX_LIST`.
+            McpServerError: The server does not answer, or exceeds `MAX_TOOLS` or `MAX_LIST`.
         """
         tools: list[ToolSpec] = []
         cursor: str | None = None
@@ -185,13 +186,13 @@ class Dialogue:
                 size = _check_list(len(tools) + len(page.tools), size + len(page.model_dump_json()))
                 tools += map(spec_of, page.tools)
                 cursor = page.next_cursor
-                if cursor is None or cursor in seen:  # some servers repeat the last one instead of leaving it out
+                if cursor is None or cursor in seen:  # some servers repeat the last cursor instead of omitting it
                     return tools + self._left_out()
                 seen.add(cursor)
         raise McpServerError(f"failed: it has more than {_MAX_PAGES} pages")
 
     def _left_out(self) -> list[ToolSpec]:
-        """Return the tools that are not valid, without their schemas."""
+        """Return the invalid tools, without their schemas."""
         return [ToolSpec(name, "", {}, invalid=reason) for name, reason in self._reading.left_out.items()]
 
     async def _refresh(self) -> None:
@@ -225,7 +226,7 @@ class Dialogue:
             try:
                 await client.session.send_request(request, types.EmptyResult)
             except MCPError:
-                return None  # it ignores the log level
+                return None  # the server ignores the log level
         return None
 
     def _open_client(self) -> Client:
@@ -236,7 +237,7 @@ class Dialogue:
     # Notifications of the server.
 
     def _hear(self, method: str, params: dict[str, Any]) -> bool:
-        """Handle a notification. The SDK gets only those that it needs, as it starts a task for each."""
+        """Handle a notification. The SDK gets only the ones it needs, because it starts a task for each."""
         if method == "notifications/progress":
             return not self._reporting
         if method == "notifications/tools/list_changed":
@@ -246,7 +247,7 @@ class Dialogue:
         return True
 
     def _hear_log(self, params: dict[str, Any]) -> None:
-        # The protocol does not say which call it belongs to.
+        # The protocol does not name the call of a log message.
         level, data = params.get("level"), params.get("data")
         if isinstance(level, str):
             text = data if isinstance(data, str) else json.dumps(data)
@@ -283,10 +284,10 @@ def _check_list(count: int, size: int) -> int:
 
 
 def _trust_no_schema(client: Client) -> None:
-    """Turn off the SDK's check of results against the server's schema.
+    """Turn off the SDK's validation of results against the server's schema.
 
-    The check runs in the event loop, and a schema can make it take forever: by a pattern, or with many rows. The module of a
-    tool checks results in the session instead.
+    The validation runs in the event loop, and a schema can make it take forever: by a pattern, or with many rows. The
+    module of a tool validates results in the session instead.
     """
 
     async def unchecked(name: str, result: types.CallToolResult) -> None:

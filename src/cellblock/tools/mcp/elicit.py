@@ -1,8 +1,8 @@
-"""Passes a server's questions during a call only to the person for whom the call is made.
+"""Forwards a server's questions during a call only to the person for whom the call is made.
 
-In protocol versions with a handshake, a server's request does not say which call it belongs to. Sessions share servers, so a
-question could be shown to the wrong person, and the answer would reach another person's call. With these versions, a person is
-asked only while all calls in flight at the server belong to one session.
+In protocol versions with a handshake, a server's request does not name its call. Sessions share servers, so a question
+could be shown to the wrong person, and the answer would reach another person's call. With these versions, a person is asked
+only while all calls in flight at the server belong to one session.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Calls:
 
     Attributes:
         person: The person to ask about them; None if there is none.
-        count: Their number.
+        count: The number of calls.
         asking: The open questions.
     """
 
@@ -47,11 +47,6 @@ class Elicitations:
     """The questions of one server on one connection."""
 
     def __init__(self, server: str) -> None:
-        """Set up, without calls.
-
-        Args:
-            server: The server's name.
-        """
         self._server = server
         self._calls: dict[str, _Calls] = {}
         self._left: set[str] = set()
@@ -111,7 +106,7 @@ class Elicitations:
             return types.ElicitResult(action="cancel")
 
     def _whose(self) -> _Calls | None:
-        """Return the calls that a question belongs to; None if that is unknown."""
+        """Return the calls that a question belongs to; None if unknown."""
         current = _current.get()
         if current is not None and current[0] is self:
             return current[1]  # the SDK asks in the context of the call

@@ -1,4 +1,4 @@
-"""Splits a byte stream into server-sent events, within limits, without I/O."""
+"""A parser of server-sent events with limits, without I/O."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _NAMES = frozenset((b"", b"message", b"endpoint"))
 
 
 class EventError(ValueError):
-    """An event is over a limit. The stream is not read further."""
+    """An event exceeds a limit. The stream is not read further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event.
+    """An event.
 
     Attributes:
-        name: Its type; empty for the default one.
-        data: Its data in one line, because line ends in JSON are spaces.
-        more: Its other fields, unchanged.
+        name: The type; empty for the default one.
+        data: The data in one line, because line ends in JSON are spaces.
+        more: The other fields, unchanged.
     """
 
     name: bytes
@@ -31,14 +31,14 @@ class Event:
     more: bytes
 
     def encoded(self) -> bytes:
-        """Return the encoded event, in as few lines as possible."""
+        """Encode the event, in as few lines as possible."""
         data = b"data: %s\n" % self.data if self.data else b""
         name = b"event: %s\n" % self.name if self.name and self.data else b""
         return name + data + self.more + b"\n"
 
 
 class Events:
-    """Parses events from the pieces of a stream. Empty ones, and those that MCP does not use, are left out.
+    """A parser of the pieces of a stream. Empty events, and those that MCP does not use, are left out.
 
     Args:
         limit: Maximum bytes of an event.
@@ -47,9 +47,9 @@ class Events:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lines = Lines(limit)
-        self._start = b""  # of the stream, until it is known whether that is a byte order mark
+        self._start = b""  # of the stream, until a byte order mark is recognized
         self._started = False
-        self._after_return = False  # the last piece ended with a carriage return: a line feed that follows belongs to it
+        self._after_return = False  # the last piece ended with a carriage return: a following line feed belongs to it
         self._begin()
 
     def _begin(self) -> None:
@@ -77,7 +77,7 @@ class Events:
         """Return the next event; None if none is complete.
 
         Raises:
-            EventError: It is over a limit.
+            EventError: The event exceeds a limit.
         """
         while (line := self._lines.next()) is not None:
             if line:
@@ -107,11 +107,11 @@ class Events:
         elif field == b"id":
             self._more = b"id: %s\n" % value
         elif field == b"retry" and value.isdigit() and 3 <= len(value) <= 6:
-            # Milliseconds until the SDK connects again: from a tenth of a second to a quarter of an hour, or its own delay.
+            # Milliseconds until the SDK reconnects: from a tenth of a second to a quarter of an hour, or its own delay.
             self._more += b"retry: %s\n" % value
 
     def _check(self, more: int) -> None:
-        """Refuse an event that is too large with the bytes of its next line, or has too many lines."""
+        """Refuse an event that the next line makes too large, or that has too many lines."""
         if self._size + more > self._limit:
             raise EventError(f"it sent an event of more than {self._limit} bytes, which is the limit")
         if self._count > _MAX_LINES:

@@ -1,8 +1,8 @@
 """Fast JSON-RPC requests for tool calls, on a connection that the SDK has opened.
 
-The SDK handles the rest: the handshake, lists, and requests of the server. A request through the SDK passes
-four layers, each with models, scopes and streams of its own: 0.1 ms, and a hundred objects that Python's
-collector visits again and again. Here it is a future.
+The SDK handles the rest: the handshake, lists, and requests of the server. A request through the SDK passes four layers,
+each with its own models, scopes and streams. That costs 0.1 ms, and a hundred objects that Python's garbage collector
+visits again and again. Here it is a future.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
 class Requests(AsyncResource):
-    """Our requests on a connection, and the stream of all other messages for the SDK.
+    """cellblock's requests on a connection, and the stream of all other messages for the SDK.
 
     Args:
-        reader: The transport's stream to read.
-        writer: Its stream to write.
-        ended: Called at the end of the stream, which the SDK does not report, with the reason if this end gave up.
-        hear: Called with the method and parameters of each notification that belongs to none of our requests. It returns
+        reader: The transport's read stream.
+        writer: The transport's write stream.
+        ended: Called at the end of the stream, which the SDK does not report, with the reason if this end aborted.
+        hear: Called with the method and parameters of each notification that belongs to no request of this object. Returns
             whether it has handled it; the SDK gets the others.
 
     Attributes:
@@ -76,11 +76,11 @@ class Requests(AsyncResource):
         self.left_out: dict[str, str] = {}
 
     async def send(self, method: str, params: dict[str, Any], on_progress: OnProgress | None = None) -> dict[str, Any]:
-        """Send a request and wait for its result. If this is cancelled, the server is told.
+        """Send a request and wait for its result. A cancellation is forwarded to the server.
 
         Args:
             method: Such as ``tools/call``.
-            params: Its parameters.
+            params: The parameters.
             on_progress: Called with the progress, the total and a message (both may be None) at each report of the server.
 
         Returns:
@@ -93,7 +93,7 @@ class Requests(AsyncResource):
         if self.closed:
             raise ConnectionError(_CLOSED.message)
         number = next(self._numbers)
-        meta: dict[str, Any] = telemetry.outgoing().copy()  # as the protocol has it: traceparent, tracestate
+        meta: dict[str, Any] = telemetry.outgoing().copy()  # names defined by the protocol: traceparent, tracestate
         if on_progress is not None:
             meta["progressToken"] = number
         if meta:
@@ -117,7 +117,7 @@ class Requests(AsyncResource):
         return outcome
 
     def lost(self, error: MCPError) -> bool:
-        """Return whether the SDK raised this because the connection has ended, and not because the server sent it."""
+        """Return whether the SDK raised an error because the connection ended, not because of the server."""
         return self.closed and (error.code, error.message) == (_CLOSED.code, _CLOSED.message)
 
     async def _cancel(self, number: int) -> None:
@@ -133,7 +133,7 @@ class Requests(AsyncResource):
         await self._writer.send(SessionMessage(message))
 
     def _take(self, message: SessionMessage | Exception) -> bool:
-        """Handle a message if it belongs to one of our requests."""
+        """Handle a message if it belongs to one of these requests."""
         said = None if isinstance(message, Exception) else message.message
         if isinstance(said, JSONRPCResponse | JSONRPCError):
             waiting = None if said.id is None else self._waiting.get(coerce_request_id(said.id))
@@ -234,11 +234,11 @@ class Requests(AsyncResource):
 
 
 class Answers(AsyncResource):
-    """The stream that the SDK writes to, in addition to our requests.
+    """The stream that the SDK writes to, in addition to these requests.
 
     Args:
-        requests: Ours.
-        writer: The transport's stream to write.
+        requests: The requests.
+        writer: The transport's write stream.
     """
 
     def __init__(self, requests: Requests, writer: Any) -> None:
@@ -246,11 +246,9 @@ class Answers(AsyncResource):
         self._writer = writer
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write a message."""
         await self._requests.answer(item)
 
     async def aclose(self) -> None:
-        """Close the stream."""
         await self._writer.aclose()
 
 

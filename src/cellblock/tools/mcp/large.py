@@ -1,4 +1,4 @@
-"""Handles large messages: results of calls go to the session without being decoded here.
+"""Handles large messages: results of calls reach the session without being decoded here.
 
 A separate program, `condense`, extracts the result from such a message. A short message takes its place.
 """
@@ -24,7 +24,7 @@ MAX_VALUES = 40_000
 """Maximum values of a message that is not the result of a call. It is decoded in the loop."""
 
 _FEW = 20_000  # values that are decoded directly in the loop
-_SMALL = 1024 * 1024  # bytes, likewise
+_SMALL = 1024 * 1024  # bytes decoded directly in the loop
 _PROGRAM = Path(__file__).with_name("condense.py")
 _SECONDS = 30.0  # takes less than two on an idle machine
 _PIECE = 256 * 1024
@@ -50,8 +50,8 @@ class LargeResults:
         """Return a message that can be decoded in the loop: the same one, or a short one in place of a large result.
 
         Raises:
-            RefusedMessageError: It is too much.
-            NotJsonError: It cannot be decoded.
+            RefusedMessageError: The message exceeds a limit.
+            NotJsonError: The message cannot be decoded.
         """
         if not is_large(message):
             return repaired(message)
@@ -69,10 +69,10 @@ class LargeResults:
             del self._kept[next(iter(self._kept))]  # the oldest: its call was cancelled, or too many arrive at once
 
     def take(self, meta: Any) -> bytearray | None:
-        """Return the large result that a short one's metadata names, as JSON; None if it names none.
+        """Return the large result named by a short one's metadata, as JSON; None if it names none.
 
         Raises:
-            ValueError: It is no longer kept.
+            ValueError: The result was already dropped.
         """
         token = meta.get(LARGE) if isinstance(meta, dict) else None
         if token is None:
@@ -84,7 +84,7 @@ class LargeResults:
 
 
 def is_large(message: bytes) -> bool:
-    """Return whether a message may take long to decode: a quick estimate, which also counts commas and brackets in texts."""
+    """Return whether a message may take long to decode: a quick estimate, which also counts commas and brackets in strings."""
     return len(message) > _SMALL or (len(message) > _FEW and marks(message) > _FEW)
 
 

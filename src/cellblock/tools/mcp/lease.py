@@ -1,4 +1,4 @@
-"""MCP servers that sessions of one host share, with a use count."""
+"""Leases of MCP servers that the sessions of one host share, with a use count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ServerKey = tuple[str, str, str]
 class SharedServers:
     """The servers of one host. Each is stopped when the last session that used it has released it.
 
-    Servers of different roots are different ones, whatever their names.
+    Servers with different roots are different, even if they have the same name.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class SharedServers:
         *,
         connect_timeout: float,
     ) -> None:
-        """Set up; no server is started.
+        """Set up without starting a server.
 
         Args:
             lookup: Returns the parameters of a server by its root and name, or raises.
-            connect_timeout: Seconds in which a server must be ready.
+            connect_timeout: Limit in seconds for the start of a server.
         """
         self._lookup = lookup
         self._connect_timeout = connect_timeout
@@ -68,11 +68,11 @@ class Lease:
     def __init__(
         self, shared: SharedServers, find: Callable[[str], str | None], digest: Callable[[str, str], str] = lambda *_: ""
     ) -> None:
-        """Set up; no server is used yet.
+        """Set up without using a server.
 
         Args:
             shared: The servers.
-            find: Returns the root of a server by the name that code has for it, or None if there is none.
+            find: Returns the root of a server by its name in code, or None if there is none.
             digest: Returns the digest of a server's parameters by its name and root.
         """
         self._shared = shared

@@ -1,4 +1,4 @@
-"""Splits a server's output into lines, within limits, without I/O."""
+"""A splitter of a server's output into lines, with limits, without I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Oversized:
 
     Attributes:
         head: Its first bytes.
-        tail: Its last ones.
+        tail: Its last bytes.
         size: Its length in bytes.
     """
 
@@ -28,7 +28,7 @@ def edges(line: bytes) -> Oversized:
 
 
 class Lines:
-    """Joins pieces and yields whole lines one at a time, because splitting a whole piece at once could take long.
+    """A line splitter that yields one line at a time, because splitting a whole piece at once could take long.
 
     Args:
         limit: Maximum bytes of a line; only the ends of a longer one are kept.
@@ -37,8 +37,8 @@ class Lines:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._data = bytearray()
-        self._scanned = 0  # bytes of the data that are known to contain no line feed
-        self._head: bytes | None = None  # of a line that is too long; `_data` has its end then
+        self._scanned = 0  # bytes of the data without a line feed
+        self._head: bytes | None = None  # of a line that is too long; `_data` then has its end
         self._dropped = 0
 
     @property
@@ -56,7 +56,7 @@ class Lines:
         self._data += data
 
     def next(self) -> bytes | Oversized | None:
-        """Return the next line without its end; None if none has ended."""
+        """Return the next line without its line end; None if no line is complete."""
         end = self._data.find(b"\n", self._scanned)
         if end < 0:
             self._scanned = len(self._data)
@@ -76,7 +76,7 @@ class Lines:
         return line
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all data."""
         self._data.clear()
         self._scanned, self._dropped, self._head = 0, 0, None
 

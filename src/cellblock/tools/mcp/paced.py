@@ -1,4 +1,4 @@
-"""HTTP connections that limit the work per turn of the loop and the heads of responses.
+"""HTTP connections that limit the work per iteration of the loop and the heads of responses.
 
 The library parses everything from one read before it yields to the loop. 64 KB can be ten thousand chunks of a body, or ten
 thousand interim responses.
@@ -24,21 +24,21 @@ _MAX_HEAD = 16 * 1024
 _MAX_HEADERS = 200
 _MAX_INTERIM = 20  # interim responses before the final one
 _MAX_CONNECTIONS = 100
-_MAX_IDLE = 20  # connections that are kept for the next request
+_MAX_IDLE = 20  # connections kept for reuse
 _SECONDS_IDLE = 5.0
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d")
 
 
 class Heads:
-    """Checks the heads of responses on one connection, without I/O."""
+    """A checker of the heads of responses on one connection, without I/O."""
 
     def __init__(self) -> None:
         self._head: bytearray | None = bytearray()  # None while a body is read
         self._interim = 0
 
     def asked(self) -> None:
-        """Record a request: the head of its response comes next."""
+        """Record a request: the head of its response follows."""
         self._head, self._interim = bytearray(), 0
 
     def take(self, data: bytes) -> None:
@@ -68,17 +68,15 @@ class Heads:
 
 
 class PacedBackend(httpcore2.AsyncNetworkBackend):
-    """Makes the connections of another backend, and paces them."""
+    """A backend that wraps the connections of another one to pace them."""
 
     def __init__(self, backend: httpcore2.AsyncNetworkBackend) -> None:
         self._backend = backend
 
     async def connect_tcp(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
-        """Connect to a host."""
         return _Paced(await self._backend.connect_tcp(*args, **options))
 
     async def connect_unix_socket(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
-        """Connect to a socket with a path."""
         return _Paced(await self._backend.connect_unix_socket(*args, **options))
 
     async def sleep(self, seconds: float) -> None:
@@ -87,7 +85,7 @@ class PacedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class _Paced(httpcore2.AsyncNetworkStream):
-    """A connection that is read in small pieces, one per turn of the loop."""
+    """A connection that is read in small pieces, one per iteration of the loop."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
@@ -116,11 +114,11 @@ class _Paced(httpcore2.AsyncNetworkStream):
 
 
 class PacedTransport(httpx2.AsyncBaseTransport):
-    """Makes requests on paced connections. The library's own transport takes no backend.
+    """A transport with paced connections. The library's own transport takes no backend.
 
     Args:
         url: The server's URL. A proxy from the environment is used.
-        tls: How certificates are checked.
+        tls: The TLS settings.
     """
 
     def __init__(self, url: str, tls: ssl.SSLContext) -> None:
@@ -134,7 +132,6 @@ class PacedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Make a request."""
         url = request.url
         target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         sent = httpcore2.Request(
@@ -172,7 +169,7 @@ class _Stream(httpx2.AsyncByteStream):
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Translate connection errors into those of the library above, which have the same names."""
+    """Translate connection errors to errors of the library above, which have the same names."""
     try:
         yield
     except (
@@ -186,7 +183,7 @@ def _translated() -> Iterator[None]:
 
 
 def _proxy_for(url: str) -> httpcore2.Proxy | None:
-    """Return the proxy that the environment names for a server."""
+    """Return the environment's proxy for a server."""
     parts, found = urlsplit(url), getproxies()
     named = found.get(parts.scheme) or found.get("all")
     if not named or proxy_bypass(parts.hostname or ""):

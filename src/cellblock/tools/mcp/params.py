@@ -1,8 +1,8 @@
-"""Parameters of MCP servers: parsing, checks, and references to environment variables.
+"""Parameters of MCP servers: parsing, validation, and references to environment variables.
 
-The form is the one that ipybox documents: ``{"command", "args", "env"}`` starts a program and talks to it through its standard
-streams, ``{"url", "headers"}`` connects to a server that runs. ``${NAME}`` in any value refers to an environment variable of
-the host. Stored and compared parameters keep the references; only a connection sees their values.
+The form is ipybox's: ``{"command", "args", "env"}`` starts a program and uses its standard streams; ``{"url", "headers"}``
+connects to a running server. ``${NAME}`` in any value refers to an environment variable of the host. Stored and compared
+parameters keep the references; only a connection sees the values.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class StdioServer:
     """A server that is a program to start.
 
     Attributes:
-        command: The program: a path, or a name that is looked for on ``PATH``.
-        args: Its arguments.
+        command: The program: a path, or a name to look up on ``PATH``.
+        args: The arguments.
         env: Environment variables, added to the few that every server gets.
-        cwd: Its working directory; None: an empty one of its own (`place`).
-        sandbox: The policy of its own native sandbox; None: it may do all that this process may.
+        cwd: The working directory; None for an empty one of its own (`place`).
+        sandbox: The policy of the server's native sandbox; None for all rights of this process.
     """
 
     command: str
@@ -52,7 +52,7 @@ class StdioServer:
     sandbox: Policy | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `parse_params` takes, with references unresolved."""
+        """Convert to the data of `parse_params`, with references unresolved."""
         given: dict[str, Any] = {"command": self.command, "args": [*self.args], "env": dict(self.env)}
         if self.cwd is not None:
             given["cwd"] = self.cwd
@@ -66,7 +66,7 @@ class RemoteServer:
     """A server with a URL.
 
     Attributes:
-        url: Where it is.
+        url: The URL.
         transport: ``"http"``: streamable HTTP. ``"sse"``: the older one, server-sent events.
         headers: Headers of every request, such as the bearer token.
     """
@@ -76,7 +76,7 @@ class RemoteServer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `parse_params` takes, with references unresolved."""
+        """Convert to the data of `parse_params`, with references unresolved."""
         return {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
 
 
@@ -84,15 +84,15 @@ ServerParams: TypeAlias = StdioServer | RemoteServer
 
 
 def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
-    """Check parameters of a server.
+    """Parse the parameters of a server.
 
     Args:
         server_name: The server's name, for error messages.
-        data: ``command``, ``args``, ``env``, ``cwd`` and ``sandbox``, or ``url`` and ``headers``. ``sandbox`` is True for the
-            default policy, the JSON that `Policy.parse` takes, or the path of a file with that, which is read now. ``type``,
-            or ``transport``, may say ``"stdio"``, ``"http"`` (also ``"streamable_http"``) or ``"sse"``. Without it, a URL
-            whose path has ``/sse`` and no ``/mcp`` is one for server-sent events, and every other one for streamable HTTP.
-            ``disabled``, which other clients write, must be false.
+        data: ``command``, ``args``, ``env``, ``cwd`` and ``sandbox``, or ``url`` and ``headers``. ``sandbox`` is True for
+            the default policy, JSON for `Policy.parse`, or the path of a JSON file, which is read now. ``type``, or
+            ``transport``, may be ``"stdio"``, ``"http"`` (also ``"streamable_http"``) or ``"sse"``. Without it, a URL means
+            server-sent events if its path has ``/sse`` and no ``/mcp``, otherwise streamable HTTP. ``disabled``, which
+            other clients write, must be false.
 
     Returns:
         The parameters. References ``${NAME}`` stay unresolved.
@@ -113,9 +113,9 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
 
 
 def digest_of(params: ServerParams) -> str:
-    """Return what tells servers of the same name apart: a digest of their parameters.
+    """Return a digest of parameters that distinguishes servers with the same name.
 
-    Of variables and headers, it covers the names alone: the values can be secrets, and are replaced now and then.
+    Of variables and headers, it covers only the names, because the values can be secrets and change.
     """
     said = {key: sorted(value) if key in ("env", "headers") else value for key, value in params.to_dict().items()}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
@@ -133,8 +133,8 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
         Parameters for a connection. They may contain secrets and must not be logged.
 
     Raises:
-        InvalidInputError: A variable is not set, or its value is not valid where it is used; the message names the
-            variable or the key, and no value.
+        InvalidInputError: A variable is not set, or its value is invalid in its place; the message names the variable or
+            the key, and no value.
     """
 
     def fill(value: Any) -> Any:
@@ -173,7 +173,7 @@ def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
 
 
 class _Fields:
-    """Reads typed values from a dict; raises for wrong values and unknown keys."""
+    """A reader of typed values from a dict, which refuses wrong values and unknown keys."""
 
     def __init__(self, server_name: str, data: Mapping[str, Any]) -> None:
         self._server = server_name
@@ -262,7 +262,7 @@ class _Fields:
 
 
 def _policy(settings: Any, source: str) -> Policy:
-    """Return the policy of a server. ``.`` alone is the server's own directory; named in settings, it is the caller's."""
+    """Parse the policy of a server. ``.`` alone is the server's own directory; in settings, it is the caller's."""
     policy = Policy.parse(settings, source)
     if "allowWrite" not in settings.get("filesystem", {}):
         return policy

@@ -1,9 +1,9 @@
 """The working directories of MCP servers, which code in sessions cannot write to.
 
-A program loads more from its current directory than its arguments name: Python for modules (``python -m``), npx for
-``node_modules`` and ``.npmrc``. The host's current directory is usually the workspace of its sessions, so files that a cell
-has put there would run with the host's rights. A server therefore starts in an empty directory of its own, and relative
-paths in its parameters are made absolute when it is registered.
+A program loads files from its current directory that its arguments do not name: Python loads modules (``python -m``), npx
+``node_modules`` and ``.npmrc``. The host's current directory is usually the workspace of its sessions, so files written by
+a cell would run with the host's rights. A server therefore starts in an empty directory of its own, and relative paths in
+its parameters are made absolute at registration.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _INTERPRETER = re.compile(r"python[\d.]*|node|bun|deno|uv|(ba)?sh")
 def made_absolute(params: ServerParams, directory: str) -> ServerParams:
     """Return parameters whose meaning does not depend on the server's current directory.
 
-    Made absolute are: a command with a slash; arguments, values of options (``--key=value``) and variables that are ``.`` or
-    ``..`` or start with ``./`` or ``../``; and the script of an interpreter, if it exists. Other arguments stay: ``files`` may
-    be the name of a package for npx, and must not become a directory because a cell has made one of that name. Of a sandbox,
-    all paths.
+    These become absolute: a command with a slash; arguments, values of options (``--key=value``) and variables that are
+    ``.`` or ``..`` or start with ``./`` or ``../``; the script of an interpreter, if it exists; and all paths of a sandbox.
+    Other arguments stay: ``files`` may be the name of a package for npx, and must not become a directory because a cell has
+    created one with that name.
 
     Args:
         params: The parameters.
@@ -45,7 +45,8 @@ def made_absolute(params: ServerParams, directory: str) -> ServerParams:
     if not isinstance(params, StdioServer) or params.cwd is not None:
         return params
     if os.path.basename(params.command) == "srt":
-        # srt reads its settings when it starts, and "." in them is its current directory. Its program runs in srt's sandbox.
+        # srt reads its settings when it starts, and "." in them is its current directory. Its program runs in srt's
+        # sandbox.
         return replace(params, cwd=directory, env={"PYTHONSAFEPATH": "1"} | dict(params.env))
     command = params.command
     runs_scripts = _INTERPRETER.fullmatch(os.path.basename(command)) is not None
@@ -66,12 +67,12 @@ def made_absolute(params: ServerParams, directory: str) -> ServerParams:
 
 
 def files_within(params: ServerParams, directory: str) -> list[str]:
-    """Return the files below a directory that a server consists of, as far as its command line tells.
+    """Return the files below a directory that belong to a server, according to its command line.
 
     The interpreter and its packages do not count: a session cannot write to those.
 
     Args:
-        params: The parameters, placed.
+        params: The parameters, with absolute paths.
         directory: The directory.
     """
     if not isinstance(params, StdioServer):
@@ -84,10 +85,10 @@ def files_within(params: ServerParams, directory: str) -> list[str]:
 
 @contextmanager
 def empty_directory() -> Iterator[str]:
-    """Make a directory for one server, removed with it. Those that a killed host has left are removed with the next one.
+    """Create a directory for one server, removed with it. Directories left by a killed host are removed with the next one.
 
     Raises:
-        OSError: There is no place where no session and no other user could write.
+        OSError: No directory is protected from sessions and other users.
     """
     top = config.state_directory() / "servers"
     top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,7 +124,7 @@ def _sweep(top: Path) -> None:
 
 
 def _placed_policy(policy: Policy, directory: str) -> Policy:
-    """Return a policy whose relative paths are relative to a directory; those of the default policy mean the server's own."""
+    """Resolve a policy's relative paths from a directory; those of the default policy mean the server's own directory."""
     if policy.filesystem == Filesystem():
         return policy
 
@@ -134,7 +135,7 @@ def _placed_policy(policy: Policy, directory: str) -> Policy:
     files = policy.filesystem
     own = [path for path in files.write if path == "."]
     write = dict.fromkeys((*own, *place(path for path in files.write if path != ".")))
-    # As for a session, this is denied below this directory and below every one that the policy names.
+    # As for a session, this is denied below this directory and below every directory that the policy names.
     unread = dict.fromkeys((*(name for name in files.deny_read if name in SECRET), *place(files.deny_read)))
     unwritten = dict.fromkeys((*files.deny_write, *place(path for path in files.deny_write if path not in PROTECTED)))
     placed = Filesystem(tuple(place(files.read)), tuple(write), tuple(unread), tuple(unwritten))
@@ -151,6 +152,6 @@ def _absolute(path: str, directory: str) -> str:
 
 def _below(path: str, directory: str) -> bool:
     directory = os.path.realpath(directory)
-    # Both the link and its target: replacing either changes what runs.
+    # Both the link and its target: replacing either changes the executed program.
     ways = (os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
     return any(is_inside(way, directory) for way in ways)

@@ -1,6 +1,6 @@
-"""The host's side of an MCP server's native sandbox: plans it, serves its proxy, and cleans up.
+"""The host's side of an MCP server's native sandbox: planning, the proxy, and clean-up.
 
-The sandbox itself is made and ended below the server's keeper (`cellblock.launch.keeper.sandboxed`).
+The server's keeper creates and ends the sandbox itself (`cellblock.launch.keeper.sandboxed`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class ServerSandbox:
     Args:
         server: The server's name, for the log.
         policy: The server's policy.
-        cwd: The directory that it runs in; None: its home directory in the sandbox, which is empty and in memory.
+        cwd: The working directory; None for its home directory in the sandbox, which is empty and in memory.
 
     Attributes:
         policy: The server's policy, without rights that no sandbox gives.
-        refused: Why it was not made; None if it was.
+        refused: Why the sandbox was not created; None if it was.
 
     Raises:
-        InvalidInputError: The policy contains something impossible.
+        InvalidInputError: The policy is impossible.
         StoreError: The state directory cannot be used.
     """
 
@@ -79,7 +79,7 @@ class ServerSandbox:
         """Acquire the sandbox's resources. Blocks while another process has locked a directory.
 
         Returns:
-            The keeper's end of the socket to it, and all descriptors that it is to inherit: until `started`.
+            The keeper's end of the control socket, and all descriptors that the keeper inherits, until `started`.
 
         Raises:
             SandboxError: They are not available.
@@ -112,7 +112,7 @@ class ServerSandbox:
         return holds
 
     def _limit(self) -> int | None:
-        """Make a control group for the server, if possible; return its descriptor."""
+        """Create a control group for the server, if possible; return its descriptor."""
         if (place := cgroups.find().directory) is None:
             return None  # the plan limits each process only
         groups = cgroups.Groups(place)
@@ -124,7 +124,7 @@ class ServerSandbox:
         return descriptor
 
     def started(self) -> None:
-        """Close the descriptors that the keeper has inherited, and listen to it."""
+        """Close the inherited descriptors, and listen to the keeper."""
         assert self._control is not None
         self._theirs.close()
         asyncio.get_running_loop().add_reader(self._control.fileno(), self._hear)
@@ -140,7 +140,7 @@ class ServerSandbox:
         await self._network.close()
 
     def explain(self) -> str:
-        """Return how the sandbox may have made the server end; empty if it has not."""
+        """Return how the sandbox may have ended the server; empty if it has not."""
         if self.refused is not None:
             told = self.refused
             failure = told_failure(told.step, told.code, told.error)
@@ -175,7 +175,7 @@ class ServerSandbox:
 
 
 def _make_state() -> None:
-    """Make the directory of cellblock's state: a server that may write around it could otherwise plant a registry there."""
+    """Create cellblock's state directory: a server that may write around it could otherwise plant a registry there."""
     state = config.state_directory()
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)

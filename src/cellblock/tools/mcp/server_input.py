@@ -1,8 +1,8 @@
 """The standard input of a server, as a pipe.
 
-Python 3.11's asyncio would make a socket. A server can send descriptors on its end of a socket, and the system closes those
-that were not received together with our end, in the event loop. That takes long if the last descriptor of a large file is
-among them, or a connection that lingers.
+Python 3.11's asyncio would create a socket. A server can send descriptors over a socket, and the system closes unreceived
+ones together with our end, in the event loop. Closing takes long for the last descriptor of a large file, or of a lingering
+connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import anyio
 
 
 class ServerInput(asyncio.BaseProtocol):
-    """Writes to the standard input of a server. `open` makes one."""
+    """A writer to the standard input of a server, created by `open`."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None
@@ -25,7 +25,7 @@ class ServerInput(asyncio.BaseProtocol):
 
     @classmethod
     async def open(cls) -> tuple[ServerInput, BinaryIO]:
-        """Make a pipe; return our end, and the server's."""
+        """Create a pipe; return our end, and the server's."""
         theirs, ours = _pipe()
         with ExitStack() as undo:
             undo.callback(theirs.close)
@@ -52,7 +52,6 @@ class ServerInput(asyncio.BaseProtocol):
     # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 

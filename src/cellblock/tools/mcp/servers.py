@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Servers:
-    """MCP servers by their names. Each is connected on first use; calls share the connection and run concurrently.
+    """MCP servers by name. Each is connected on first use; calls share the connection and run concurrently.
 
-    The next call re-establishes a lost connection. A context manager, which closes at its end. Servers that are programs end
-    with this process, even by ``kill -9``, with all processes that they have started.
+    The next call re-establishes a lost connection. A context manager, which closes at its end. Programs that run as servers
+    end with this process, even after ``kill -9``, together with all processes that they started.
 
     Args:
-        lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
-        connect_timeout: Seconds in which a server must be ready.
-        environment: Variables for ``${NAME}`` in parameters, and for ``PATH`` and the like of programs; by default
+        lookup: Returns the parameters of a server by its name, or raises; called for each connection.
+        connect_timeout: Limit in seconds for the start of a server.
+        environment: Variables for ``${NAME}`` in parameters, and for ``PATH`` and similar variables of programs; by default
             `config.server_environment`, read for each connection.
     """
 
@@ -69,24 +69,24 @@ class Servers:
         Args:
             server: The server's name.
             tool: The tool's name.
-            arguments: Its arguments.
-            timeout: Seconds after which the call is cancelled, on the server too; those that the server needs to start do not
+            arguments: The arguments.
+            timeout: Limit in seconds, after which the call is cancelled, on the server too; the server's start does not
                 count. None: no limit.
             on_progress: Called with the progress, the total and a message (both may be None) at each report of the server.
-            on_log: Called with level and text of the server's log messages meanwhile. The protocol does not say which call a
-                message belongs to, so it goes to all calls of that server.
+            on_log: Called with level and text of the server's log messages meanwhile. The protocol does not name the call
+                of a message, so it goes to all calls of that server.
             check: Called with the present facts about the tool before the call. If it raises, the tool is not called.
-            person: The person whom the server can ask meanwhile, or None. The time that they take counts towards `timeout`.
+            person: The person whom the server can ask meanwhile, or None. Their time counts towards `timeout`.
 
         Returns:
             The tool's outcome, which can be a failure.
 
         Raises:
             McpServerError: The server could not be started or reached, refused or lost the call, did not answer in time, or
-                its answer was too large or invalid. Structured results are not checked against the server's schema: see
+                its answer was too large or invalid. Structured results are not validated against the server's schema: see
                 `dialogue`.
             InvalidInputError: The arguments cannot be sent as JSON, or the parameters refer to a variable that is not set.
-            StateError: This has been closed.
+            StateError: This object is closed.
         """
         connection = self._connections.get(server)
         if connection is None or not connection.usable:
@@ -100,7 +100,7 @@ class Servers:
 
         Raises:
             McpServerError: The server could not be started or reached, or its answer was invalid.
-            StateError: This has been closed.
+            StateError: This object is closed.
         """
         return await (await self._connect(server)).list_tools()
 
@@ -122,7 +122,7 @@ class Servers:
         from cellblock.tools.mcp.connection import Connection
 
         while (connection := self._connections.get(server)) is not None and connection.ended:
-            # Two processes of one server could get in each other's way, with their files or port.
+            # Two processes of one server could conflict over their files or port.
             await connection.closed()
             if self._connections.get(server) is connection:
                 del self._connections[server]

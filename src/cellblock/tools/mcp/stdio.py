@@ -1,7 +1,7 @@
 """The transport to an MCP server through its standard streams.
 
-Not the SDK's transport: that one reads lines of any length, leaves standard error to the terminal, and cannot end a server
-when the host is killed. This one also reads and writes without tasks of its own in between, which makes a call quicker.
+The SDK's transport reads lines of any length, leaves standard error to the terminal, and cannot end a server when the host
+is killed. This one also reads and writes without intermediate tasks, which makes calls faster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEEPER = Path(__file__).parents[2] / "launch" / "keeper" / "keeper.py"
 _MAX_STRAY = 100  # lines in succession that are not messages
 _MAX_BLANK = 100_000  # lines in succession that are empty
 _SECONDS_AT_A_TIME = 0.005  # for reading lines before other tasks get a turn
-_LINES_AT_A_TIME = 16  # likewise: the SDK takes longer to handle a message than this takes to read it
+_LINES_AT_A_TIME = 16  # the SDK takes longer to handle a message than reading a line takes
 _MAX_WAITING = 1024 * 1024  # bytes that have not been consumed; above this, the server must wait
 _MAX_STDERR = 4096
 _SECONDS_TO_LEAVE = 1.0  # after the end of its standard input, the polite way to stop a server
@@ -52,14 +52,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     Args:
         server: The server's name.
-        params: How to start the server, resolved.
-        environment: The host's.
+        params: The server's parameters, resolved.
+        environment: The host's environment.
 
     Attributes:
         large: The large results that were read.
 
     Raises:
-        InvalidInputError: The policy of its sandbox contains something impossible.
+        InvalidInputError: The policy of the sandbox is impossible.
     """
 
     def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
@@ -91,7 +91,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
     async def __aenter__(self) -> tuple[_Reader, _Writer]:
         """Start the server."""
         theirs, self._lifeline = os.pipe()
-        # Shielded: if a start is given up, asyncio would kill the keeper, but not the program below it.
+        # Shielded: if the start is cancelled, asyncio would kill the keeper, but not the program below it.
         with anyio.CancelScope(shield=True):
             try:
                 await self._start(theirs)
@@ -175,7 +175,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return said
 
     def stderr(self) -> str:
-        """Return the last lines that the server wrote to its standard error."""
+        """Return the last lines of the server's standard error."""
         return self._stderr.decode("utf-8", "replace").strip()
 
     async def _wait_until_gone(self, seconds: float) -> bool:
@@ -201,7 +201,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
     # Callbacks of the event loop.
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Handle output of the server."""
         if fd == 2:
             self._stderr += data
             del self._stderr[:-_MAX_STDERR]
@@ -214,7 +213,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._readable.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Handle the end of a stream."""
         if fd == 1:
             self._finish()
 
@@ -253,14 +251,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return None
 
     async def _give_way(self) -> None:
-        """Yield to other tasks: buffered output is read without waiting, and a server can write without end."""
+        """Yield to other tasks: reading buffered output never blocks, and a server can write without end."""
         self._lines_read += 1
         if self._lines_read >= _LINES_AT_A_TIME or time.monotonic() - self._turn > _SECONDS_AT_A_TIME:
             await asyncio.sleep(0)
             self._turn, self._lines_read = time.monotonic(), 0
 
     async def _made_of(self, line: bytes | Oversized) -> SessionMessage | None:
-        """Return the message in a line, or an error in place of a refused one."""
+        """Parse a line; return the message, or an error in place of a refused one."""
         if isinstance(line, Oversized):
             return self._refusal(line, f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}")
         try:
@@ -292,7 +290,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return SessionMessage(message)
 
     def _take_stray(self, line: bytes) -> None:
-        """Count a line that is not a message. Many servers print a greeting on stdout, besides their messages."""
+        """Count a line that is not a message. Many servers print a greeting on stdout."""
         self._stray = self._stray if self._stray is not None else line[:200]
         self._strays += 1
         if self._strays >= _MAX_STRAY:
@@ -350,9 +348,9 @@ class _Writer(_Stream):
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause Python's garbage collector: it would visit all objects of the program again and again.
+    """Pause Python's garbage collector, which would visit all objects of the program again and again.
 
-    A parser makes many objects and no garbage. It holds the interpreter's lock, so no other thread is affected.
+    A parser creates many objects and no garbage. It holds the interpreter's lock, so no other thread is affected.
     """
     if not gc.isenabled():
         yield

@@ -1,4 +1,4 @@
-"""Repairs a server's list of tools before the SDK checks it, which refuses the whole list for one tool."""
+"""Repairs a server's list of tools before the SDK validates it, which would refuse the whole list for one tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts results of the MCP SDK to our own plain types."""
+"""Converts results of the MCP SDK to cellblock's plain types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def spec_of(tool: types.Tool) -> ToolSpec:
-    """Convert a tool of the SDK."""
     hints = tool.annotations
     return ToolSpec(
         name=tool.name,
@@ -29,7 +28,7 @@ def outcome_of(result: types.CallToolResult) -> ToolOutcome:
     """Convert a result of the SDK.
 
     Raises:
-        ValueError: Bytes in it are not base64, or a number is not valid JSON.
+        ValueError: Binary data is not base64, or a number is not valid JSON.
     """
     check_finite(result.structured_content)
     texts: list[str] = []

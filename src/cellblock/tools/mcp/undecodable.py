@@ -28,17 +28,17 @@ _HALF = re.compile(
 
 
 def repaired(message: bytes) -> bytes:
-    """Return a message with U+FFFD in place of halves of characters: servers cut texts by units of UTF-16, or by bytes.
+    """Replace halves of characters by U+FFFD: servers cut texts by units of UTF-16, or by bytes.
 
     Args:
-        message: A message in JSON, small enough for the event loop.
+        message: A JSON message, small enough for the event loop.
     """
     try:
         message.decode()
     except UnicodeDecodeError:
         message = message.decode(errors="replace").encode()
     if b"\\ud" in message or b"\\uD" in message:
-        # After two backslashes, "u" begins no escape.
+        # After two backslashes, "u" starts no escape.
         message = b"\\\\".join(_HALF.sub(rb"\\ufffd", part) for part in message.split(b"\\\\"))
     return message
 
@@ -52,7 +52,7 @@ def id_of(ends: Oversized) -> int | None:
 
 
 def given_to(error: ValueError) -> bytes:
-    """Return the message that pydantic could not decode, or its id; empty if the error does not say."""
+    """Return the message that pydantic could not decode, or its id; empty if the error has neither."""
     errors = getattr(error, "errors", None)
     given = errors()[0].get("input") if errors is not None else None
     if isinstance(given, dict) and isinstance(number := given.get("id"), int) and "method" not in given:

@@ -30,12 +30,12 @@ class HttpTransport:
     """The connection to one server by URL: like the SDK's transports, a context manager for a read and a write stream.
 
     Args:
-        params: Where the server is, resolved.
-        connect_timeout: Seconds in which a TCP connection must be established.
+        params: The server's parameters, resolved.
+        connect_timeout: Limit in seconds for the TCP connection.
         lost: Called when the connection can no longer be used.
 
     Attributes:
-        large: The large results that it has read.
+        large: The large results that were read.
     """
 
     def __init__(self, params: RemoteServer, connect_timeout: float, lost: Callable[[], None]) -> None:
@@ -79,7 +79,7 @@ class HttpTransport:
         return self.trouble or ""
 
     def stderr(self) -> str:
-        """Return nothing: a server over HTTP keeps its standard error to itself."""
+        """Return nothing: a server over HTTP does not share its standard error."""
         return ""
 
     def noticed(self, request: httpx2.Request, trouble: str, *, final: bool) -> None:
@@ -107,13 +107,13 @@ class HttpTransport:
 
 
 class _Notice(Protocol):
-    """Called with the failure of a request."""
+    """A callback for the failure of a request."""
 
     def __call__(self, request: httpx2.Request, trouble: str, *, final: bool) -> None: ...
 
 
 class _Client(httpx2.AsyncClient):
-    """A client with limits on what it reads.
+    """A client with limits on received data.
 
     Args:
         noticed: Called with failures.
@@ -128,7 +128,6 @@ class _Client(httpx2.AsyncClient):
         self._streaming = ("GET", "POST") if posts_are_answered else ("GET",)
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request."""
         try:
             response = await super().send(request, **options)
         except httpx2.HTTPError as error:
@@ -146,7 +145,7 @@ class _Client(httpx2.AsyncClient):
         return response
 
     async def _is_forgotten(self, request: httpx2.Request, status: int) -> bool:
-        """Return whether the server no longer knows the session of a request that it refused.
+        """Return whether a refused request means that the server no longer knows its session.
 
         404 says so (2025-11-25, transports, session management). As the answer to a GET, it says that the server has no
         stream. Many servers send 400 instead, which can also mean that the request is invalid. A ping is always valid.
@@ -186,7 +185,7 @@ class _Client(httpx2.AsyncClient):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The whole body of a response, up to a limit."""
+    """The complete body of a response, up to a limit."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, large: LargeResults) -> None:
         self._stream = stream

@@ -6,5 +6,5 @@ MAX_WORDS = 2_000
 
 
 def cut(text: str) -> str:
-    """Return the beginning of a text that may be long."""
+    """Return the start of a text that may be long."""
     return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]} …"

@@ -1,8 +1,9 @@
-"""The audit trail: every decision about a call, with the bytes that were decided on.
+"""The audit trail: every decision about a call, with the exact bytes that were decided.
 
 A decision is recorded before it takes effect: `Approvals.add` returns when its transaction is committed. With WAL and
-``synchronous=NORMAL`` that survives the death of every process; a power failure can lose the last moments, together with the
-effects of the decisions. ``FULL`` would cost a write to the disk, which takes milliseconds, for each call.
+``synchronous=NORMAL``, the decision survives the death of every process. A power failure can lose the last moments,
+together with the effects of the decisions. ``FULL`` would cost a write to the disk, which takes milliseconds, for each
+call.
 
 Rows are written in the event loop's thread: a row takes 20 µs there, and 160 µs with a separate thread.
 """
@@ -76,13 +77,13 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class Approvals:
-    """The decisions of all sessions, in one file. Each session that records decisions has its own object."""
+    """The decisions of all sessions, in one file. Each recording session has its own object."""
 
     def __init__(self, directory: Path | None = None) -> None:
         """Open or create the file.
 
         Args:
-            directory: Its directory; `config.state_directory` by default.
+            directory: The directory; `config.state_directory` by default.
 
         Raises:
             StoreError: The directory or the file cannot be used.
@@ -97,15 +98,15 @@ class Approvals:
     async def add(self, decision: Decision) -> None:
         """Record a decision. It is stored when this returns.
 
-        Code can be denied thousands of times in a second. So for denials beyond `MAX_DENIALS` in a minute, only their number
-        is recorded: they have no effect that would need tracing.
+        Code can be denied thousands of times a second. For denials beyond `MAX_DENIALS` in a minute, only the number is
+        recorded, because they have no effect that would need tracing.
 
         Args:
             decision: The decision.
 
         Raises:
             StateError: The trail is closed.
-            StoreError: It could not be written.
+            StoreError: The decision could not be written.
         """
         if (summary := self._denials.summary(decision.at)) is not None:
             await self._insert(summary)
@@ -127,7 +128,7 @@ class Approvals:
             await self._trim(decision.session)
 
     async def _trim(self, session: str) -> None:
-        """Remove rows that are too old or too many; a few at a time, or later if another process is writing now."""
+        """Remove rows that are too old or too many, a few at a time. While another process is writing, do it later."""
         try:
             with self._database.reading() as connection:
                 pragmas = ("page_count", "freelist_count", "page_size")
@@ -142,8 +143,8 @@ class Approvals:
         """Return the last decisions, newest first.
 
         Args:
-            count: How many.
-            session: The session to look for; None for all.
+            count: The maximum number of decisions.
+            session: The session; None for all.
 
         Returns:
             The decisions. A longer payload is cut to its first `MAX_PAYLOAD` bytes, and is then not valid JSON; the columns
@@ -161,8 +162,8 @@ class Approvals:
             kind: The kind of call.
             server: The server.
             tool: The tool.
-            count: How many at most.
-            session: The session to look for; None for all.
+            count: The maximum number of decisions.
+            session: The session; None for all.
         """
         where, values = ("", ()) if session is None else (" AND session = ?", (session,))
         with self._database.reading() as connection:
@@ -189,7 +190,7 @@ class Approvals:
 
 
 class _Denials:
-    """Limits how many denials of a session are recorded in each minute."""
+    """A limit on the recorded denials of a session per minute."""
 
     def __init__(self) -> None:
         self._since = float("-inf")
@@ -206,7 +207,7 @@ class _Denials:
         return False
 
     def summary(self, at: float) -> Decision | None:
-        """Return a row for the denials without one, when their minute is over."""
+        """Return a summary row for the denials without one, when their minute is over."""
         if self._last is None or at - self._since < 60:
             return None
         last, self._last = self._last, None
@@ -215,7 +216,7 @@ class _Denials:
 
 
 def _payload_limit(kept: int) -> int:
-    """Return how many bytes of the next payload are kept."""
+    """Return how many bytes of the next payload to keep."""
     return max(0, min(MAX_PAYLOAD, MAX_PAYLOADS - kept))
 
 

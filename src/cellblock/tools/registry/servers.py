@@ -1,4 +1,4 @@
-"""The registry of MCP servers: maps names that code in a session may use to servers."""
+"""The registry of MCP servers: maps names in code of sessions to servers."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _T = TypeVar("_T")
 class ServerRegistry:
     """The registered MCP servers: names and parameters. It stores references to the environment, and no secrets.
 
-    A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions whose workspace
-    contains that: two projects can have servers of the same name, and neither sees the other's.
+    A server belongs to the directory of its generated API, its *root*. Sessions whose workspace contains the root can name
+    the server. Two projects can therefore have servers with the same name, and neither sees the other's.
 
-    Several processes may use it at a time.
+    Several processes may use the registry concurrently.
 
     Args:
-        directory: The registry's directory; `config.state_directory` by default. It must be outside every workspace: anything
-            that can write to it decides what is started on the host.
+        directory: The registry's directory; `config.state_directory` by default. It must be outside every workspace: its
+            content decides which programs are started on the host.
 
     Raises:
         StoreError: The directory cannot be used, or others could change it.
@@ -78,8 +78,8 @@ class ServerRegistry:
         """Add or replace a server.
 
         Args:
-            name: Its name.
-            params: How to reach it.
+            name: The server's name.
+            params: The server's parameters.
             tools_hash: The hash of its tools when its API was generated.
             root: The directory of its API, absolute and without symbolic links; empty for a server of all sessions.
             facts: Its claims about its tools, by name. They may be false.
@@ -101,11 +101,11 @@ class ServerRegistry:
         """Return the parameters of a server.
 
         Args:
-            name: Its name.
-            root: The directory of its API; by default, that of the server that was registered last.
+            name: The server's name.
+            root: The directory of its API; by default, the last registered one.
 
         Raises:
-            InvalidInputError: No server of this name is registered.
+            InvalidInputError: No server with this name is registered.
         """
         with self._database.reading() as connection:
             row = connection.execute(
@@ -120,11 +120,11 @@ class ServerRegistry:
             raise StoreError(f"the stored entry of MCP server {name!r} is damaged: register it again ({error})") from error
 
     def root_within(self, name: str, *directories: str) -> str | None:
-        """Return the root of the server that a session's code means by a name, the one registered last; None for none.
+        """Return the root of the server that a name means in a session's code, the last registered one; None if there is none.
 
         Args:
             name: The server's name.
-            directories: The session's workspace, and further directories with tools that it may use.
+            directories: The session's workspace, and other directories with tools that it may use.
 
         Called for each call of a tool, always in one thread. New registrations take effect at once.
         """
@@ -137,7 +137,7 @@ class ServerRegistry:
         return self._looked_up((name, *directories), look)
 
     def digest(self, name: str, root: str) -> str:
-        """Return the digest of a server's parameters, which tells servers of the same name apart; empty if there is none.
+        """Return the digest of a server's parameters, which distinguishes servers with the same name; empty if unknown.
 
         Called for each call, like `root_within`.
         """
@@ -151,8 +151,8 @@ class ServerRegistry:
     def facts(self, name: str, root: str, tool: str) -> ToolFacts | None:
         """Return a server's claims about a tool from its registration.
 
-        Called for each call, like `root_within`. None: nothing is known about any of its tools. `GONE`: it did not list this
-        one.
+        Called for each call, like `root_within`. None: nothing is known about any of its tools. `GONE`: the tool was not
+        listed.
         """
 
         def look(connection: sqlite3.Connection) -> ToolFacts | None:
@@ -162,7 +162,7 @@ class ServerRegistry:
         return self._looked_up((None, name, root, tool), look)
 
     def _looked_up(self, key: tuple[str | None, ...], look: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Look something up, and cache the result until the file changes."""
+        """Run a query, and cache the result until the file changes."""
         version = self._database.version()
         if version != self._version or len(self._found) >= _MAX_FOUND:
             self._version, self._found = version, {}
@@ -184,10 +184,10 @@ class ServerRegistry:
         return [(name, root, digest_of(parse_params(name, json.loads(params)))) for name, root, params in rows]
 
     def remove(self, name: str) -> None:
-        """Remove a server, wherever it was registered.
+        """Remove all registrations of a server.
 
         Raises:
-            InvalidInputError: No server of this name is registered.
+            InvalidInputError: No server with this name is registered.
         """
         with self._database.transaction() as connection:
             if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:

@@ -1,4 +1,4 @@
-"""Tool calls over HTTP: checks of requests, and the application of a session's tool port."""
+"""Tool calls over HTTP: validation of requests, and the application of a session's tool port."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RefusedError(Exception):
 
     Attributes:
         status: The HTTP status.
-        noted: Whether to log it: well-behaved programs do not send this.
+        noted: Whether to log it, because well-behaved programs do not send this.
     """
 
     def __init__(self, status: int, message: str, *, noted: bool = False) -> None:
@@ -61,7 +61,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Checks a request before its body is read.
+    """A check of a request before its body is read.
 
     Attributes:
         hosts: The names by which the server may be addressed, or None for any. A web page that was redirected here by DNS
@@ -118,7 +118,7 @@ class RunRequest:
         """Parse a body.
 
         Raises:
-            RefusedError: It is not valid.
+            RefusedError: The body is invalid.
         """
         try:
             data = parse_json(body, what="the body", counted=True)
@@ -129,7 +129,7 @@ class RunRequest:
             raise RefusedError(400, f"the body must be an object with {', '.join(known)}")
         for key in ("server_name", "tool"):
             name = data.get(key)
-            # Lone surrogates, escape sequences and the like: such a name would not be shown as it is.
+            # Lone surrogates, escape sequences and similar characters: such a name would be displayed differently.
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters that can be printed")
         params, arguments = data.get("server_params"), data.get("arguments", {})
@@ -152,21 +152,21 @@ def session_app(
     on_outcome: Callable[[Decision, ToolOutcome], None] | None = None,
     person: Person | None = None,
 ) -> App:
-    """Return the application for a session's tool port: ``POST /run`` by name, and nothing else.
+    """Create the application for a session's tool port: ``POST /run`` by name, and nothing else.
 
     Args:
         broker: The session's broker.
-        caller: Returns a function that calls the tools of a server; None if the session may not name it. Called once for each
-            call, so that the decision is about the server that is called.
+        caller: Returns a function that calls the tools of a server; None if the session may not name it. Called once per
+            call, so that the decision is about the called server.
         facts: Returns a server's facts about a tool from its registration. Called before the decision, so it must not start
             the server.
-        origin: Returns which server a name means now.
+        origin: Returns the current identity of a named server.
         note: Called with a line for each refused request.
         token: The required bearer token; None if only the session reaches the port.
-        timeout: Seconds that one call may take, or None for no limit.
-        on_progress: Handed to what calls.
-        on_log: Handed to what calls.
-        on_outcome: Told what each call returned, with the decision about it.
+        timeout: Limit of one call in seconds, or None for no limit.
+        on_progress: Passed to the caller.
+        on_log: Passed to the caller.
+        on_outcome: Called with the outcome of each call, and the decision about it.
         person: The person whom servers can ask during a call.
     """
     seen: dict[tuple[str, str], ToolFacts] = {}  # bounded by the changed tools
@@ -205,10 +205,10 @@ async def perform(
     origin: Origin = NO_ORIGIN,
     **options: Any,
 ) -> Mapping[str, Any]:
-    """Decide about a call, and make it if it is allowed.
+    """Decide a call, and execute it if it is allowed.
 
-    A running server may describe its tool differently than at its registration. Then there is another decision, about the
-    present tool, before the call.
+    A running server may describe its tool differently than at its registration. In this case, the present tool needs
+    another decision before the call.
 
     Args:
         broker: Decides.
@@ -217,11 +217,11 @@ async def perform(
         known: The server's facts about the tool from its registration; None if they are unknown.
         seen: Present facts about changed tools, for their next calls; updated here.
         on_outcome: Called with the decision and the tool's outcome.
-        origin: Which server the name means.
+        origin: The server's identity.
         options: Passed to `call`.
 
     Returns:
-        The answer: ``result`` (bytes if it is JSON already), ``images``, ``resources``; or ``error`` and ``kind``.
+        The answer: ``result`` (bytes if it is already JSON), ``images``, ``resources``; or ``error`` and ``kind``.
     """
     name = f"{request.server}.{request.tool}"
     seen = {} if seen is None else seen
@@ -258,7 +258,7 @@ class ToolChangedError(Exception):
     """A tool has changed since the decision.
 
     Attributes:
-        now: Its present facts.
+        now: The tool's present facts.
     """
 
     def __init__(self, now: ToolFacts) -> None:
@@ -267,7 +267,7 @@ class ToolChangedError(Exception):
 
 
 def _checker(decided: ToolFacts) -> Check:
-    """Return a check that runs before the call: the tool must be the one of the decision."""
+    """Return a check before the call that the tool is the decided one."""
 
     def check(now: ToolFacts) -> None:
         if now != decided:
@@ -277,7 +277,7 @@ def _checker(decided: ToolFacts) -> Check:
 
 
 def denied(name: str, decision: Decision) -> Mapping[str, Any]:
-    """Return the answer about a denied call."""
+    """Return the answer for a denied call."""
     if decision.reason == "rejected" or decision.reason.startswith("rejected: "):
         return {"error": f"Approval request for {name} {decision.reason}", "kind": "rejected"}
     how = "was not accepted"
@@ -297,13 +297,13 @@ def _said(name: str, outcome: ToolOutcome) -> Mapping[str, Any]:
 
 
 def _complaint(outcome: ToolOutcome) -> str:
-    """Return what a tool says about its failure: its text, or else the rest of its result as text."""
+    """Return a tool's description of its failure: its text, or else the rest of its result as text."""
     texts = (resource.text for resource in outcome.resources if resource.text)
     return outcome.text or outcome.beginning(MAX_WORDS) or cut("\n".join(texts))
 
 
 def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Callable[[str], None] | None = None) -> App:
-    """Return an application that answers JSON with JSON.
+    """Create an application that answers JSON with JSON.
 
     Args:
         guard: Checks every request.
@@ -343,7 +343,7 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
 
 
 class _Load:
-    """Counts the memory of requests."""
+    """A counter of the memory of requests."""
 
     def __init__(self) -> None:
         self._size = 0
@@ -360,12 +360,11 @@ class _Load:
         return size
 
     def release(self, size: int) -> None:
-        """Stop counting it."""
         self._size -= size
 
 
 class _Lines:
-    """Logs refused requests, at a limited rate."""
+    """A rate-limited log of refused requests."""
 
     def __init__(self, note: Callable[[str], None] | None) -> None:
         self._note = note
@@ -396,7 +395,7 @@ def _without_port(host: str) -> str:
 
 
 def _length(request: Request) -> int:
-    """Return the length of the body. Without a length there is no body, as `http` accepts no chunks."""
+    """Return the length of the body. Without a length there is no body, because `http` accepts no chunks."""
     headers = dict(request.headers)
     length = headers.get(b"content-length", b"0")
     size = int(length[:20]) if length.isdigit() else 0

@@ -37,7 +37,7 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class ApprovalChannel:
-    """The server's end. One client at a time decides, in any order."""
+    """The server's end of a channel. One client at a time decides, in any order."""
 
     def __init__(self, approval_required: bool = False, approval_timeout: float | None = 60) -> None:
         """Set up.
@@ -50,7 +50,8 @@ class ApprovalChannel:
         self.approval_timeout = approval_timeout
         self._websocket: OwnWebSocket | Adapted | None = None
         self._pending: dict[str, ApprovalRequest] = {}
-        # The send queue. Requests that are over by their turn are skipped, so that a client that does not read costs little.
+        # The send queue. Requests that have ended before their turn are skipped, so that a client that does not read costs
+        # little.
         self._unsent: dict[str, ApprovalRequest] = {}
         self._withdrawals: deque[str] = deque()
         self._to_send = asyncio.Event()
@@ -66,10 +67,10 @@ class ApprovalChannel:
         return self._websocket is not None
 
     async def connect(self, websocket: WebSocket) -> None:
-        """Accept a connection, and serve it until it ends. A second concurrent one is refused.
+        """Accept a connection, and serve it until it ends. A second concurrent connection is refused.
 
         Args:
-            websocket: The connection; one of FastAPI or Starlette, too: ``app.websocket("/approval")(channel.connect)``.
+            websocket: The connection, also one of FastAPI or Starlette: ``app.websocket("/approval")(channel.connect)``.
         """
         from cellblock.tools.serving.starlette import adapted
 
@@ -115,7 +116,7 @@ class ApprovalChannel:
             await self._closed.wait()
 
     async def request(self, server_name: str, tool_name: str, tool_args: Mapping[str, Any]) -> bool:
-        """Ask for approval of one call.
+        """Request approval of one call.
 
         Args:
             server_name: Name of the MCP server.
@@ -216,7 +217,7 @@ class ApprovalChannel:
 
 
 class ApprovalClient:
-    """Connects to a `ToolServer`, and lets a callback decide about each of its requests.
+    """A client of a `ToolServer` that lets a callback decide each of its requests.
 
     Example::
 
@@ -237,8 +238,8 @@ class ApprovalClient:
             callback: Called with each request, in a separate task. If it raises, the request is rejected. A plain function
                 returns True or False; it must not block.
             host: Hostname of the tool server.
-            port: Its port.
-            token: Its token, if it needs one.
+            port: Port of the tool server.
+            token: Token of the tool server, if needed.
         """
         self._callback = callback
         self._url = f"ws://{host}:{port}/approval"

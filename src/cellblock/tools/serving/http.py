@@ -28,13 +28,13 @@ _PIECE = 256 * 1024
 
 
 class Request:
-    """One request. Its body may still be arriving.
+    """A request whose body may still be arriving.
 
     Attributes:
         method: Such as ``POST``.
         path: The path, without a query.
         headers: Names, in lower case, and values.
-        websocket: Whether it asks for a WebSocket.
+        websocket: Whether it requests a WebSocket.
     """
 
     __slots__ = ("_body", "_continue", "_whole", "headers", "method", "path", "url", "websocket")
@@ -83,7 +83,7 @@ class PortState:
     Attributes:
         app: Answers requests.
         full: Returns whether further connections are refused.
-        websocket: Makes the protocol of a WebSocket; None if requests for one go to `app`, which refuses them.
+        websocket: Creates the protocol of a WebSocket; None if requests for one go to `app`, which refuses them.
         connections: The open connections.
         tasks: Requests that are being answered.
     """
@@ -96,12 +96,11 @@ class PortState:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a port. A client that sends a request before the previous one is answered is disconnected."""
+    """A connection to a port. A client that sends a request before the previous one is answered is disconnected."""
 
     transport: asyncio.Transport
 
     def __init__(self, port: PortState) -> None:
-        """Set up for a port."""
         self._port = port
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -142,7 +141,7 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Parse, and end the connection if a head is too long."""
+        """Parse received data, and end the connection if a head is too long."""
         self._fed += len(data)
         try:
             self._parser.feed_data(data)
@@ -163,7 +162,7 @@ class Connection(asyncio.Protocol):
             self._late = None
 
     def pause_writing(self) -> None:
-        """Read no further request of a client that does not read its answers."""
+        """Stop reading requests of a client that does not read its answers."""
         self.transport.pause_reading()
         self._writable = self._loop.create_future()
 
@@ -184,7 +183,7 @@ class Connection(asyncio.Protocol):
         self._request, self._coming = Request(), True
 
     def on_url(self, url: bytes) -> None:
-        """Add a part of the address."""
+        """Add a part of the URL."""
         self._current.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -214,7 +213,7 @@ class Connection(asyncio.Protocol):
         self._task.add_done_callback(self._port.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
-        """Add a part of the body, unless the request was answered already."""
+        """Add a part of the body, unless the request was already answered."""
         if self._task is not None:
             self._current.feed(body)
 
@@ -239,7 +238,7 @@ class Connection(asyncio.Protocol):
             self._write(status, b"application/json", len(body), shown[:_PIECE])
             await self._write_rest(shown)
         except BaseException:
-            self.transport.abort()  # it is not left to wait for an answer that will never come
+            self.transport.abort()  # the client would otherwise wait for an answer that never comes
             raise
         self._task = None
         if not self._coming:
@@ -275,7 +274,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def _close_if_idle(self) -> None:
-        """One timer per connection, not per request."""
+        """Close an idle connection. One timer serves the connection, not each request."""
         left = IDLE if self._request is not None else self._answered + IDLE - self._loop.time()
         self._idle = self._loop.call_later(left, self._close_if_idle) if left > 0 else None
         if left <= 0:
@@ -293,7 +292,7 @@ class Connection(asyncio.Protocol):
         self.transport.set_protocol(protocol)
 
     def _leave(self) -> None:
-        del self._parser  # which refers to this object
+        del self._parser  # it refers to this object
         self._port.connections.discard(self)
         for timer in (self._late, self._idle):
             if timer is not None:

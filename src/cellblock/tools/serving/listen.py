@@ -29,7 +29,7 @@ _STOP = 2.0
 
 
 class HttpServer:
-    """Serves an application until it is stopped."""
+    """A server of an application on given sockets."""
 
     def __init__(self, app: App, sockets: Sequence[socket.socket], websocket: OnWebSocket | None = None) -> None:
         """Set up.
@@ -52,7 +52,7 @@ class HttpServer:
         """Start to accept connections.
 
         Raises:
-            StateError: It was started already.
+            StateError: The server was already started.
         """
         if self._stopped is not None:
             raise StateError("The server is already running.")
@@ -69,7 +69,7 @@ class HttpServer:
         self._port.full = lambda: True
         for listener in self._sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
-        # A server that is closed between accepting a connection and starting its protocol forgets the open connection.
+        # A server closed between accepting a connection and starting its protocol forgets the open connection.
         await asyncio.sleep(0)
         for server in self._servers:
             server.close()
@@ -83,14 +83,14 @@ class HttpServer:
         while self._port.connections:
             for connection in [*self._port.connections]:
                 connection.transport.abort()
-            await asyncio.sleep(0)  # which resolves their futures
+            await asyncio.sleep(0)  # to let their futures resolve
         _ports[:] = [port for port in _ports if port is not self._port]
         for listener in self._sockets:
             listener.close()
         self._stopped.set()
 
     async def join(self) -> None:
-        """Wait until it has stopped."""
+        """Wait until the server has stopped."""
         if self._stopped is not None:
             await self._stopped.wait()
 

@@ -12,14 +12,13 @@ if TYPE_CHECKING:
 
 
 class ToolPort:
-    """Serves an application on one listener after another.
+    """A server of one application on one listener after another.
 
-    The HTTP code is imported at the first connection: most sessions call no tool, and the import takes longer than starting a
-    session.
+    The HTTP code is imported at the first connection: most sessions call no tool, and the import takes longer than starting
+    a session.
     """
 
     def __init__(self, app: App) -> None:
-        """Set the application."""
         self._app = app
         self._waiting: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None

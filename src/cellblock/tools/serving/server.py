@@ -49,11 +49,11 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class ToolServer:
-    """Runs MCP servers and calls their tools for HTTP clients, with approval if required.
+    """A server that runs MCP servers and calls their tools for HTTP clients, with approval if required.
 
-    Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers, ``POST
-    /run`` calls a tool, ``POST /approve`` only asks about one, ``GET /status`` shows that it runs, ``WS /approval`` is for an
-    `ApprovalClient`. See docs/approvals.md.
+    MCP servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
+    ``POST /run`` calls a tool, ``POST /approve`` only requests approval, ``GET /status`` shows that it runs, ``WS
+    /approval`` is for an `ApprovalClient`. See docs/approvals.md.
 
     **Anything that can reach ``POST /run`` can start programs**: it accepts a server's parameters, which include a command
     line. Run untrusted code in a session: its tool port accepts no parameters.
@@ -65,8 +65,8 @@ class ToolServer:
                 ...
 
     Attributes:
-        host: The hostname that it is bound to.
-        port: The port that it listens on.
+        host: The hostname on which it listens.
+        port: The port on which it listens.
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class ToolServer:
         """Set up.
 
         Args:
-            host: Hostname that the server binds to.
-            port: Port that it listens on; 0 for any free one, which is in `port` after `start`.
+            host: Hostname to listen on.
+            port: Port to listen on; 0 for any free one, which is in `port` after `start`.
             approval_required: Whether tool calls require approval.
             approval_timeout: Seconds that an approval request waits, or None for no limit.
-            connect_timeout: Seconds in which an MCP server must have started.
+            connect_timeout: Limit in seconds for the start of an MCP server.
             log_to_stderr: Whether to log to stderr instead of stdout.
             log_level: DEBUG, INFO, WARNING, ERROR or CRITICAL.
-            token: Bearer token that every request must have. Required if `host` can be reached from other machines.
-            rules: Rules that decide first. Their `default` is not used: `approval_required` takes its place.
+            token: Bearer token that every request must have. Required if other machines can reach `host`.
+            rules: Rules that decide first. `approval_required` replaces their `default`.
             lookup: Returns the parameters of servers that a request only names; by default, from the registry of
                 `generate_mcp_sources`.
 
         Raises:
-            InvalidInputError: An argument is wrong.
+            InvalidInputError: An argument is invalid.
         """
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}.")
@@ -226,7 +226,8 @@ class ToolServer:
             else:
                 params = made_absolute(parse_params(request.server, request.params), os.getcwd())
                 if self._given.setdefault(request.server, params) != params:
-                    # It is unknown which of the two was meant, and a running server must not be replaced while others use it.
+                    # It is unknown which of the two was meant, and a running server must not be replaced while others use
+                    # it.
                     raise InvalidInputError(f"MCP server {request.server!r} has other parameters; reset the tool server first")
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
@@ -236,7 +237,7 @@ class ToolServer:
         return await perform(self._broker, call, request)
 
     async def _approve(self, body: bytes) -> Mapping[str, Any]:
-        """Decide about an action that happens elsewhere, such as a shell command of a kernel."""
+        """Decide an action that happens elsewhere, such as a shell command of a kernel."""
         request = RunRequest.parse(body)
         if request.params is not None:
             raise RefusedError(400, "what is only asked about has no server_params")

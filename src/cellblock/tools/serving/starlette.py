@@ -15,7 +15,7 @@ _MAX_MESSAGE = 64 * 1024
 
 
 def adapted(websocket: OwnWebSocket | WebSocket) -> OwnWebSocket | Adapted:
-    """Return a WebSocket with our own interface: the same one, unless it is Starlette's."""
+    """Return a WebSocket with cellblock's interface: the same one, unless it is Starlette's."""
     module = sys.modules.get("starlette.websockets")  # if Starlette is not imported, this is not one of its objects
     if module is not None and isinstance(websocket, module.WebSocket):
         return Adapted(websocket)
@@ -26,15 +26,13 @@ class Adapted:
     """A WebSocket of Starlette with the methods of `cellblock.tools.serving.websocket.WebSocket`."""
 
     def __init__(self, websocket: WebSocket) -> None:
-        """Wrap the WebSocket."""
         self._websocket = websocket
 
     async def accept(self) -> None:
-        """Accept it."""
         await self._websocket.accept()
 
     async def reject(self, status: int, reason: str) -> None:
-        """Reject it; the server answers 403, whatever the status."""
+        """Reject the WebSocket; the server always answers 403."""
         await self._websocket.close(1008, reason)
 
     async def receive(self) -> str | None:
@@ -54,6 +52,6 @@ class Adapted:
             await self._websocket.send_text(text)
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close it; can be called again."""
+        """Close the WebSocket. The operation is idempotent."""
         with suppress(RuntimeError, OSError):  # it is closed
             await self._websocket.close(code, reason)

@@ -55,14 +55,13 @@ class WebSocket(asyncio.Protocol):
     # The interface for the code that serves it.
 
     async def accept(self) -> None:
-        """Accept it."""
         assert self._request is not None
         self._protocol.send_response(self._protocol.accept(self._request))
         self._flush()
         self._ping()
 
     async def reject(self, status: int, reason: str) -> None:
-        """Reject it with an HTTP status."""
+        """Reject the WebSocket with an HTTP status."""
         self._protocol.send_response(self._protocol.reject(HTTPStatus(status), reason))
         self._flush()
 
@@ -82,7 +81,6 @@ class WebSocket(asyncio.Protocol):
         self._flush()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close it."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(code, reason)
             self._flush()
@@ -90,19 +88,17 @@ class WebSocket(asyncio.Protocol):
     # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         self._transport = cast(asyncio.Transport, transport)
         self._port.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Add received bytes."""
         going_on = bool(self._unparsed)
         self._unparsed += data
         if not going_on:
             self._parse()
 
     def _parse(self) -> None:
-        """Parse a piece of the received bytes; the rest in later turns of the loop."""
+        """Parse a piece of the received bytes; the rest in later iterations of the loop."""
         if self.transport.is_closing():
             self._unparsed.clear()
             return
@@ -153,7 +149,6 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """The transport."""
         assert self._transport is not None
         return self._transport
 
