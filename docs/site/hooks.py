@@ -22,6 +22,7 @@ _ALERT = re.compile(r"^> \[!(\w+)\]\n((?:>.*\n)+)", re.MULTILINE)
 _SECTION = re.compile(r"^  - ([^:\n]+):(?: (\S+\.md))?\n((?:      .*\n?)*)", re.MULTILINE)
 _PAGE = re.compile(r"^ +- ([^:\n]+): (\S+\.md)$", re.MULTILINE)
 _GENERATED = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
+_MADE = {"reference/modules.md": modules, "reference/messages.md": wire, "reference/requests.md": requests}
 _FOR_USERS = ("Start", "Guides", "Sandbox")
 
 
@@ -32,8 +33,8 @@ def on_files(files: Files, config: Any) -> Files:
     for source, name in _GENERATED.items():
         text = _PICTURE.sub(r"![\1](\2)", (ROOT / source).read_text())
         files.append(File.generated(config, name, content=_LINK.sub(lambda link: _link(link, ""), text)))
-    for name, made in (("modules", modules), ("messages", wire), ("requests", requests)):
-        files.append(File.generated(config, f"reference/{name}.md", content=made()))
+    for name, made in _MADE.items():
+        files.append(File.generated(config, name, content=made()))
     return files
 
 
@@ -61,7 +62,7 @@ def write_for_agents(site: Path) -> None:
     for section, pages in navigation(configuration).items():
         listed.append(f"\n## {section}\n\n")
         for title, name in pages:
-            text = _source(name).read_text()
+            text = _text(name)
             if "\n::: " in text:  # names of objects, of which only the rendered page has the documentation
                 listed.append(f"- [{title}]({name.removesuffix('.md')}/): reference\n")
                 continue
@@ -87,10 +88,12 @@ def navigation(configuration: str) -> dict[str, list[tuple[str, str]]]:
     return {section: [(section, page)] if page else _PAGE.findall(below) for section, page, below in _SECTION.findall(text)}
 
 
-def _source(name: str) -> Path:
-    """Return the document of a page."""
+def _text(name: str) -> str:
+    """Return the text of a page."""
+    if name in _MADE:
+        return _MADE[name]()
     generated = {page: source for source, page in _GENERATED.items()}
-    return ROOT / generated[name] if name in generated else ROOT / "docs" / name
+    return (ROOT / generated[name] if name in generated else ROOT / "docs" / name).read_text()
 
 
 def _link(link: re.Match[str], folder: str) -> str:
