@@ -128,7 +128,7 @@ def _field(skill: str, name: str) -> str:
 def first_sentence(text: str) -> str:
     """Return the first sentence of a page, which says what it is about. Code and tables come before it in some."""
     paragraphs = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE).split("\n\n")[1:]
-    first = next(part for part in paragraphs if re.match(r"(- )?(\w|\*\*|`)", part)).removeprefix("- ")
+    first = next((part for part in paragraphs if re.match(r"(- )?(\w|\*\*|`)", part)), "reference").removeprefix("- ")
     return re.split(r"(?<=[.!?]) ", _LINK.sub(r"\1", first).replace("\n", " "))[0].strip("*")
 
 
