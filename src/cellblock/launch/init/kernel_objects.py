@@ -12,7 +12,8 @@ import os
 import re
 import resource
 import socket
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 
 from cellblock.launch.init import processes, system_v
 
@@ -20,6 +21,10 @@ _GROWTH = 32 << 20
 """Bytes by which the machine's kernel memory may grow until objects are counted again."""
 _HIDDEN_GROWTH = 256 << 20
 """Bytes by which it may grow, since the first look, until processes that hide are ended: their objects cannot be counted."""
+_AGE = 0.2
+"""Seconds for which a look holds: less than passes between two measurements of a busy kernel."""
+_SHARE = 4
+"""A look also holds for this many times as long as it took: hundreds of kernels share an init that has other work, too."""
 _IN_FLIGHT = 1024
 _SIZES = {"file locks": 256, "watches of epoll": 200, "memory maps": 256, "semaphores to be undone": 128}
 """Bytes of kernel memory for each object; somewhat more than it takes on Linux 6.18."""
@@ -69,15 +74,23 @@ class KernelObjects:
         self._hidden: set[int] = set()
         """The processes that hid at the last look. Some hide for a moment only: kernels that are being made from copies."""
         self._last = 0
+        self._until = 0.0
         self._pair: tuple[socket.socket, socket.socket] | None = None
 
-    def look(self, pids: Collection[int], copies: Collection[int]) -> None:
-        """Count the session's objects, if that may be necessary.
+    def look(self, pids: Callable[[], Collection[int]], copies: Collection[int]) -> None:
+        """Count the session's objects, if that may be necessary and was not done just now.
 
         Args:
-            pids: The session's processes that run its code.
+            pids: Returns the session's processes that run its code.
             copies: Those of them that are waiting copies of a worker, and hide.
         """
+        began = time.monotonic()
+        if began >= self._until:
+            self._look(pids(), copies)
+            now = time.monotonic()
+            self._until = now + max(_AGE, _SHARE * (now - began))
+
+    def _look(self, pids: Collection[int], copies: Collection[int]) -> None:
         now = _unreclaimable()
         self._last = min(self._last, now)
         if self._first is None:

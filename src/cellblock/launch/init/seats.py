@@ -63,7 +63,8 @@ class Seat:
             others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}
             return {*processes.descendants(os.getpid())} - others - {self.worker}
         own = () if self.worker is None else processes.descendants(self.worker)
-        orphans = (pid for pid in processes.children(os.getpid()) if processes.session_of(pid) == self.worker)
+        unknown = {*processes.children(os.getpid())}.difference(spared)  # with hundreds of branches, asking each takes long
+        orphans = (pid for pid in unknown if processes.session_of(pid) == self.worker)
         return {*own, *orphans, *self.programs.below()} - {*spared, self.worker}
 
     def everything(self, orphans: Mapping[int, Collection[int]]) -> set[int]:
