@@ -77,20 +77,21 @@ class KernelObjects:
         self._until = 0.0
         self._pair: tuple[socket.socket, socket.socket] | None = None
 
-    def look(self, pids: Callable[[], Collection[int]], copies: Collection[int]) -> None:
-        """Count the session's objects, if that may be necessary and was not done just now.
-
-        Args:
-            pids: Returns the session's processes that run its code.
-            copies: Those of them that are waiting copies of a worker, and hide.
-        """
+    def look_if_due(self, pids: Callable[[], Collection[int]], copies: Collection[int]) -> None:
+        """Look again, unless the last look still holds; see `look`."""
         began = time.monotonic()
         if began >= self._until:
-            self._look(pids(), copies)
+            self.look(pids(), copies)
             now = time.monotonic()
             self._until = now + max(_AGE, _SHARE * (now - began))
 
-    def _look(self, pids: Collection[int], copies: Collection[int]) -> None:
+    def look(self, pids: Collection[int], copies: Collection[int]) -> None:
+        """Count the session's objects, if that may be necessary.
+
+        Args:
+            pids: The session's processes that run its code.
+            copies: Those of them that are waiting copies of a worker, and hide.
+        """
         now = _unreclaimable()
         self._last = min(self._last, now)
         if self._first is None:

@@ -281,7 +281,7 @@ class Init:
 
     def _measure(self, seat: Seat, enough: int) -> int:
         watchers, copies = self._watchers(), set() if self._parked is None else self._parked.pids
-        self._objects.look(lambda: {*processes.descendants(os.getpid())} - watchers, copies)
+        self._objects.look_if_due(lambda: {*processes.descendants(os.getpid())} - watchers, copies)
         if not self._alone(seat):
             used = self._census.used(seat, self._seats.values(), watchers | copies, enough)
         elif self._ground is None:
