@@ -129,11 +129,9 @@ class ExactMachine(SessionMachine):
                 new = {name: text for name, text in one.files.items() if text != earlier.get(name)}
                 theirs |= {name: text for name, text in new.items() if name not in one.changed_by}
                 earlier = one.files
-        target = replace(target, files={**target.files, **theirs}, changed_by={**target.changed_by})
-        for name in theirs:
-            target.changed_by.pop(name, None)
+        target = replace(target, files={**target.files, **theirs})
         back = {name for name in NAMES if name not in self.files or self.changed_by.get(name) in left}
-        self.bring_back(back, target)
+        self.bring_back(back, target, {*theirs})
 
     @rule(name=VARIABLES, file=FILES)
     def crash(self, name: str, file: str) -> None:
@@ -186,11 +184,11 @@ class ExactMachine(SessionMachine):
         if look:
             self.compare()
 
-    def bring_back(self, names: set[str], target: State) -> None:
-        """Have some files as they were in another state."""
+    def bring_back(self, names: set[str], target: State, theirs: set[str]) -> None:
+        """Have some files as they were in another state; `theirs` were changed by somebody else."""
         for name in names:
             number = (target.line[-1] if target.line else 0) if target.elsewhere else target.changed_by.get(name)
-            if number is None:
+            if number is None or name in theirs:
                 self.changed_by.pop(name, None)
             else:
                 self.changed_by[name] = number
