@@ -108,6 +108,14 @@ def test_a_file_that_others_can_write_is_refused(file: Path) -> None:
         current()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["CELLBLOCK_TOKEN", "CELLBLOCK_MCP_TOKEN", "CELLBLOCK_MCP_PROGRAMS"])
+def test_a_variable_that_a_front_reads_is_not_warned_about(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    sources.read.cache_clear()
+    monkeypatch.setenv(name, "x")
+    current()
+
+
 def test_a_variable_that_is_no_setting_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     sources.read.cache_clear()
     monkeypatch.setenv("CELLBLOCK_OUTPUT_CHARS_LIMIT", "5")

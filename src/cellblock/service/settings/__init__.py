@@ -27,6 +27,9 @@ _OTHER = frozenset(
         # Read by `Client` and `AsyncClient`.
         "TOKEN",
         "URL",
+        # Read by `cellblock mcp`.
+        "MCP_PROGRAMS",
+        "MCP_TOKEN",
         # Set in the environment of code in sessions.
         "APPROVAL_REQUIRED",
         "EGRESS_PORT",
