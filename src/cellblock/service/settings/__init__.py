@@ -24,6 +24,8 @@ _OTHER = frozenset(
         # Read by `config`.
         "CONFIG",
         "HOME",
+        "TRASH_BYTES",
+        "TRASH_DAYS",
         # Read by `Client` and `AsyncClient`.
         "TOKEN",
         "URL",
