@@ -11,6 +11,7 @@ import pytest
 
 from cellblock import Host, InvalidInputError, Session
 from cellblock.host.kernels.kernel import Kernel
+from cellblock.launch.init import system_v
 from checkpoint_sessions import made, value
 from processes import eventually
 
@@ -92,7 +93,8 @@ async def test_a_kernel_that_holds_nothing_of_its_own_is_left_to_end_beside_the_
         quiet = quiet or left.control.quiet.done()
         assert not left.family.branched  # or the next cell could not ask about hosts
         assert await value(any_session, "x") == "1"
-    assert quiet or "isolate=native" not in repr(any_session)  # elsewhere, few stop in time on some machines
+    # Without an IPC namespace of its own, the end of a kernel may change any semaphore of the machine.
+    assert quiet or ("isolate=native" not in repr(any_session) and system_v.sets_of_semaphores())
 
 
 @pytest.mark.parametrize("isolate", ["none", "native"])

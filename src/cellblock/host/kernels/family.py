@@ -107,7 +107,6 @@ class Family:
         number: That kernel's number, from the launcher.
         group: The control group of all processes, if any.
         ports: Number of ports assigned to listeners of later sessions.
-        left: Number of kernels that have left it.
         awaited: Number of a killed host's kernels still to be taken over or ended.
         programs: Number of background programs, which outlive kernels.
         idling: Has the placeholders removed while nothing runs.
@@ -137,7 +136,6 @@ class Family:
         self._closing = Closing()
         self.idling = Idling(self._ask_if_idle)
         self.ports = 0
-        self.left = 0
         self.awaited = 0
         self.programs = 0
         self.sealed = False
@@ -209,7 +207,6 @@ class Family:
     async def leave(self, kernel: Kernel) -> None:
         """Remove an ended kernel. Init ends with the last one, if there is no copy."""
         self._kernels.discard(kernel)
-        self.left += 1
         if not self._kernels:
             self.idling.stop()
         if not self.shared:

@@ -301,11 +301,7 @@ class Kernel(ControlObserver):
         """Kill every process of the kernel. ``why`` is reported as the cause of death."""
         if self.death is None:
             self._condemned = self._condemned or why
-        # Init may have hundreds of kernels to end at once: it has time as long as some end. Killing it would end all of them.
-        left = -1
-        while not self.control.gone.done() and left != self.family.left:
-            left = self.family.left
-            await self.control.end(self.family.grace(4 * _GRACE if self.family.shared else _GRACE))
+        await self.control.end(self.family.grace(4 * _GRACE if self.family.shared else _GRACE))
         if not self.control.gone.done() and self.origin is not None:
             # The copy never forked, for example because it is stopped. Without it, init ends the unfinished kernel.
             self.family.drop(self.origin)

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import time
 from array import array
 from contextlib import suppress
 from dataclasses import replace
@@ -101,6 +102,9 @@ class Init:
         self._offered: set[int] = set()
         """Processes of code with `processes.OOM_CHILD`."""
         self._objects = KernelObjects(apart=ground is not None)
+        self._look_again = 0.0
+        self._stuck: set[Seat] = set()
+        """The kernels that waited for a device at the last look."""
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -146,10 +150,19 @@ class Init:
         return any(seat.leaving for seat in self._seats.values())
 
     def _look_at_stuck(self) -> None:
-        """Report killed kernels that wait for a device to the host: an unresponsive disk must not cost more."""
-        for seat in self._seats.values() if self._has_leaving else ():
-            if seat.leaving and seat.worker is not None and all(map(processes.stuck, {seat.worker, *self._below(seat)})):
-                seat.tell(Quiet())
+        """Report killed kernels that wait for a device to the host: an unresponsive disk must not cost more.
+
+        Every process that ends waits for a moment. Only a kernel that waits at two looks in a row is reported.
+        """
+        now = time.monotonic()
+        if not self._has_leaving or now < self._look_again:
+            return
+        self._look_again = now + _LOOK_AT_STUCK / 1000
+        leaving = ((seat, seat.worker) for seat in self._seats.values() if seat.leaving and seat.worker is not None)
+        stuck = {seat for seat, worker in leaving if all(map(processes.stuck, {worker, *self._below(seat)}))}
+        for seat in stuck & self._stuck:
+            seat.tell(Quiet())
+        self._stuck = stuck
 
     def _take_over(self) -> None:
         """Take over a session's connections, and pass the worker's part on to it."""
