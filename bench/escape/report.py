@@ -40,14 +40,14 @@ def tables(kept: Mapping[str, Any], parts: Mapping[str, str]) -> str:
 
 def proves(results: Mapping[str, Any], attack: Attack) -> bool:
     """Return whether an attack that fails proves something: without a sandbox it succeeds."""
-    return attack.sessions > 1 or results.get(NOTHING.name, {}).get(attack.name, {}).get("verdict") == "escaped"
+    return attack.sessions > 1 or results.get(NOTHING.name, {}).get(attack.name) == "escaped"
 
 
 def count(results: Mapping[str, Any], name: str) -> str:
     """Return how many attacks a sandbox held, of those that prove something about it."""
     if name not in results:
         return "–"
-    ends = {attack: results[name].get(attack.name, {}).get("verdict") for attack in ATTACKS.values()}
+    ends = {attack: results[name].get(attack.name) for attack in ATTACKS.values()}
     judged = [end for attack, end in ends.items() if end in ("held", "escaped") and proves(results, attack)]
     return f"{judged.count('held')} of {len(judged)}"
 
@@ -58,7 +58,7 @@ def cell(kept: Mapping[str, Any], users: list[str], name: str, attack: Attack) -
     for user in users:
         results = kept[user]["results"]
         if attack.name in results.get(name, {}) and proves(results, attack):
-            ends[user] = results[name][attack.name]["verdict"]
+            ends[user] = results[name][attack.name]
     judged = {user: end for user, end in ends.items() if end != "nothing"}
     if not judged:
         return "–"
