@@ -47,7 +47,7 @@ def test_more_than_is_enough_is_measured_exactly(seats: list[Seat]) -> None:
 
 
 def test_there_is_one_walk_for_all(seats: list[Seat], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "_AGE", 3600)
+    monkeypatch.setattr(census, "AGE", 3600)
     counted = Census()
     first = counted.used(seats[0], seats, (), 1 << 40)
     monkeypatch.setattr(processes, "descendants", lambda _pid: pytest.fail("it walks again"))
@@ -56,7 +56,7 @@ def test_there_is_one_walk_for_all(seats: list[Seat], monkeypatch: pytest.Monkey
 
 
 def test_a_new_kernel_is_counted_at_once(seats: list[Seat], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "_AGE", 3600)
+    monkeypatch.setattr(census, "AGE", 3600)
     counted = Census()
     counted.used(seats[1], seats[1:], (), 1 << 40)
     assert counted.used(seats[0], seats, (), 1 << 40) > LARGE

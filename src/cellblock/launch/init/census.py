@@ -9,9 +9,9 @@ from collections.abc import Collection
 from cellblock.launch.init import processes
 from cellblock.launch.init.seats import Seat
 
-_AGE = 0.2
+AGE = 0.2
 """Seconds for which a count holds: less than passes between two measurements of a busy kernel."""
-_SHARE = 4
+SHARE = 4
 """A count also holds for this many times as long as it took: measuring takes a fifth of init's time at most."""
 
 
@@ -44,7 +44,7 @@ class Census:
         if used > enough:
             used = sum(self._share_of(pid) for pid in found)
         now = time.monotonic()
-        self._until = max(self._until, now + max(_AGE if self._until == began else 0.0, _SHARE * (now - began)))
+        self._until = max(self._until, now + max(AGE if self._until == began else 0.0, SHARE * (now - began)))
         return used
 
     def _count(self, seats: Collection[Seat], uncounted: set[int]) -> None:

@@ -16,15 +16,12 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from cellblock.launch.init import processes, system_v
+from cellblock.launch.init.census import AGE, SHARE
 
 _GROWTH = 32 << 20
 """Bytes by which the machine's kernel memory may grow until objects are counted again."""
 _HIDDEN_GROWTH = 256 << 20
 """Bytes by which it may grow, since the first look, until processes that hide are ended: their objects cannot be counted."""
-_AGE = 0.2
-"""Seconds for which a look holds: less than passes between two measurements of a busy kernel."""
-_SHARE = 4
-"""A look also holds for this many times as long as it took: hundreds of kernels share an init that has other work, too."""
 _IN_FLIGHT = 1024
 _SIZES = {"file locks": 256, "watches of epoll": 200, "memory maps": 256, "semaphores to be undone": 128}
 """Bytes of kernel memory for each object; somewhat more than it takes on Linux 6.18."""
@@ -83,7 +80,7 @@ class KernelObjects:
         if began >= self._until:
             self.look(pids(), copies)
             now = time.monotonic()
-            self._until = now + max(_AGE, _SHARE * (now - began))
+            self._until = now + max(AGE, SHARE * (now - began))
 
     def look(self, pids: Collection[int], copies: Collection[int]) -> None:
         """Count the session's objects, if that may be necessary.
