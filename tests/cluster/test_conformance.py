@@ -23,7 +23,10 @@ from cellblock.operations.checkpoints import (
     DropCheckpoint,
     Fork,
     MakeCheckpoint,
+    Redo,
     Restore,
+    RestoreTrash,
+    Trash,
     Undo,
     VersionsOfFile,
 )
@@ -270,6 +273,11 @@ async def test_states_come_back(link: Link, session: str) -> None:
     assert made["id"] in [one["id"] for one in await link.call(Checkpoints(session))]
     assert "x" in str(await link.call(Diff(session, "one")))
     assert [cell["code"] for cell in (await link.call(Undo(session)))["cells"]] == ["x.append(2)"]
+    assert [cell["code"] for cell in (await link.call(Redo(session)))["cells"]] == ["x.append(2)"]
+    assert (await run(link, session, "open('g', 'w').write('2'); x"))["text"] == "[1, 2]"
+    await link.call(Undo(session))
+    assert "g" in str(await link.call(Trash(session)))
+    assert "g" in str(await link.call(RestoreTrash(session, "g")))
     await run(link, session, "x.append(3)")
     await link.call(Restore(session, "one"))
     assert (await run(link, session, "x"))["text"] == "[1]"
