@@ -66,7 +66,7 @@ class Filing:
         return self._task
 
     async def result(self, task: asyncio.Task[Snapshot | None]) -> Snapshot | None:
-        """Wait for a snapshot, which the caller then owns. Return None if it fails, or a request would wait too long for it."""
+        """Wait for a snapshot, which the caller then owns. Return None if it fails, or a request waits too long."""
         until = math.inf
         while not task.done() and time.monotonic() < until:
             await asyncio.wait([task], timeout=_LOOK_AGAIN)
