@@ -368,6 +368,6 @@ def failure(data: Mapping[str, Any], execution: str) -> CellblockError:
         data: The data of its ``failed`` event; empty if there is none.
         execution: The execution's id.
     """
-    message = str(data.get("message") or "nobody knows how the execution ended: its result is not kept")
+    message = str(data.get("message") or "the outcome of the execution is unknown: its result was not stored")
     kind = OutcomeUnknownError if data.get("ran") in (None, "unknown") else named(str(data.get("error")))
     return kind.remade(message, {"execution": execution})

@@ -346,7 +346,7 @@ class ClusterLink:
             self._forget(where)
             why = answer.get("lost") or f"node {where.node} is lost: its host has ended"
             if isinstance(error, OutcomeUnknownError):
-                raise OutcomeUnknownError(f"{why}; nobody can say how far it came", error.execution) from error
+                raise OutcomeUnknownError(f"{why}; the code may have run in part", error.execution) from error
             raise SessionLostError(why) from error
 
     async def _locate(self, key: str) -> Where:

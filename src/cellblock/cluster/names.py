@@ -139,7 +139,9 @@ class Names:
         if not self._awaited or left <= 0:
             self._awaited = set()
             return None
-        return InDoubt(f"the director has just started, and {len(self._awaited)} nodes have not told their sessions", left)
+        return InDoubt(
+            f"the director has just started, and {len(self._awaited)} nodes have not reported their sessions yet", left
+        )
 
     # -- nodes -----------------------------------------------------------------------------------------------------------
 

@@ -44,19 +44,19 @@ _MAX_SERIES = 200
 """Combinations of labels of one metric. Code cannot choose labels; if a mistake lets it, the memory is bounded."""
 
 HISTOGRAMS = {
-    _CELL: "How long cells and programs beside the kernel ran.",
+    _CELL: "How long cells and programs ran.",
     "mcp.client.operation.duration": "How long calls of MCP servers' tools took.",
     "cellblock.session.creation.duration": "How long it took to start sessions.",
-    "cellblock.checkpoint.duration": "How long checkpoints, and ways back to them, took.",
+    "cellblock.checkpoint.duration": "How long checkpoints and restores took.",
     "cellblock.approval.wait.duration": "How long calls waited for a decision.",
 }
 """Metrics of how long something takes, in seconds."""
 
-COUNTERS = {"cellblock.egress.requests": "Requests of code for hosts, through the proxy."}
+COUNTERS = {"cellblock.egress.requests": "Requests for hosts through the proxy."}
 """Metrics that only grow."""
 
 GAUGES = {
-    "cellblock.sessions": "Sessions that are started.",
+    "cellblock.sessions": "Running sessions.",
     "cellblock.approvals.pending": "Calls that wait for a decision.",
 }
 """Metrics that go up and down."""
@@ -159,7 +159,7 @@ def measure_memory(used: Callable[[], int]) -> None:
     """
     if (metrics := sys.modules.get("opentelemetry.metrics")) is not None:
         metrics.get_meter(SCOPE).create_observable_up_down_counter(
-            "cellblock.memory", [lambda _: [metrics.Observation(used())]], "By", "Memory of all sessions together."
+            "cellblock.memory", [lambda _: [metrics.Observation(used())]], "By", "Memory of all sessions."
         )
 
 

@@ -73,7 +73,7 @@ def _instead(name: str, known: Collection[str]) -> str:
         return f"; the sandbox's policy limits it: {policy if 'policy' in known else data}"
     same = _SAME.get(name, name)
     if same in _POLICY and same not in known:
-        return f"; the sandbox's policy has it: policy=Policy({_POLICY[same]})"
+        return f"; it belongs to the sandbox's policy: policy=Policy({_POLICY[same]})"
     return f"; did you mean {same!r}?" if same in known else did_you_mean(name, known)
 
 

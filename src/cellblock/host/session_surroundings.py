@@ -185,8 +185,8 @@ class SessionSurroundings:
         """
         if self._branched():
             self._note(
-                f"[cellblock] nobody is asked about {host}:{port} while {self._name} has branches, which share its network: "
-                "name the host in hosts= (--host), when the session is made"
+                f"[cellblock] approval of {host}:{port} is not possible while {self._name} has branches, which share its "
+                "network: name the host in hosts= (--host) when you create the session"
             )
             return False
         assert self._on_host is not None  # otherwise the proxy does not ask

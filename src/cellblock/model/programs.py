@@ -136,7 +136,7 @@ class ExecResult:
         elif self.reason:
             parts.append(f"[{self.reason}]")
         if self.left:
-            parts.append(f"[{len(self.left)} processes that it has started go on]")
+            parts.append(f"[{len(self.left)} processes that it started keep running]")
         return "\n".join(part for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:

@@ -97,8 +97,8 @@ class SessionRecord:
             asked = "a sandbox"
         if asked not in (None, self.isolate):
             raise InvalidInputError(
-                f"session {self.name!r} has isolate={self.isolate!r}, and {asked} was asked for: a session keeps the "
-                "isolation that it was made with; destroy it first, or take another name"
+                f"session {self.name!r} has isolate={self.isolate!r}, not {asked}, and its isolation "
+                "cannot change: destroy it first, or use another name"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _Cursor = Annotated[int, Limits(ge=-1, le=2**31)]
 def _joined_about(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the status of a cluster: total counts, and every node's problems."""
     if not answers:
-        raise NotFoundError("the cluster has no nodes that can be asked ('cellblock cluster status' says why)")
+        raise NotFoundError("no node of the cluster can be reached: 'cellblock cluster status' shows why")
     sums = {name: sum(one[name] for one in answers) for name in _COUNTED}
     first = min(answers, key=lambda one: float(one["started"]))
     limits = {
@@ -127,7 +127,7 @@ class Restart(
     Request["Data[sessions.SessionRecord]"],
     op="restart",
     repeatable=True,
-    route=Route("POST", "/kernels/{session}/restart", "Give it a fresh kernel"),
+    route=Route("POST", "/kernels/{session}/restart", "Restart a session with a fresh kernel"),
 ):
     """Give a session a fresh kernel, without variables."""
 
@@ -158,9 +158,9 @@ class Wipe(
 class Interrupt(
     Request[bool],
     op="interrupt",
-    route=Route("POST", "/kernels/{session}/interrupt", "Stop what runs", within="done", without=("key",)),
+    route=Route("POST", "/kernels/{session}/interrupt", "Interrupt running code", within="done", without=("key",)),
 ):
-    """Stop what runs in a session; its variables stay.
+    """Interrupt running code in a session; its variables stay.
 
     Answered by whether something ran, after the code has stopped.
 
@@ -222,7 +222,7 @@ class History(
     Request["list[Data[model.HistoryEntry]]"],
     op="history",
     repeatable=True,
-    route=Route("GET", "/sessions/{session}/history", "List what ran", scope="read", within="history"),
+    route=Route("GET", "/sessions/{session}/history", "List executions", scope="read", within="history"),
 ):
     """List the cells that the session ran, oldest first."""
 

@@ -398,7 +398,7 @@ class Worker:
             if reason is None:
                 fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here
-            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", True
+            return f"the state of the process cannot be examined: {CellError.of(error).evalue}", True
         return reason, pending
 
     def _copy(self, request: Park, soon: bool) -> tuple[str | None, StartedAnew | None]:
@@ -407,7 +407,7 @@ class Worker:
         try:
             return None, self.fork_copy(request.number, soon)
         except OSError as error:
-            room = "; each checkpoint is a process: drop some, or allow more (Resources(processes=…))"
+            room = "; each checkpoint is a process: drop checkpoints, or allow more processes (Resources(processes=…))"
             return f"the process cannot be forked: {error.strerror}{room if error.errno == errno.EAGAIN else ''}", None
         except Exception as error:  # the code may have changed anything that a fork uses; a copy itself raises nothing
             return f"no copy could be made: {CellError.of(error).evalue}", None
@@ -458,7 +458,7 @@ class Worker:
             if self._enter_own_directory():
                 self._outbox.write("stderr", f"[cellblock] cwd reset to {self.stay_in}\n")
         except OSError as error:
-            self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")
+            self._outbox.write("stderr", f"[cellblock] cannot return to the working directory: {error}\n")
 
     def _enter_own_directory(self) -> bool:
         """Enter the directory to return to, if there is one. Return whether the code was elsewhere."""

@@ -135,7 +135,7 @@ class Shell(NotebookShell):
             """Run pip for this session; its packages are removed with the session."""
             if len(line) > pip.MAX_LINE:
                 raise UsageError(
-                    f"%pip takes a line of {pip.MAX_LINE} characters: put the requirements in a file, for %pip -r"
+                    f"%pip accepts a line of {pip.MAX_LINE} characters: put the requirements in a file, for %pip -r"
                 )
             command, *arguments = shlex.split(line) or [""]
             if command == "install" and self.packages is not None:

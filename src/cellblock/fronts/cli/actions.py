@@ -67,7 +67,7 @@ def save(
     action: Action,
     api: Annotated[Path, typer.Argument(metavar="API", help="File with the interface: types, and run() with a docstring.")],
     impl: Annotated[Path, typer.Argument(metavar="IMPL", help="File with the implementation of run().")],
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the action if there is one.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing action.")] = False,
     as_json: Json = False,
 ) -> int:
     """Save two files as an action."""
@@ -141,7 +141,7 @@ def _known(action: str) -> tuple[str, str]:
     category, name = _parts(action)
     known = search.names("", _ROOT)
     if f"{category}.{name}" not in known:
-        near = did_you_mean(f"{category}.{name}", known) or "; 'cellblock actions list' shows what there is"
+        near = did_you_mean(f"{category}.{name}", known) or "; 'cellblock actions list' lists the actions"
         raise NotFoundError(f"there is no action {category}.{name} in {_ROOT}/{near}")
     return category, name
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock")
 
 _NOBODY = (
-    "nobody can be asked in execute(): run the code with stream(), which yields what it asks for, or allow it by a rule "
+    "execute() cannot ask for approval: run the code with stream(), which yields the requests, or add a rule that allows this "
     "(docs/approvals.md)"
 )
 
@@ -154,7 +154,7 @@ class CodeExecutor(AsyncOnly):
         """Return why there is no session."""
         if self._adopted_by:
             return (
-                f"the executor was adopted by executor {self._adopted_by}, which goes on with its state: use that one; "
+                f"the executor was adopted by executor {self._adopted_by}, which continues from its state: use that one; "
                 "start() gives this one a fresh kernel"
             )
         if self._stopped or (run is not None and run.closing):

@@ -33,7 +33,7 @@ router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"], route_class=
 _PIECE = 1024 * 1024
 _FILE = {"description": "The file.", "content": {"application/octet-stream": {}}}
 
-Files = Annotated[bool, Query(description="The files of the workspace, too.")]
+Files = Annotated[bool, Query(description="Include the files of the workspace.")]
 
 
 @router.post("/save", response_class=Response, summary="Save a session", responses={200: _FILE})
@@ -62,7 +62,7 @@ async def load(request: Request, session: str, _: Run, files: Files = False) -> 
                 async for piece in request.stream():
                     await asyncio.to_thread(file.write, piece)
         except OSError as error:
-            raise StoreError(f"the gateway cannot keep the file: {error.strerror or error}") from error
+            raise StoreError(f"the gateway cannot store the file: {error.strerror or error}") from error
         return json_response(await link_of(request).call(Load(session, path, files)))
 
 

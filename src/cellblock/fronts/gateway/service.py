@@ -46,7 +46,7 @@ class Health(BaseModel):
     status: Literal["ok", "failing"]
     service: str
     version: str
-    problem: str = Field(default="", description="Why no code can be run now; empty if it can.")
+    problem: str = Field(default="", description="Why no code can run now; empty if code can run.")
 
 
 @router.get("/", summary="List what the gateway offers")
@@ -83,7 +83,7 @@ class Checks:
             return ""  # partly working
         except CellblockError as error:
             _log.warning("the daemon cannot be asked: %s", error)
-            return "there is no daemon, and none can be started: the log says why"
+            return "the daemon is not running and cannot be started: see the log"
         return f"nothing can be stored: {failing}" if failing else ""
 
 
@@ -91,8 +91,8 @@ class Caller(BaseModel):
     """The name and permissions of a token."""
 
     name: str
-    scopes: list[Scope] = Field(description="What it may do, with what that implies: read, run, approve, admin.")
-    session: str = Field(description="The only session that it is for; empty for all.")
+    scopes: list[Scope] = Field(description="Its scopes, including implied ones: read, run, approve, admin.")
+    session: str = Field(description="The only session that it allows; empty for all.")
     expires: float | None = Field(description="When it expires, in seconds since the epoch; null: never.")
     version: str = Field(description="The version of cellblock that answers.")
 

@@ -60,7 +60,7 @@ class Beginning(NamedTuple):
             return self.checkpoint.moment.branch
         if self.checkpoint.snapshot is None:
             raise InvalidInputError("files='copy' needs a checkpoint that was made with files='copy'")
-        check_whole(self.checkpoint.snapshot, "copied for a branch: fork with files='shared', or move some elsewhere")
+        check_whole(self.checkpoint.snapshot, "copied for a branch: fork with files='shared', or move some files elsewhere")
         return BranchDirectory.new(self.checkpoint.moment.root)
 
 
@@ -114,7 +114,7 @@ class BranchDirectory(SessionPlace):
             SnapshotError: The directory cannot be created.
         """
         if self._removed:
-            raise CheckpointError("the branch that the checkpoint was made in is closed, and its files are gone")
+            raise CheckpointError("the branch of the checkpoint is closed, and its files were removed")
         self._users += 1
         if not self.made:
             self._places = places

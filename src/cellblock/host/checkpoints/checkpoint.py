@@ -168,7 +168,9 @@ class Checkpoint:
             CheckpointError: The checkpoint was dropped, or its process has ended.
         """
         if not self.alive:
-            raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
+            raise CheckpointError(
+                f"checkpoint {self.name or self.id!r} no longer exists: it was dropped, or its process was killed"
+            )
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
         """Attach files. `drop` is called with them when they are no longer needed."""

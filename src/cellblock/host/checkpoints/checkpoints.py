@@ -44,8 +44,8 @@ Before: TypeAlias = Callable[[], Awaitable[None]]
 """Called before a session goes back, once it is certain that it does."""
 
 _MAX_NAME = 200
-_GOES_BACK = "The session goes back to an earlier state."
-_ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
+_GOES_BACK = "The session restores an earlier state."
+_ENDED = "the checkpoints of earlier cells ended with the process that made them, which was killed"
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
 
@@ -446,7 +446,7 @@ class Checkpoints:
         checkpoint.check()
         if checkpoint.moment.host is not self._host:
             raise CheckpointError(
-                "the checkpoint belongs to another host; a session can only go back to checkpoints of its own host"
+                "the checkpoint belongs to another host; a session can restore only checkpoints of its own host"
             )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 

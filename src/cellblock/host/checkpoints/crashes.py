@@ -106,8 +106,8 @@ class Crashes:
         if (checkpoint := self.last_state(dead)) is None:
             return None
         raise LaunchError(
-            f"the kernel of {self._name} died, and {self._why} Its state after cell {checkpoint.execution_count} is kept, and "
-            "the next cell tries again: end processes of the session, or free memory"
+            f"the kernel of {self._name} died, and {self._why} Its state after cell {checkpoint.execution_count} is saved, "
+            "and the next cell tries again: end processes of the session, or free memory"
         )
 
     def awaited(self, dead: Kernel) -> Restored | None:

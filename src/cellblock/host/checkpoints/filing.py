@@ -23,7 +23,7 @@ _READING, _AT_LEAST = 0.025, 200
 _PATIENCE = 2.0
 """Seconds that the next cell waits for files to be examined."""
 
-_AT_ONCE = "the next cell came before they could be kept"
+_AT_ONCE = "the next cell began before they could be saved"
 
 
 def _ignore(_: str) -> None:
@@ -71,7 +71,7 @@ class Filing:
             return task.result()
         self.stop()
         task.add_done_callback(self._drop_late)
-        self.skipped = f"to keep the files would take more than {_PATIENCE:g} s"
+        self.skipped = f"a snapshot of the files would take more than {_PATIENCE:g} s"
         return None
 
     async def now(self) -> Snapshot | None:

@@ -130,7 +130,7 @@ async def stopped(kernel: Kernel | None) -> AsyncIterator[None]:
     try:
         if left := await kernel.freeze():
             raise CheckpointError(
-                f"{left} of the session's processes cannot be stopped, and could write to files that are brought back: "
+                f"{left} of the session's processes cannot be stopped, and could write to files during the restore: "
                 "wait a moment, or end them"
             )
         yield

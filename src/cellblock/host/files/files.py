@@ -405,7 +405,7 @@ def _write(tree: Tree, parts: Parts, mode: int | None, limits: FileLimits, bound
             while (data := (yield)) is not None:
                 done += len(data)
                 if done > limits.max_file_bytes:
-                    raise over("write", path, "it has more bytes", "max_file_bytes", limits.max_file_bytes)
+                    raise over("write", path, "it is larger", "max_file_bytes", limits.max_file_bytes)
                 transfer.write_all(fd, data)
             written = describe(parts, os.fstat(fd))
         staging.commit_file(overwrite=True)

@@ -45,7 +45,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
     try:
         for count, _step in enumerate(_clear(directory, name, top, walk)):
             if count >= _MOST:
-                what = f"{_MOST:,} entries are gone and there are more; unless the session's code is making them, go on"
+                what = f"{_MOST:,} entries were removed, and more remain: try again, and stop code that creates them"
                 raise FilesError(f"cannot remove all of {name!r}: {what}", path=name, errno=errno.ENOTEMPTY)
             yield
     finally:

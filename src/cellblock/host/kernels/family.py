@@ -294,7 +294,7 @@ class Family:
             OSError: The connections cannot be created.
         """
         if copy.gone.done() or self._connection is None:
-            raise CheckpointError("the process that held the checkpoint has ended")
+            raise CheckpointError("the process with the checkpoint has ended")
         connection = self._connection
         rest = how.stay_in, how.seed, how.same_random_state, how.to_inspect
         message = Resume(copy.number, how.env, how.listeners, *rest)

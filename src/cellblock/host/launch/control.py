@@ -352,7 +352,7 @@ class Control:
             self._listened.set_result((listener, asked.port))
         else:
             listener.close()
-            self._observer.violated("it passed a socket that nobody asked for")
+            self._observer.violated("it passed an unrequested socket")
 
 
 def _settle(future: asyncio.Future[Any] | None, value: object) -> None:

@@ -59,7 +59,7 @@ class UnderSrt:
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         command = srt.where("srt")
         if command is None:
-            raise SandboxError("the srt command is gone")
+            raise SandboxError("the srt command was removed")
         _complete_repository(self._workspace)
         # The program to start is launch/zygote/boot.py of the package.
         place = srt.SrtDirectories(
@@ -200,6 +200,6 @@ def _directories(interpreter: str) -> tuple[str, ...]:
         answer = subprocess.run([interpreter, "-c", _ASK], env={}, cwd="/", capture_output=True, timeout=30, check=True)
         found = {os.path.realpath(path) for path in json.loads(answer.stdout)}
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise InterpreterError(f"{interpreter} does not say where its packages are: {error}") from error
+        raise InterpreterError(f"{interpreter} did not report where its packages are: {error}") from error
     # A virtual environment's directory is named both by links and by itself.
     return tuple(sorted(found | {os.path.dirname(interpreter)}))

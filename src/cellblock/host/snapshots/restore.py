@@ -326,7 +326,7 @@ def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
             if error.errno not in CHANGED:
                 raise _HalfDoneError(
                     f"only some files were restored, because the system refused to undo a step ({error}). The next session "
-                    "that starts in this workspace finishes the restore"
+                    "in this workspace finishes the restore"
                 ) from error
         except UnsettledError:
             pass

@@ -242,7 +242,7 @@ class Trash:
                 return one
         what = f"{path[:200]!r}" if path else f"the entry {entry[:100]!r}" if entry else "anything"
         raise FilesError(
-            f"the trash of this session does not hold {what}: list it with trash()", path=path, errno=errno.ENOENT
+            f"the trash of this session has no {what}: list its entries with trash()", path=path, errno=errno.ENOENT
         )
 
     def take_over(self, other: Trash) -> None:
@@ -435,6 +435,6 @@ def _copy(folder: int, name: str, parent: int, to: str) -> None:
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                 return
         os.unlink(to, dir_fd=parent)
-        raise OSError(errno.EBUSY, "something keeps writing to it")
+        raise OSError(errno.EBUSY, "another program keeps writing to it")
     finally:
         os.close(source)

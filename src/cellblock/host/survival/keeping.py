@@ -76,7 +76,7 @@ class Keeping(Keeper):
         if host is not None:
             said = json.loads(host.data)
             if said["format"] != FORMAT:
-                raise CustodianError("the custodian holds kernels of another version of cellblock: end it, which ends them")
+                raise CustodianError("the custodian owns kernels of another version of cellblock: end it and its kernels")
         self.prefix: str = said["prefix"]
         super().__init__(f"{self.prefix}{said['generation'] + 1}-")
         self._said = {**said, "generation": said["generation"] + 1}

@@ -54,7 +54,7 @@ class FormerZygote:
         return True
 
     def launch(self, number: int, setup: Setup) -> Ends:
-        raise LaunchError("this fork server makes no more kernels")
+        raise LaunchError("this fork server creates no more kernels")
 
     def kill(self, number: int) -> None:
         try:

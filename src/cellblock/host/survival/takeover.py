@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cellblock.host.survival.recalled import Going, KeptState, Recalled
     from cellblock.host.survival.state_log import StateLog
 
-_FILES_LOST = "they could not be read when the host was replaced that had kept them"
+_FILES_LOST = "they could not be read when their host was replaced"
 _KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
 
 

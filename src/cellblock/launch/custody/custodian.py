@@ -81,7 +81,9 @@ def receive(sock: socket.socket) -> Message | None:
         line, _, rest = data.partition(b"\n")
         head = _parsed(line)
         if head["fds"] != len(fds):
-            raise OSError(24, f"{len(fds)} of {head['fds']} descriptors arrived: this process may open no more")
+            raise OSError(
+                24, f"{len(fds)} of {head['fds']} descriptors arrived: this process has reached its limit of open files"
+            )
     except (OSError, ValueError, KeyError, TypeError):
         close_all(fds)
         raise

@@ -237,7 +237,7 @@ class Client(asyncio.Protocol):
         """
         if isinstance(request, Create) and request.bound:
             if not (request.name and request.fresh):
-                raise InvalidInputError("a session that ends with its connection must be fresh, and have a name")
+                raise InvalidInputError("a session that ends with its connection must be new and have a name")
             if request.name not in self._bound:
                 self._bound.add(request.name)
 

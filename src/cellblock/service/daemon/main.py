@@ -276,7 +276,7 @@ def _hand_over(server: Server, place: Place, lock: int, sock: socket.socket) -> 
     server.sessions.store.close()
     try:
         start_successor(place.directory, lock, sock.fileno())
-        _log.info("cellblock was installed anew: the next daemon takes over %d sessions", server.sessions.kernels)
+        _log.info("cellblock was reinstalled: the next daemon takes over %d sessions", server.sessions.kernels)
     except OSError as error:
         _log.error("the next daemon cannot be started: %s", error)
     logging.shutdown()

@@ -169,7 +169,7 @@ class Server:
         if self.handover is not None and self.handover.problem:
             about["problems"].append(self.handover.problem)
         if self.asked_to_restart and (tied := self._tied()):
-            about["problems"].append(f"the next daemon takes over as soon as nothing would be lost by that: {'; '.join(tied)}")
+            about["problems"].append(f"the next daemon takes over as soon as that loses nothing: {'; '.join(tied)}")
         return {
             "protocol": PROTOCOL,
             "version": __version__,

@@ -194,9 +194,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
         if seconds is not None and not 0 < seconds < 10**9:
             raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds:g}")
     if every is not None and made.kernel_type != OWN_KERNEL:
-        raise InvalidInputError(
-            f"durable is for Python sessions only, and the kernel type of this one is {made.kernel_type!r}"
-        )
+        raise InvalidInputError(f"durable needs a Python session, and kernel_type is {made.kernel_type!r}")
     seconds = made.idle_timeout
     if seconds is not None and not seconds >= 0:
         raise InvalidInputError(f"idle_timeout must be a positive number of seconds, or 0 for never, not {seconds:g}")

@@ -292,14 +292,14 @@ def _refused(result: CodeExecutionResult) -> tuple[RefusalKind, str, str, str] |
     """Return what the cell was refused, according to its result; None if nothing."""
     name, said = ("", "") if result.error is None else (result.error.ename, result.error.evalue)
     if result.status == "timeout":
-        return "limit", f"time: {result.duration_ms / 1000:.1f} s", "the cell ran for longer than it may", "timeout="
+        return "limit", f"time: {result.duration_ms / 1000:.1f} s", "the cell exceeded its timeout", "timeout="
     if name == "MemoryError" or (name == "KernelDied" and "memory" in said):
         return "limit", "memory", said or "there was no memory left", "memory= (on the command line: --memory)"
     if name == "PermissionError" or (name == "OSError" and "Read-only file system" in said):
         return (
             "file",
             said,
-            "the sandbox does not let the session there",
+            "the sandbox denies access",
             "write= or read= (on the command line: --write, --read)",
         )
     return None

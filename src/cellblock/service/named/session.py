@@ -143,8 +143,8 @@ class NamedSession:
                 self._read = read_options(self.options, self._host)
             except InvalidInputError as error:
                 raise InvalidInputError(
-                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. Make "
-                    "this right, then try again; if another version of cellblock has made it, use that version"
+                    f"session {self.record.name!r} was created earlier, and its options are invalid now: {error}. Correct "
+                    "this, then try again; if another version of cellblock created it, use that version"
                 ) from error
         return self._read
 
@@ -359,7 +359,7 @@ class NamedSession:
                 if is_branch(self.record.workspace):
                     here = running.session.workspace
                     running.session.reader.note(
-                        f"[cellblock] Its files were a branch's copy, which is gone. It works in {here}."
+                        f"[cellblock] Its files were a branch's copy, which was removed. It works in {here}."
                     )
         return running.session
 
@@ -385,7 +385,7 @@ class NamedSession:
         except CellblockError as error:
             self.durable.reported()
             self._loss = "restarted"
-            session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
+            session.reader.note(f"[cellblock] The save of the session of {at} cannot be loaded: {error}")
             return False
         self._prepared = kernel_of(session.position)
         self.since = ""  # its history is in the save
@@ -465,7 +465,7 @@ class NamedSession:
             if line.startswith("[cellblock] The kernel died"):
                 session.reader.note(line)
         outcome = "was run again" if result.ok else f"was run again, and failed: {result.text}"
-        session.reader.note(f"[cellblock] The kernel is a fresh one, in which the startup code {outcome}")
+        session.reader.note(f"[cellblock] The kernel is fresh, and the startup code {outcome}")
 
     @property
     def left(self) -> SessionRemains | None:
@@ -574,7 +574,7 @@ class NamedSession:
             try:
                 remote = self._remote()  # it had no kernel in this process
             except InvalidInputError as error:
-                _log.warning("what was saved of session %r is left: %s", self.record.name, error)
+                _log.warning("the saves of session %r could not be removed: %s", self.record.name, error)
         if remote is not None:
             await (remote.remove() if remove else remote.release())
 

@@ -128,12 +128,9 @@ class NamedSessions:
                 if label.record is not None and label.session not in self._sessions:
                     self._add_unknown(label.record, label.options or {}).lost = True
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self.note_lost(f"saves of durable sessions in {saves} cannot be read, and stay there: {error}")
+            self.note_lost(f"saves of durable sessions in {saves} cannot be read and were not removed: {error}")
         if (aside := saves.with_name(ASIDE)).is_dir() and (count := len(os.listdir(aside))):
-            self.note_lost(
-                f"{count} saves of sessions that are not among the stored sessions are in {aside}: load them "
-                "(session.load), or remove them"
-            )
+            self.note_lost(f"{count} saves of unknown sessions are in {aside}: load them (session.load), or remove them")
 
     @property
     def kernels(self) -> int:
@@ -174,7 +171,7 @@ class NamedSessions:
                 if named.left is None:
                     self.note_lost(f"session {named.record.name!r} cannot be continued: {error}")
                     return
-                _log.warning("session %r cannot go on yet: %s", named.record.name, error)
+                _log.warning("session %r cannot continue yet: %s", named.record.name, error)
                 waiting.note(error)
                 self._waiting[label.session] = waiting
                 goes_on = True  # perhaps
@@ -185,7 +182,7 @@ class NamedSessions:
 
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, go_on)
-        _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
+        _log.info("%d sessions continue, and %d executions", self.kernels, len(go_on))
 
     async def _take_up(self, waiting: WaitingSession) -> bool:
         """Take over a session of a killed process; return whether its execution goes on. Otherwise it gets its outcome.
@@ -199,7 +196,7 @@ class NamedSessions:
         at = session.succession.adopted_at
         if left is None:
             if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
-                self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
+                self.note_lost(f"session {named.record.name!r} runs code that is not in the journal")
         elif session.succession.resumed == left.record.id:
             self.executions.go_on(named, left, session)
             return True
@@ -230,7 +227,7 @@ class NamedSessions:
                         raise
                     waiting.note(error)
                     raise waiting.error from error
-                _log.info("session %r goes on", named.record.name)
+                _log.info("session %r continues", named.record.name)
             self._waiting.pop(named.record.kernel_id, None)
         return named.session
 
@@ -257,7 +254,7 @@ class NamedSessions:
         named = NamedSession(self._host, record, options, store=self.store)
         self.store.sessions.add(record, named.options)
         self._add(named)
-        self.note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
+        self.note_lost(f"session {record.name!r} was missing in the stored sessions and continues without its history")
         return named
 
     def note_lost(self, what: str) -> None:
@@ -500,7 +497,7 @@ class NamedSessions:
                 raise moving_error(session)
             if session in self._adopted:
                 other = self._adopted[session]
-                raise NotFoundError(f"session {session!r} was adopted by {other!r}, which goes on with its state")
+                raise NotFoundError(f"session {session!r} was adopted by {other!r}, which continues from its state")
             raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
         if found.held:
             raise moving_error(found.record.name)
@@ -607,7 +604,7 @@ class NamedSessions:
             if named.durable is not None and named.durable.problem
         ]
         if unsaved:
-            raise StateError(f"the daemon goes on, because durable sessions cannot be saved now: {', '.join(unsaved)}")
+            raise StateError(f"the daemon does not end, because durable sessions cannot be saved now: {', '.join(unsaved)}")
 
     async def end_kernels(self) -> None:
         """End all kernels; running executions get an outcome. Can be called again."""
@@ -652,7 +649,7 @@ class NamedSessions:
         self.overview.sample()
         for named in [*self._sessions.values()]:
             if named.taken_by:
-                self.note_lost(f"session {named.record.name!r} has ended here, as it goes on at {named.taken_by}")
+                self.note_lost(f"session {named.record.name!r} has ended here: it was taken over by {named.taken_by}")
                 await self._end(named)
                 continue
             named.save_if_due()
@@ -665,7 +662,7 @@ class NamedSessions:
                 continue
             limit = named.idle_timeout
             if limit is not None and now - named.used > limit:
-                _log.info("session %r is ended: not used for %g s", named.record.name, limit)
+                _log.info("session %r is ended: it was idle for %g s", named.record.name, limit)
                 await self._end(named)
             elif named.changed:
                 named.changed = False
@@ -716,7 +713,7 @@ class NamedSessions:
         ][:_MAX_LOSSES]
         problems += [str(waiting.error) for waiting in self._waiting.values()][:_MAX_LOSSES]
         if failing:
-            problems.append(f"nothing can be stored, so nothing new is run: {failing}")
+            problems.append(f"nothing can be stored, so no new code runs: {failing}")
         return {
             "sessions": len(self),
             "running": sum(named.turn.locked() for named in sessions),

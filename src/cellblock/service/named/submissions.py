@@ -159,7 +159,7 @@ class Submissions:
                 return named, found
         record = self._store.journal.find(number)
         if record is None:
-            raise NotFoundError(f"there is no execution {number!r}, or it is no longer kept")
+            raise NotFoundError(f"there is no execution {number!r}, or it is no longer stored")
         return self._sessions.get(record.session), PastExecution(record, self._store.journal)
 
     def find_key(self, named: NamedSession, key: str) -> Execution | PastExecution:

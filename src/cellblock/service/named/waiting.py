@@ -52,7 +52,7 @@ class WaitingSession:
     def error(self) -> BusyError:
         """The answer to requests that need the session."""
         return BusyError(
-            f"session {self.named.record.name!r} cannot go on now: {self.problem}. Its kernel with its variables is kept, and "
-            "goes on when that has passed",
+            f"session {self.named.record.name!r} cannot continue now: {self.problem}. Its kernel and variables are kept, and "
+            "it continues when this is resolved",
             _AGAIN,
         )

@@ -608,7 +608,7 @@ class Journal:
 
     async def _read_beside(self, number: int, seq: int) -> Any:
         if self._beside is None:
-            raise FileNotFoundError(errno.ENOENT, "large events have no directory here")
+            raise FileNotFoundError(errno.ENOENT, "there is no directory for large events")
         return await self._beside.read(number, seq)
 
 

@@ -52,7 +52,7 @@ class ToolSpec:
     @property
     def why_not(self) -> str:
         """Why code cannot call the tool; empty if it can."""
-        return self.invalid or ("it can only be called as a task, which is not supported" if self.needs_task else "")
+        return self.invalid or ("it requires a call as a task, which is not supported" if self.needs_task else "")
 
 
 @dataclass(frozen=True, slots=True)

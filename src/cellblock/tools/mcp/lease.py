@@ -50,7 +50,7 @@ class SharedServers:
         root, name, digest = key
         params = self._lookup(root, name)
         if digest and digest_of(params) != digest:
-            raise McpServerError(f"MCP server {name!r} was registered anew since this call was decided about: call it again")
+            raise McpServerError(f"MCP server {name!r} was registered again after this call was decided: call it again")
         return params
 
     async def give_up(self, key: ServerKey, lease: Lease) -> None:

@@ -97,7 +97,7 @@ def empty_directory() -> Iterator[str]:
     try:
         found = os.fstat(lock)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"others can write to {top}, where it would run: chmod 700 it, or remove it")
+            raise PermissionError(f"its directory {top} is writable by other users: chmod 700 {top}, or remove it")
         fcntl.flock(lock, fcntl.LOCK_EX)  # so that no process removes a new directory before it is locked
         _sweep(top)
         made = tempfile.mkdtemp(dir=top)

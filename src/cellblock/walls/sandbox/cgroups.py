@@ -56,7 +56,7 @@ def find(proc: str = "/proc") -> Availability:
         top, own = _hierarchy(proc)
         if "memory" not in _words(f"{top}/cgroup.controllers"):
             return Availability(
-                None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is disabled", _BOOT
+                None, "cgroup v2 is mounted without the memory controller: cgroup v1 uses it, or it is disabled", _BOOT
             )
         if _pid(proc) not in _words(f"{own}/cgroup.procs"):
             return Availability(None, f"{own} is not the group of this process: it is in another cgroup namespace", _DELEGATE)
@@ -69,14 +69,12 @@ def find(proc: str = "/proc") -> Availability:
 
 def _nearest(top: str, own: str) -> Availability:
     if not _can_clone_into():
-        return Availability(
-            None, "clone3 is forbidden here, by a container's own filter mostly", "allow clone3 in the container"
-        )
+        return Availability(None, "clone3 is forbidden, usually by a container's filter", "allow clone3 in the container")
     directory = own
     while directory != top:
         if (limit := _limit_of(directory)) is not None:
-            remedy = "set it on a slice that the groups are made in, not on the scope or service"
-            return Availability(None, f"{directory} has a {limit} that groups beside it would escape", remedy)
+            remedy = "set it on the parent slice of the groups, not on the scope or service"
+            return Availability(None, f"{directory} has a {limit} that sibling groups would escape", remedy)
         directory = os.path.dirname(directory)
         if _lets_us(directory, is_top=directory == top):
             return Availability(directory)

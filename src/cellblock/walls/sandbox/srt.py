@@ -106,8 +106,7 @@ class SrtPolicy(Policy):
         """
         if other != self:
             raise InvalidInputError(
-                "settings of srt cannot be compared with another policy or narrowed: pass them to the host, "
-                "and no policy to its sessions"
+                "settings of srt cannot be compared with another policy: pass them to the host, and no policy to its sessions"
             )
         return self
 

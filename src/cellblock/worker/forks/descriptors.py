@@ -258,7 +258,7 @@ def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[
                 _silence(descriptor)
             elif (kind := _KIND.fullmatch(path)) is not None:
                 _silence(descriptor)
-                told.append(f"A descriptor of {kind[1]}, {descriptor}, is not in the copy: open it again.")
+                told.append(f"Descriptor {descriptor} of {kind[1]} was closed: open it again.")
             elif descriptor in seen.counts and path == _EVENTS:
                 count, semaphore, same = seen.counts[descriptor]
                 if same in renewed:
@@ -336,7 +336,7 @@ def _reopen(
         except OSError as error:
             return [f"The open file {shown(instead)} was replaced, and cannot be opened again: {error.strerror}."]
         if regular and nameless is not None and not status.st_nlink and _last_written(status) != nameless:
-            told = [f"The open file {shown(path.removesuffix(_DELETED))} has no name: what was written to it since stays."]
+            told = [f"The open file {shown(path.removesuffix(_DELETED))} has no name, so later writes to it were not undone."]
     elif moved is not None and regular:
         told = [f"The open file with descriptor {descriptor} may have been replaced: open it again."]
     if regular:
@@ -393,7 +393,7 @@ def _renew_pipe(ends: dict[int, int]) -> str | None:
         os.close(reader)
         os.close(writer)
     if held and len(ends) > 1:
-        return f"A pipe is empty here that held {held:,} bytes, perhaps of a multiprocessing queue: put them in again."
+        return f"A pipe or multiprocessing queue lost {held:,} unread bytes: send them again."
     return None
 
 
@@ -456,12 +456,12 @@ def _open_again(connection: Any, moved: Moved) -> str | None:
     functions, path = _functions(connection), moved.path(path)
     if not os.path.exists(path):
         connection.close()
-        return f"The SQLite database {path} is gone: its connection is closed."
+        return f"The SQLite database {path} was removed: its connection is closed."
     sqlite.Connection.__init__(connection, path, isolation_level=kept["isolation_level"])
     for name, value in kept.items():
         setattr(connection, name, value)
     lost = [
-        *(["the databases and temporary tables beside it"] if attached else []),
+        *(["its attached databases and temporary tables"] if attached else []),
         *(["your functions"] if functions > _functions(connection) else []),
     ]
     return f"The SQLite database {path} was opened again, without {' and '.join(lost)}." if lost else None
