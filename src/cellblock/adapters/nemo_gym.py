@@ -64,7 +64,7 @@ class CellblockProvider:
         self._options = options
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        """Start a session. `provider_options` of the specification override those of the provider.
+        """Start a session. `provider_options` of the specification override the provider's options.
 
         Raises:
             SandboxCreateError: The session could not be started in time, or the specification requests an unsupported

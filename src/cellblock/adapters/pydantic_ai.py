@@ -29,7 +29,7 @@ from cellblock.model.files import FileInfo
 
 _PROVIDER = "cellblock"
 _environments: weakref.WeakValueDictionary[str, AsyncSession] = weakref.WeakValueDictionary()
-"""The sessions that a ref can name: those of this program."""
+"""The sessions of this program, which a ref can name."""
 
 
 class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem, SupportsRealpath):

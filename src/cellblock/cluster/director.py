@@ -113,7 +113,7 @@ class Director:
             credentials: The cluster's certificate and key.
             options: `ClusterOptions`.
             version: The version of the program that creates the director.
-            nodes: The nodes; by default those of its Ray cluster.
+            nodes: The nodes; by default the nodes of its Ray cluster.
         """
         if version != __version__:
             raise RuntimeError(f"the head node has cellblock {__version__}, and this program {version}")
@@ -183,7 +183,7 @@ class Director:
 
         Args:
             mark: The host's mark.
-            epoch: The number of the director that the host obeys; 0 if there is none. A higher number means that this
+            epoch: The number of the director that the host obeys; 0 if none. A higher number means that this
                 director was replaced.
             census: The answer to `Census`.
         """

@@ -315,7 +315,7 @@ class ClusterLink:
         return [Where(**one) for one in await self.director.asked("heirs", mark)] if mark else []
 
     async def _at(self, request: Request[Any], key: str, ask: Callable[[Where], Awaitable[_T]]) -> _T:
-        """Send a request to a session's node. If the session or the node is gone, find its new location."""
+        """Send a request to a session's node. If the session or the node was lost, find its new location."""
         where = await self._locate(key)
         try:
             return await ask(where)

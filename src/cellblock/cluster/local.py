@@ -110,7 +110,7 @@ def authenticate(address: str) -> None:
 
 
 def running_address() -> str | None:
-    """Return the address of the cluster started by `start_nodes`; None if there is none."""
+    """Return the address of the cluster started by `start_nodes`, or None."""
     found = _running()
     return None if found is None else str(found["address"])
 

@@ -222,7 +222,7 @@ class Names:
     # -- names -----------------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Site | None:
-        """Return the host that has a name; None if there is none."""
+        """Return the host that has a name, or None."""
         promise = self._names.get(name)
         return None if promise is None else promise.site
 

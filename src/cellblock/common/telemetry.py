@@ -36,7 +36,7 @@ MakeStep: TypeAlias = Callable[..., "Step"]
 """Begins a step of a session's work: like `Step`, without a parent."""
 
 _PATIENCE = 2.0
-"""Seconds in which a process that ends may send what it has not sent yet."""
+"""Seconds in which a process that ends may send the rest."""
 
 _CELL = "gen_ai.execute_tool.duration"
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -293,7 +293,7 @@ def inherit() -> None:
 
 
 def outgoing() -> dict[str, str]:
-    """Return the current trace context for another process: ``traceparent`` and ``tracestate``; empty if there is none."""
+    """Return the current trace context for another process: ``traceparent`` and ``tracestate``; empty if none."""
     if api() is None:
         return _passed_on.get() or _inherited
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -248,7 +248,7 @@ def check_requirements(requirements: tuple[object, ...]) -> None:
     """Validate the arguments of `install`.
 
     Raises:
-        InvalidInputError: They are invalid, or there are none.
+        InvalidInputError: They are invalid or missing.
     """
     if not requirements:
         raise InvalidInputError("name the packages to install: install('package>=1')")

@@ -79,7 +79,7 @@ def ended(what: str, said: str) -> LaunchError:
 
 
 def _error_number(said: str) -> int:
-    """Return the system error number at the end of a traceback; 0 if there is none."""
+    """Return the system error number at the end of a traceback; 0 if none."""
     found = re.findall(r"\[Errno (\d{1,3})\]", said[-_MAX_SAID:])
     return int(found[-1]) if found else 0
 

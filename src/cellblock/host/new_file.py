@@ -33,7 +33,7 @@ class Telling:
 
 
 class NewFile:
-    """A file that is written next to the one that it will replace. Only its owner can read it.
+    """A file that is written next to the file that it will replace. Only its owner can read it.
 
     Attributes:
         path: Its final path.

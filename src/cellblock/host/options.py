@@ -64,7 +64,7 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _instead(name: str, known: Collection[str]) -> str:
-    """Return the replacement for an unknown option; empty if there is none."""
+    """Return the replacement for an unknown option; empty if none."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
     if name in _RESOURCES:

@@ -389,7 +389,7 @@ async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Lo
         raise failure
     sent(result, "the session was not loaded")
     if not answer:
-        raise ProtocolError("the session did not report what it has loaded")
+        raise ProtocolError("the session did not report the loaded state")
     return await in_thread(read, Loaded, answer[0])
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, ErrorInfo
 
 _ROOM, _MOST = 200, 500_000
-"""Characters that the parts of a text need, and those of the longest text"""
+"""Characters that the parts of a text need, and the maximum for a text"""
 
 _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<frozen )")
 _HOST_PATH = re.compile(r"(?<=File )\S*?/(?:site-packages|dist-packages|lib/python3\.\d+)/")

@@ -43,7 +43,7 @@ class Precedents(
     route=Route("GET", "/approvals/{approval}/precedents", "List recorded decisions", scope="read", within="decisions"),
     join=one_after_the_other,
 ):
-    """List the last calls that were allowed of the tool that waits for a decision, newest first, in whatever session.
+    """List the last calls that were allowed of the tool that waits for a decision, newest first, in any session.
 
     Attributes:
         approval: The id of the pending approval. If it is no longer pending, the list is empty.

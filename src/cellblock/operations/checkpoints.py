@@ -20,7 +20,7 @@ class MakeCheckpoint(
     op="make checkpoint",
     route=Route("POST", f"{_SESSION}/checkpoints", "Create a checkpoint of a session's current state"),
 ):
-    """Create a checkpoint of a session's current state, to go back to later.
+    """Create a checkpoint of a session's current state, to restore later.
 
     Attributes:
         session: The session.
@@ -54,7 +54,7 @@ class Restore(
     Attributes:
         session: The session.
         checkpoint: The checkpoint.
-        processes: keep: programs beside the kernel go on. stop: they are ended first.
+        processes: keep: programs beside the kernel continue. stop: they are ended first.
     """
 
     session: str
@@ -72,12 +72,12 @@ class DropCheckpoint(
 
 
 class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f"{_SESSION}/undo", "Undo cells")):
-    """Go back over the last cells of a session.
+    """Undo the last cells of a session.
 
     Attributes:
         session: The session.
         count: How many cells.
-        partial: Whether to go back as far as is possible, if they cannot be undone exactly.
+        partial: Whether to undo as far as possible if an exact undo is not possible.
         processes: As for `Restore`.
     """
 
@@ -88,7 +88,7 @@ class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f
 
 
 class Redo(Request["Data[checkpoints.Undone]"], op="redo", route=Route("POST", f"{_SESSION}/redo", "Reverse the last undo")):
-    """Take back the last undo of a session. It works until the next cell begins.
+    """Reverse the last undo of a session. It works until the next cell begins.
 
     Attributes:
         session: The session.
@@ -151,7 +151,7 @@ class VersionsOfFile(
     repeatable=True,
     route=Route("GET", f"{_CHECKPOINT}/file-versions", "Read two versions of a file", scope="read"),
 ):
-    """Read a file of the workspace as a checkpoint holds it, and as it was later: texts of up to 256 KiB.
+    """Read two versions of a file of the workspace, from a checkpoint and later: texts of up to 256 KiB.
 
     Attributes:
         session: The session.
@@ -195,7 +195,7 @@ class Adopt(
     op="adopt",
     route=Route("POST", f"{_SESSION}/adopt", "Adopt a branch", others="use"),
 ):
-    """Go on with the state of another session, mostly a branch, which is ended by that.
+    """Continue from another session's state, usually a branch, which is ended by that.
 
     Attributes:
         session: The session.

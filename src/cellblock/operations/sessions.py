@@ -45,7 +45,7 @@ class Hello(Request[dict[str, Any]], op="hello"):
 class About(Request[dict[str, Any]], op="about", repeatable=True, join=_joined_about):
     """Get the status of the daemon.
 
-    Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
+    Answered by its ``pid``, the pid of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
     ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``,
     ``problems``, a list of texts, ``failing``: why nothing new is run now, or an empty text, and ``figures``: what was counted
     (`common.telemetry.Figures`).
@@ -75,7 +75,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     """Make a session, or return the one of that name.
 
     Attributes:
-        name: Its name; empty for one that nobody else has.
+        name: Its name; empty for a new unique name.
         options: Its options (`named.options`), as JSON data. They are ignored if there is a session of that name.
         tags: Labels, if it is made.
         fresh: Whether it is an error if there is one of that name.
@@ -152,7 +152,7 @@ class Wipe(
     route=Route("DELETE", "/kernels", "End all sessions", scope="admin", within="destroyed"),
     join=one_after_the_other,
 ):
-    """End all sessions, whoever has made them."""
+    """End all sessions, of all programs."""
 
 
 class Interrupt(

@@ -141,7 +141,7 @@ class Requester:
             except KeyboardInterrupt:
                 interrupted = True
         if ended is None:
-            raise KeyboardInterrupt  # the host is gone, and everything here ends with it
+            raise KeyboardInterrupt  # the host has ended, and everything here ends with it
         if interrupted:
             for suffix in (".out", ".err"):
                 try:
@@ -152,7 +152,7 @@ class Requester:
         return ended
 
     def _wait(self, number: int, kind: type[_Answer]) -> _Answer | None:
-        """Return the answer of one kind to one request, or None if the host is gone."""
+        """Return the answer of one kind to one request, or None if the host has ended."""
         while True:
             while self._heard:
                 answer = self._heard.popleft()

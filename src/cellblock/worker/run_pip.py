@@ -12,7 +12,7 @@ def _find_pip() -> None:
     """Make pip importable.
 
     Raises:
-        SystemExit: There is none.
+        SystemExit: pip is missing.
     """
     if importlib.util.find_spec("pip") is not None:
         return

@@ -34,7 +34,7 @@ def list_(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """List actions with their signatures. Exit with 1 if there are none."""
+    """List actions with their signatures. Exit with 1 if no action matches."""
     from cellblock.tools.calling import search
 
     found = {name: "".join(search.signatures(name, root_dir=_ROOT)) for name in search.names(" ".join(words or []), _ROOT)}
@@ -99,7 +99,7 @@ def run(
     options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
-    """Run an action in a session, and print what it returns. The options are those of a session that is made."""
+    """Run an action in a session, and print what it returns. The options apply to a new session."""
     from cellblock.fronts.cli import execute
 
     _known(action)

@@ -32,7 +32,7 @@ _SHORTEST = 6  # characters of an id prefix that can stand for the id
 _CUT = "only the beginning of its arguments is on record"
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
-SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")]
+SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids, from 'cellblock approvals pending'.")]
 All = Annotated[bool, typer.Option("--all", help="Decide about all pending requests.")]
 
@@ -109,7 +109,7 @@ def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
 
 @app.command()
 def pending(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
     """List what waits for a decision, oldest first."""
@@ -194,7 +194,7 @@ def _complete(given: str, known: list[str]) -> str:
 
 @app.command()
 def allowed(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
     """List what was allowed for the rest of a session."""
@@ -212,7 +212,7 @@ def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from 'allowed'.")],
     as_json: Json = False,
 ) -> int:
-    """Take back what was allowed for the rest of a session. Exit with 1 if an id is unknown."""
+    """Revoke permissions. Exit with 1 if an id is unknown."""
     known = [each["id"] for each in ask(Allowed())]
     chosen = [_complete(each, known) for each in ids]
     revoked = ask(Revoke(tuple(chosen)))

@@ -60,7 +60,7 @@ def checkpoint(
     drop: Annotated[bool, typer.Option("--drop", help="Drop the checkpoint of this name or id instead.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Keep a session's state, so that you can go back to it later."""
+    """Create a checkpoint of a session's state."""
     if drop:
         if not name:
             raise InvalidInputError(f"name the checkpoint to drop: cellblock checkpoint {session} CHECKPOINT --drop")
@@ -97,7 +97,7 @@ def checkpoints(session: Session, as_json: Json = False) -> int:
 
 
 def restore(session: Session, checkpoint: CHECKPOINT, stop_processes: _StopProcesses = False, as_json: Json = False) -> int:
-    """Go back to a checkpoint, as often as you like."""
+    """Restore a checkpoint. It can be restored any number of times."""
     gone_to = ask(Restore(session, checkpoint, "stop" if stop_processes else "keep"))
     if wants_json(as_json):
         print_json(gone_to)
@@ -153,7 +153,7 @@ def _print_undone(undone: dict[str, Any], session: str, verb: str) -> None:
 
 
 def redo(session: Session, as_json: Json = False) -> int:
-    """Take back the last undo of a session, until its next cell begins."""
+    """Reverse the last undo of a session, until its next cell begins."""
     redone = ask(Redo(session))
     if wants_json(as_json):
         print_json(redone)
@@ -169,7 +169,7 @@ def trash(
     entry: Annotated[str, typer.Option("--entry", metavar="ID", help="An operation; by default the newest one.")] = "",
     as_json: Json = False,
 ) -> int:
-    """List, show or bring back files that undo, redo, restore and adopt have replaced or removed."""
+    """List, show or restore files that undo, redo, restore and adopt have replaced or removed."""
     if action not in ("list", "show", "restore"):
         raise InvalidInputError(f"trash can list, show or restore, not {action!r:.100}")
     if action == "restore":
@@ -318,7 +318,7 @@ def adopt(
     branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The name or id of the other session.")],
     as_json: Json = False,
 ) -> int:
-    """Go on with the state of another session, and end that."""
+    """Continue from another session's state (usually a branch) and close that session."""
     changes = ask(Adopt(session, branch))
     if wants_json(as_json):
         print_json(changes)

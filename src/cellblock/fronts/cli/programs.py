@@ -41,7 +41,7 @@ _MISSING, _NOT_EXECUTED = 127, 126
 
 _PIECE = 32 * 1024
 _WAIT = 2000
-"""Milliseconds that the daemon waits for output before it answers that there is none. A signal that comes right before a
+"""Milliseconds that the daemon waits for output before it answers without output. A signal that comes right before a
 system call is noticed then."""
 
 _LEAVE = 3

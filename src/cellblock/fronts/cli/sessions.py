@@ -105,7 +105,7 @@ def restart(argument: OptionalSession = None, name: Name = None, session_id: Id 
 
 
 def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
-    """End sessions. Exit with 1 if there is none of a name."""
+    """End sessions. Exit with 1 if one does not exist."""
     wanted = [*dict.fromkeys(sessions or ())]
     if len(wanted) < 2 or name is not None or session_id is not None:
         wanted = [chosen(*wanted, name, session_id)]

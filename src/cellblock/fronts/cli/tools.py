@@ -131,7 +131,7 @@ def search_(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of tools.")] = 20,
     as_json: Json = False,
 ) -> int:
-    """Find tools by words, best match first. Exit with 1 if there are none."""
+    """Find tools by words, best match first. Exit with 1 if no tool matches."""
     from cellblock.tools.calling import search
 
     paths = search.names(" ".join(words or []), root, limit)

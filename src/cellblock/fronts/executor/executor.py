@@ -128,7 +128,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def kernel_gateway_token(self) -> str:
-        """The token for Jupyter clients of `kernel_gateway_port`. `KernelClient` finds it by itself.
+        """The token for Jupyter clients of `kernel_gateway_port`. `KernelClient` finds it.
 
         Raises:
             StateError: The executor has no gateway, or is not running.
@@ -173,7 +173,7 @@ class CodeExecutor(AsyncOnly):
     async def for_model(self, result: CodeExecutionResult, max_chars: int = MODEL_CHARS) -> str:
         """Return a result as one text for a language model, and store the part that does not fit.
 
-        The text is that of `CodeExecutionResult.for_model`. Omitted output is written to a file of the kernel's directory,
+        The text is from `CodeExecutionResult.for_model`. Omitted output is written to a file of the kernel's directory,
         which the text names: ``read outputs/cell-7-….txt``. If the file cannot be written, the text names none.
 
         Args:
@@ -245,7 +245,7 @@ class CodeExecutor(AsyncOnly):
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
         """Run a program in the sandbox, independent of the kernel, which can neither trace it nor fake its output.
 
-        The arguments and the result are those of `Session.exec` (docs/programs.md).
+        The arguments and the result are the same as for `Session.exec` (docs/programs.md).
         """
         return await self.session.exec(command, **how)
 

@@ -35,7 +35,7 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
     Args:
         name: The session's name.
         tags: Labels of a new session.
-        options: Options of a new session: the options of `CodeExecutor` that are data, and those of `NamedOptions`
+        options: Options of a new session: the options of `CodeExecutor` that are data, and options of `NamedOptions`
             (docs/named-sessions.md). Settings provide the defaults.
 
     Raises:

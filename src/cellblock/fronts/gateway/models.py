@@ -29,7 +29,7 @@ class KernelCreateRequest(Strict):
 
 
 class SessionCreateRequest(Strict):
-    """The session to create if there is none of its name."""
+    """The session to create if its name is free."""
 
     tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the session; they need the scope admin.")

@@ -93,7 +93,7 @@ async def _directory() -> AsyncIterator[str]:
 
 
 async def _sent(request: Request, session: str, directory: str, suffix: str, headers: dict[str, str]) -> Response:
-    """Return the only file of a directory as an answer. The open file can be read when the directory is gone."""
+    """Return the only file of a directory as an answer. The open file can be read after the directory was removed."""
     name = (await link_of(request).call(Status(session)))["name"]
     file = await asyncio.to_thread(_opened, directory)
     headers |= {

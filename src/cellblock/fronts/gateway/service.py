@@ -106,7 +106,7 @@ async def whoami(caller: Annotated[Token, Depends(needs_of_any("read"))]) -> Cal
 
 @router.get("/health", summary="Whether code can be run", responses={503: {"model": Health, "description": "It cannot."}})
 async def health(request: Request, response: Response) -> Health:
-    """Ask the daemon, which is started if there is none, at most once in a second. 503 if no code can be run now."""
+    """Ask the daemon, at most once in a second, and start it if necessary. 503 if no code can be run now."""
     checks: Checks = request.app.state.checks
     problem = await checks.problem()
     response.status_code = 503 if problem else 200

@@ -169,7 +169,7 @@ def _records() -> Path:
 
 def remove_branches_of_the_dead() -> None:
     """Remove the branch directories of killed hosts."""
-    with contextlib.suppress(OSError):  # there are none
+    with contextlib.suppress(OSError):  # no branches exist
         for name in os.listdir(_records()):
             record = str(_records() / name)
             leftovers.remove_abandoned(record, lambda record=record: _remove(record))  # type: ignore[misc]

@@ -84,7 +84,7 @@ class Moment:
 
     @property
     def last(self) -> int:
-        """The number of the last cell before the state, which implies all earlier ones; 0 if there is none."""
+        """The number of the last cell before the state, which implies all earlier ones; 0 if none."""
         return self.past[-1].number if self.past else 0
 
     def is_of(self, line: Container[int]) -> bool:
@@ -213,7 +213,7 @@ class Checkpoint:
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
     """Check that kernels of one session can serve another.
 
-    A kernel stays in the sandbox in which it started, whatever options its new session has.
+    A kernel stays in the sandbox in which it started, even if its new session has other options.
 
     Args:
         theirs: The kernel specification of the checkpoint's session.

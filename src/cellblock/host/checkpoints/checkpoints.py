@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cellblock.model.variables import Survey
 
 Before: TypeAlias = Callable[[], Awaitable[None]]
-"""Called before a session goes back, once it is certain that it does."""
+"""Called before a session restores a state, once that is certain."""
 
 _MAX_NAME = 200
 _GOES_BACK = "The session restores an earlier state."
@@ -669,7 +669,7 @@ class Checkpoints:
         return changes
 
     def outside(self, since: float) -> list[str]:
-        """Return the approved external calls since a time (`time.monotonic`), including those of adopted branches."""
+        """Return the approved external calls since a time (`time.monotonic`), including calls of adopted branches."""
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
 
     def files_of_branches(self, files: FilesMode | None) -> FilesMode:

@@ -208,7 +208,7 @@ class CheckpointFiles:
         return os.access(self._workspace, os.W_OK | os.X_OK)
 
     async def changed_within(self, spans: Spans) -> str:
-        """Return, for a message, the files changed within some time intervals; empty if there are none.
+        """Return, for a message, the files changed within some time intervals; empty if none.
 
         Raises:
             SnapshotError: The files cannot be read.

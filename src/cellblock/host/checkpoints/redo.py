@@ -50,7 +50,7 @@ class Redos:
         self._all: list[Redo] = []
 
     def count(self, begun: int) -> int:
-        """Return the number of undos that can be reverted after so many begun cells. Drop the others."""
+        """Return the number of undos that can be reverted after a number of begun cells. Drop the others."""
         if self._all and self._all[-1].begun != begun:
             self.drop()
         return len(self._all)

@@ -114,7 +114,7 @@ async def intervals_of(
 
 
 def what_stays(paths: Sequence[str]) -> str:
-    """Return, for a message, the paths that an undo left unchanged; empty if there are none."""
+    """Return, for a message, the paths that an undo left unchanged; empty if none."""
     if not paths:
         return ""
     more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
@@ -122,7 +122,7 @@ def what_stays(paths: Sequence[str]) -> str:
 
 
 def _last_before(states: Checkpoints, line: Sequence[Numbered], count: int) -> Checkpoint | None:
-    """Return the checkpoint of the latest state before the last `count` cells; None if there is none.
+    """Return the checkpoint of the latest state before the last `count` cells, or None.
 
     The latest one is best, even without files: files of an earlier one would not fit the variables. Actions other than cells,
     such as `put`, also create states, and a restore of an earlier state loses them. Among checkpoints of one state, an
@@ -158,7 +158,11 @@ def _why_none(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
     if not automatic.wanted:
         return "the session was made with recovery='none'"
     if automatic.exact and all(one.moment.state > line[-count].begun_in for one in automatic.all()):
-        kept = "that of the last cell is" if automatic.exact == 1 else f"those of the last {automatic.exact} cells are"
+        kept = (
+            "the checkpoint of the last cell is"
+            if automatic.exact == 1
+            else f"the checkpoints of the last {automatic.exact} cells are"
+        )
         return f"only {kept} kept, and fewer if memory is short"
     return automatic.skipped or "the next cell began before one was made, or it was dropped"
 

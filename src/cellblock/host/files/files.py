@@ -76,7 +76,7 @@ class Files:
         Args:
             path: The file. An existing file is replaced; its other hard links keep the old content.
             data: The content. Text is encoded as UTF-8.
-            mode: Permission bits; by default those of the replaced file, or 0o666 less the umask.
+            mode: Permission bits; by default the bits of the replaced file, or 0o666 less the umask.
             trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Returns:

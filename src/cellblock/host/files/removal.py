@@ -34,7 +34,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
         After each step.
 
     Raises:
-        OSError: An entry cannot be removed; earlier entries are gone.
+        OSError: An entry cannot be removed; earlier entries were removed.
         FilesError: There are more entries than one call removes.
     """
     if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
@@ -53,7 +53,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
 
 
 def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, None, None]:
-    """Empty a folder until it is gone. Every round yields, even if code keeps refilling it."""
+    """Empty a folder until it can be removed. Every round yields, even if code keeps refilling it."""
     idle = 0
     while True:
         entries = _some(top)

@@ -65,7 +65,7 @@ class CellObserver(Protocol):
         """Return whether the session may be able to continue from a state of a dead kernel."""
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """Return the state that the session restores once there is room for a kernel; None if there is none."""
+        """Return the state that the session restores once there is room for a kernel, or None."""
 
 
 class SessionWatcher(Protocol):

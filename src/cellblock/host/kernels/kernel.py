@@ -407,7 +407,7 @@ class Kernel(ControlObserver):
         _log.info("%s: kernel %d ready in %.1f ms", self.wanted.session, self._number, took)
 
     async def settle(self) -> None:
-        """Wait for the exit report of a worker that is gone."""
+        """Wait for the exit report of a worker that has ended."""
         if self.death is None and hung_up(self._ends.channel.fileno()):
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if self._dying:

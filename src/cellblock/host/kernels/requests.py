@@ -138,7 +138,7 @@ async def _line(cell: Cell, prompt: Prompt) -> str | None:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # no one waits for the line any more
+            raise  # no one waits for the line now
         failure = InvalidInputError("on_input raised CancelledError; to give no line, return None")
         failure.__cause__ = error
         cell.fail(failure)
@@ -232,7 +232,7 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
 
 
 def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: str | None) -> None:
-    """Start exactly the command that was shown for approval, whatever else the worker has sent."""
+    """Start exactly the command that was shown for approval, even if the worker has sent other data."""
     begin = functools.partial(kernel.control.begin, cwd=request.cwd, changes=request.environment, keep=keep, place=place)
     if request.tool == "shell":
         shell = kernel.wanted.setup.env.get("SHELL", "/bin/sh")

@@ -170,7 +170,7 @@ def _complete_repository(workspace: str) -> None:
     try:
         repository = os.open(os.path.join(workspace, ".git"), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return  # there is none, or it is a file that names another
+        return  # it is missing, or it is a file that names another
     try:
         os.mkdir("hooks", dir_fd=repository)
     except OSError:
@@ -201,5 +201,5 @@ def _directories(interpreter: str) -> tuple[str, ...]:
         found = {os.path.realpath(path) for path in json.loads(answer.stdout)}
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise InterpreterError(f"{interpreter} did not report where its packages are: {error}") from error
-    # A virtual environment's directory is named both by links and by itself.
+    # A virtual environment's directory is named both by links and by its path.
     return tuple(sorted(found | {os.path.dirname(interpreter)}))

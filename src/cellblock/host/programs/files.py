@@ -293,7 +293,7 @@ class _Conversation:
         """Return the head and the body of the next answer.
 
         Raises:
-            ProcessError: There is none, or it is too large.
+            ProcessError: The answer is missing or too large.
         """
         size, length = LENGTHS.unpack(await self._read(LENGTHS.size))
         if size > _MAX_HEAD or length > most:

@@ -82,7 +82,7 @@ class Snapshots:
         self._lock = threading.Lock()
         self._known: Folder | None = None
         self._generation = store.generation
-        """That of the store when the known state was kept."""
+        """The store's value when the known state was saved."""
         self._watch: Watch | None = None
         self._watched_with: SnapshotLimits | None = None
         self._inherited = False
@@ -515,7 +515,7 @@ def _actions(plan: Plan, entry: Entry) -> list[FileAction]:
 
 
 def _meanwhile(entry: Entry, rescued: restoring.Rescued) -> str:
-    """Describe, for the end of a message, what could not be put back; empty if everything was."""
+    """Describe, for the end of a message, what could not be restored; empty if everything was."""
     held = [f"the previous content of {path[:200]!r} is in the trash" for path in entry.taken]
     held += [f"the previous content of {path[:200]!r} is in {where!r}" for path, where in rescued.files.items()]
     if not held:

@@ -74,7 +74,7 @@ class _Present:
         self._top = top
         self._listed: dict[str, list[str]] = {}
         self._inner: dict[str, set[str]] = {}
-        """What will be in folders, as far as it was looked at."""
+        """The planned contents of examined folders."""
 
     def get(self, path: str) -> Entry | None:
         """Return the planned entry at a path."""

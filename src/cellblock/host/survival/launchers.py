@@ -16,7 +16,7 @@ from cellblock.wire.control import End, Kill, Setup
 from cellblock.wire.datagrams import encode_control
 
 _GRACE = 5.0
-"""Seconds that a launcher has to end by itself."""
+"""Seconds that a launcher has to end."""
 
 
 class FormerZygote:

@@ -112,7 +112,7 @@ class Process:
         """Close its descriptors. The process continues."""
         self.poll()
         close_all(self.descriptors)
-        self.descriptors = ()  # type: ignore[assignment]  # nothing is read from it any more
+        self.descriptors = ()  # type: ignore[assignment]  # nothing more is read from it
 
 
 class Custodian:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 SOCKET = "custodian.sock"
 _LOCK = "custodian.lock"
 LISTEN = signal.SIGUSR1
-"""The signal that makes a custodian listen anew."""
+"""The signal that makes a custodian listen again."""
 
 MAX_DATA = 64 * 1024
 """Maximum bytes of one entry."""

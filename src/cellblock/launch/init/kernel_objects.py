@@ -87,7 +87,7 @@ class KernelObjects:
 
         Args:
             pids: The session's processes that run its code.
-            copies: Those of them that are waiting copies of a worker, and hide.
+            copies: The pids among them of waiting copies of a worker, which hide.
         """
         now = _unreclaimable()
         self._last = min(self._last, now)

@@ -23,7 +23,7 @@ _LOOK = 1.0
 """Seconds between two looks."""
 
 _MOVED = 10.0
-"""Seconds for which the directory may be gone: somebody may put it back."""
+"""Seconds for which the directory may be missing: a user may restore it."""
 
 
 async def until_the_end(server: Server, place: Place, lock: int, idle: float | None, listen: Callable[[], object]) -> None:

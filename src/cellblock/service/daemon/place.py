@@ -88,7 +88,7 @@ class Place:
         return sock
 
     def listen(self) -> socket.socket:
-        """Listen in place of a daemon that is gone. Only the owner of the lock calls this.
+        """Listen in place of a daemon that has ended. Only the owner of the lock calls this.
 
         Raises:
             DaemonError: A directory is in the socket's place.

@@ -15,7 +15,7 @@ from cellblock.service.daemon.server import Server
 from cellblock.tools.calling import finder
 
 _MOST = 1_000_000
-"""Characters of an answer, whatever a client wants: code in the session may have written anything into what is searched."""
+"""Maximum characters of an answer, even if a client wants more: code in the session may have written the searched files."""
 
 _SECONDS = 15.0
 """Seconds that a search may take. It may use 5 of processor time, and takes a few hundredths."""

@@ -36,7 +36,7 @@ EVERY = 30.0
 _SUFFIX = ".cellblock"
 _UNLOADED = "unloaded-"
 _LEFT = "left-"
-"""The beginning of the name of a file that says that the session has gone back from what was saved before; then comes when."""
+"""The beginning of the name, before the time, of a file that records the restore of a state from before the save."""
 
 WENT_BACK = "undo, restore, adopt or load"
 """What counts as a cell that ran after the last save, if the session has gone to another state since."""
@@ -270,7 +270,7 @@ class Durable:
                 other.unlink(missing_ok=True)
         self._remove_notes(began)
 
-    # -- going on ------------------------------------------------------------------------------------------------------
+    # -- continuing ---------------------------------------------------------------------------------------------------
 
     @property
     def last(self) -> Path | None:

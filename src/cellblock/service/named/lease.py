@@ -57,8 +57,8 @@ class LeaseRecord:
         beat: The number of writes.
         at: The time of the write by the owner's clock, in milliseconds since 1970.
         released: Whether the owner ended the session cleanly, so that nothing ran after this record.
-        save: The file of the last save; empty if there is none.
-        saved_at: When that save was made, in milliseconds since 1970; 0 if there is none.
+        save: The file of the last save; empty if none.
+        saved_at: When that save was made, in milliseconds since 1970; 0 if none.
         after: The id of the execution after which the save was made.
         ran: The first lines of the first cells that ran since the save.
         lost: How many cells ran since the save.
@@ -197,7 +197,7 @@ class Lease:
             return data is not None and _read(data).session == self.session
 
     def _last(self) -> tuple[int, bytes | None]:
-        """Return the latest epoch and its record; 0 and None if there is none."""
+        """Return the latest epoch and its record; 0 and None if missing."""
         for _ in range(3):
             numbers = self._numbers()
             if not numbers:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cellblock.service.named.session import NamedSession
 
 _LOOK = 0.2
-"""Seconds between two looks while somebody watches. What waits for a decision, and what ends, is seen at once."""
+"""Seconds between two looks while a client watches. What waits for a decision, and what ends, is seen at once."""
 
 _AT_ONCE = 200
 """Sessions in one part of an answer."""

@@ -50,7 +50,7 @@ class PastExecution:
 
     @property
     def _forgotten(self) -> ExecutionEvent:
-        """The last event of an execution of which only the key is still known."""
+        """The last event of an execution if only its key is still known."""
         lost = f"execution {self.record.id} ran, but its result is no longer stored; it does not run again"
         return ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": lost, "ran": "yes"})
 

@@ -97,7 +97,7 @@ class NamedSession:
         """The recovery that `take_loss` reports if its kernel was lost."""
         self.durable: Durable | None = None
         self._left: LeaseRecord | None = None
-        """The last record of another daemon's lease on it, if the session goes on here."""
+        """The last record of another daemon's lease on it, if the session continues here."""
         self.ran = ""
         self._store = store
         self.last_line = ""
@@ -250,14 +250,14 @@ class NamedSession:
         return RemoteSaves(url, self.record.name, self.record.kernel_id, self._run_after)
 
     def _run_after(self, last: str, *, running: bool = True) -> tuple[list[str], int]:
-        """Return what has run since a save: the code of the first cells, and how many; going back counts as one.
+        """Return what has run since a save: the code of the first cells, and how many; a restore counts as one.
 
         Args:
             last: The id of the execution after which it was made; empty if it was made before the first.
             running: Whether a cell counts that is running now.
         """
         assert self._store is not None
-        # A power failure, or somebody else, may have taken the last cells from the journal.
+        # A power failure, or another program, may have taken the last cells from the journal.
         own = None if self.durable is None else self.durable.run_after(last, _MOST_NAMED)
         codes, lost = own or self._store.journal.run_after(self.record.kernel_id, last, _MOST_NAMED, running=running)
         if self.durable is None or not self.durable.left:
@@ -273,7 +273,7 @@ class NamedSession:
             yield
         finally:
             if self.durable is not None and session is not None and session.saving.last_state.number != before:
-                # The client may have left: then this is cancelled, and the session has gone back nevertheless.
+                # The client may have left: then this is cancelled, and the session has restored the state anyway.
                 await despite_cancellation(asyncio.create_task(self.durable.went_back(session)))
 
     def note_loaded(self) -> None:
@@ -281,7 +281,7 @@ class NamedSession:
         self._prepared = kernel_of(self.session.position)
 
     async def hold(self) -> None:
-        """Make sure that no other daemon goes on with it, if it is saved at a URL. Call it before code runs in it.
+        """Make sure that no other daemon continues it, if it is saved at a URL. Call it before code runs in it.
 
         Raises:
             ConflictError: Another one does.
@@ -369,7 +369,7 @@ class NamedSession:
         if self.durable is None or not self.lost or (save := self.durable.last) is None:
             return False
         at = _local_time(save.stat().st_mtime)
-        # The copied files of a branch are gone, so it works in the workspace of its origin.
+        # The copied files of a branch were removed, so it works in the workspace of its origin.
         whole = not is_branch(self.record.workspace)
         host = known_until = ""
         if (left := self._left) is not None:
@@ -552,7 +552,7 @@ class NamedSession:
             await self.durable.save_last(self.current)
 
     async def close(self, *, remove: bool = False) -> None:
-        """End it, whatever it does.
+        """End it, also while it runs code.
 
         Args:
             remove: Whether to remove what was saved of it at a URL, too.

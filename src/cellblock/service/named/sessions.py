@@ -78,7 +78,7 @@ class NamedSessions:
             host: Runs them, and stays open.
             store: The persistent store, which is closed with this; None for one in memory.
             limits: How much there may be.
-            fixed: Options of all sessions that are made here, in place of those of clients; None: clients choose.
+            fixed: Options of all sessions that are made here, instead of the clients' options; None: clients choose.
             mark: The suffix of the sessions' ids, in a cluster: eight hexadecimal digits.
             workspaces: Where sessions get a directory of their own if their makers name none; it ends with them.
 
@@ -103,7 +103,7 @@ class NamedSessions:
         self._watching: asyncio.Task[None] | None = None
         self._losses: list[str] = []
         self._waiting: dict[str, WaitingSession] = {}
-        """Sessions of a killed process that cannot go on yet, by id."""
+        """Sessions of a killed process that cannot continue yet, by id."""
         self._given_away: dict[str, str] = {}
         """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
@@ -119,7 +119,7 @@ class NamedSessions:
             close_unfinished(self.store.journal)
 
     def _take_up_saves(self) -> None:
-        """Go on with durable sessions that are missing in the journal: a damaged or lost file may have had them."""
+        """Continue durable sessions that are missing in the journal: a damaged or lost file may have had them."""
         if (saves := saves_of(self.store)) is None:
             return
         try:
@@ -185,7 +185,7 @@ class NamedSessions:
         _log.info("%d sessions continue, and %d executions", self.kernels, len(go_on))
 
     async def _take_up(self, waiting: WaitingSession) -> bool:
-        """Take over a session of a killed process; return whether its execution goes on. Otherwise it gets its outcome.
+        """Take over a session of a killed process; return whether its execution continues. Otherwise it gets its outcome.
 
         Raises:
             CellblockError, OSError: That is not possible. If its `left` is still there, it may be later.
@@ -210,7 +210,7 @@ class NamedSessions:
         return False
 
     async def _take_up_later(self, waiting: WaitingSession) -> Session:
-        """Take over a session of a killed process that could not go on before.
+        """Take over a session of a killed process that could not continue before.
 
         Raises:
             BusyError: It still cannot.
@@ -335,11 +335,11 @@ class NamedSessions:
             record: Its record there.
             options: Its options.
             arrival: The save that it continues from.
-            confirm: Called when it could go on. If that raises, nothing of it is left here.
+            confirm: Called when it could continue. If that raises, nothing of it is left here.
 
         Raises:
             ConflictError: There is one of that name or id.
-            CellblockError: It cannot go on here.
+            CellblockError: It cannot continue here.
         """
         name = record.name
         if name in self.names or record.kernel_id in self._sessions:
@@ -352,21 +352,21 @@ class NamedSessions:
         return await self._made(name)
 
     async def give_away(self, named: NamedSession) -> None:
-        """End a session that goes on elsewhere. What was saved of it at a URL stays."""
+        """End a session that continues elsewhere. What was saved of it at a URL stays."""
         while len(self._given_away) >= _MOST_GIVEN_AWAY:
             self._given_away.pop(next(iter(self._given_away)))
         self._given_away |= dict.fromkeys((named.record.name, named.record.kernel_id), named.held)
         await self._end(named, remove=False)
 
     async def end_adopted(self, branch: str, by: str) -> None:
-        """End a session with whose state another one goes on.
+        """End a session whose state another session continues.
 
         Args:
             branch: Its name or its id.
             by: The name or the id of the other one.
         """
         ending, other = self.known(branch), self.known(by)
-        if ending is not None and other is not None:  # somebody else may have ended one of them meanwhile
+        if ending is not None and other is not None:  # another client may have ended one of them meanwhile
             while len(self._adopted) >= _MOST_ADOPTED:
                 self._adopted.pop(next(iter(self._adopted)))
             self._adopted |= dict.fromkeys((ending.record.name, ending.record.kernel_id), other.record.name)
@@ -480,7 +480,7 @@ class NamedSessions:
         return session
 
     def history(self, session: str, running: Session, count: int) -> list[HistoryEntry]:
-        """Return the last cells of a session, oldest first; those of earlier processes come from the journal."""
+        """Return the last cells of a session, oldest first; cells of earlier processes come from the journal."""
         named, entries = self.find(session), running.history(count)
         before = self.store.journal.history(named.record.kernel_id, named.since, count - len(entries))
         return [*before, *entries]
@@ -489,7 +489,7 @@ class NamedSessions:
         """Return a session by its name or id.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: It does not exist.
             MovingError: It moves to another node of a cluster.
         """
         if (found := self.known(session)) is None:
@@ -505,7 +505,7 @@ class NamedSessions:
         return found
 
     def known(self, session: str) -> NamedSession | None:
-        """Return a session by its name or id, without counting as a use; None if there is none."""
+        """Return a session by its name or id, without counting as a use, or None."""
         return self._names.get(session) or self._sessions.get(session)
 
     def all(self) -> list[NamedSession]:
@@ -592,7 +592,7 @@ class NamedSessions:
         await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
 
     async def save_durable(self) -> None:
-        """Save changed states of durable sessions, before somebody ends this process.
+        """Save changed states of durable sessions, before this process is ended.
 
         Raises:
             StateError: One cannot be saved.
@@ -626,7 +626,7 @@ class NamedSessions:
             self.store.sessions.update(one.stamp())
 
     async def hear_out(self, named: Iterable[NamedSession] | None = None, *, timeout: float | None = None) -> None:
-        """Wait until running executions have ended by themselves and their outcomes are recorded.
+        """Wait until running executions have ended and their outcomes are recorded.
 
         Args:
             named: The sessions; None for all.

@@ -91,7 +91,7 @@ class Submissions:
         return execution
 
     def waits_for(self, named: NamedSession) -> str:
-        """Return what the running code of a session waits for, to append to a message; empty if it waits for nobody."""
+        """Return what the running code of a session waits for, to append to a message; empty if it does not wait."""
         if self._approvals.waiting(named.record.kernel_id):
             return "; its code waits for a decision ('cellblock approvals pending' lists it)"
         if any(one.stdin.asks for one in named.executions.values()):

@@ -553,7 +553,7 @@ class Journal:
                 return
 
     async def last_event(self, execution: str) -> ExecutionEvent | None:
-        """Return the last event of an execution; None if there is none."""
+        """Return the last event of an execution, or None."""
         number = _number(execution)
         query = "SELECT seq, kind, data FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
         for seq, kind, data in self.writer.read(query, (number,)):

@@ -69,7 +69,7 @@ class Document:
         return found
 
     def fold(self, node: Node, depth: int = 0) -> Node:
-        """Merge several forms of an object: all their attributes, of which those required by all forms stay required."""
+        """Merge several forms of an object: all their attributes; attributes required by all forms stay required."""
         if depth == DEEPEST:
             self.note(TOO_LARGE)
             return replace(node, options=(), open=True)

@@ -50,7 +50,7 @@ class Broker:
 
     Attributes:
         rules: The rules. May be replaced; pending requests stay pending.
-        ask: Shows requests to a person; None if there is none. May be replaced.
+        ask: Shows requests to a person, or None. May be replaced.
         timeout: Seconds that a request waits, or None for no limit.
         on_always: Called with a request that was accepted permanently, and its key for `remember` and `revoke`.
         pending: Pending requests by id, oldest first.
@@ -123,7 +123,7 @@ class Broker:
         changed: str = "",
         origin: Origin = NO_ORIGIN,
     ) -> Decision:
-        """Decide a call. The arguments are those of `Call.freeze`. Cancelling this withdraws the request.
+        """Decide a call. The arguments are the same as for `Call.freeze`. Cancelling this withdraws the request.
 
         Returns:
             The recorded decision. Execute `Decision.arguments` and nothing else.

@@ -103,7 +103,7 @@ class ToolOutcome:
     Attributes:
         is_error: Whether the tool reports a failure; ``text`` then has the reason.
         text: The text blocks, one below the other.
-        structured: The structured result, which fits the tool's output schema; None if there is none.
+        structured: The structured result, which fits the tool's output schema, or None.
         images: The images.
         resources: All other content.
         encoded: A large result as JSON, in place of ``text`` and ``structured``, forwarded without decoding.

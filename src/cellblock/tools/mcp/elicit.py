@@ -30,7 +30,7 @@ class _Calls:
     """The calls of one session that are in flight.
 
     Attributes:
-        person: The person to ask about them; None if there is none.
+        person: The person to ask about them, or None.
         count: The number of calls.
         asking: The open questions.
     """

@@ -72,7 +72,7 @@ class Lease:
 
         Args:
             shared: The servers.
-            find: Returns the root of a server by its name in code, or None if there is none.
+            find: Returns the root of a server by its name in code, or None if missing.
             digest: Returns the digest of a server's parameters by its name and root.
         """
         self._shared = shared
@@ -92,7 +92,7 @@ class Lease:
         return partial(self._replacing, before, call) if before else call
 
     async def _replacing(self, before: list[ServerKey], call: CallTool, *arguments: Any, **options: Any) -> ToolOutcome:
-        """Call a server that was registered anew, after the processes of its former parameters have ended."""
+        """Call a server that was registered again, after the processes of its former parameters have ended."""
         for key in before:
             self._used.discard(key)
             await self._shared.give_up(key, self)

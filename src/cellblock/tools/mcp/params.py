@@ -161,7 +161,7 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
 
 
 def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
-    """Return values that messages about the server must not show: those of referenced variables and of headers.
+    """Return values that messages about the server must not show: values of referenced variables and of headers.
 
     Values of fewer than four characters are left out, as they would match everywhere.
     """

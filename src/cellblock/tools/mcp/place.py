@@ -124,7 +124,7 @@ def _sweep(top: Path) -> None:
 
 
 def _placed_policy(policy: Policy, directory: str) -> Policy:
-    """Resolve a policy's relative paths from a directory; those of the default policy mean the server's own directory."""
+    """Resolve a policy's relative paths from a directory; paths of the default policy mean the server's own directory."""
     if policy.filesystem == Filesystem():
         return policy
 

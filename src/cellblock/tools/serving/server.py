@@ -191,7 +191,7 @@ class ToolServer:
         return Servers(self._params, connect_timeout=self._connect_timeout)
 
     def _params(self, name: str) -> ServerParams:
-        """Return a server's parameters: those of the request, or the registered ones."""
+        """Return a server's parameters, from the request or the registry."""
         if name in self._given:
             return self._given[name]
         return self._lookup(name)

@@ -54,7 +54,7 @@ class Exchange:
         Raises:
             h11.RemoteProtocolError: The client violated the protocol, and has no response yet.
             UnreachableError: The server violated the protocol or is unreachable, and the client has no response yet.
-            OSError: The client is gone, or was cut off in the middle of a response.
+            OSError: The client has left, or was cut off in the middle of a response.
         """
         whole = False
         try:

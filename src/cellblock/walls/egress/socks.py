@@ -130,7 +130,7 @@ def _target(kind: int, raw: bytes, port: int) -> Target:
     try:
         if not port:
             raise BadNameError("the port is not a number from 1 to 65535")
-        # RFC 1928 has no brackets; "[::1]" as a name is accepted nevertheless, with its usual meaning.
+        # RFC 1928 has no brackets; "[::1]" as a name is accepted anyway, with its usual meaning.
         return Target(canonical_host(raw.decode()) if kind == _NAME else unmapped(_address(kind, raw)), port)
     except UnicodeDecodeError as error:
         raise BadSocksNameError("the host name is not UTF-8", named) from error

@@ -34,7 +34,7 @@ class Availability:
 
     Attributes:
         directory: A group that contains this process and belongs to us, if any.
-        why: Why there is none.
+        why: Why no group is usable.
         remedy: How to get one.
     """
 
@@ -191,8 +191,8 @@ class Group:
         return int(dict(zip(words[::2], words[1::2], strict=False)).get("oom_kill", "0")) > 0
 
     def remove(self) -> bool:
-        """Kill its processes, and remove it. Return whether it is gone; killed processes take a moment to end."""
-        with contextlib.suppress(OSError):  # it is gone, or this is older than Linux 5.14, and init's end has killed all
+        """Kill its processes, and remove it. Return whether it was removed; killed processes take a moment to end."""
+        with contextlib.suppress(OSError):  # it was removed, or this is older than Linux 5.14, and init's end has killed all
             _write(f"{self.path}/cgroup.kill", "1")
         return _remove(self.path)
 

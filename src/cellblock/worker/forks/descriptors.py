@@ -37,7 +37,7 @@ _COUNT = re.compile(r"^eventfd-count:\s*([0-9a-f]+)", re.MULTILINE)
 _ID = re.compile(r"^eventfd-id:\s*(\d+)", re.MULTILINE)
 _SEMAPHORE = re.compile(r"^eventfd-semaphore:\s*1", re.MULTILINE)  # since Linux 6.9
 _KIND = re.compile(r"anon_inode:\[?(timerfd|inotify|signalfd|fanotify|io_uring)\]?")
-"""What only one process can use, and cannot be made again as it was."""
+"""Descriptors that only one process can use, and that cannot be opened again."""
 
 _GUESSED = 1024
 _ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW | (os.O_TMPFILE & ~os.O_DIRECTORY)
@@ -145,7 +145,7 @@ class Descriptors:
         Args:
             above: The highest of the descriptors that the caller handles.
         """
-        waking = sockets_of(events._get_running_loop())  # noqa: SLF001  # the only way that does not raise if there is none
+        waking = sockets_of(events._get_running_loop())  # noqa: SLF001  # the only way that does not raise if it is missing
         sockets = {one for one, path in self.paths.items() if one > above and (not path or path.startswith("socket:"))}
         if not sockets <= waking:
             waking = waking_sockets()
@@ -191,7 +191,7 @@ def locked_file(seen: Descriptors) -> tuple[int, str] | None:
     query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     for descriptor, path in seen.paths.items():
         with contextlib.suppress(OSError):  # closed meanwhile, or without locks
-            # Locks of open file descriptions conflict with those of processes, even with this one's.
+            # Locks of open file descriptions conflict with locks of processes, even with this one's.
             answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
             if _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK and _is_own(descriptor):
                 return descriptor, path or f"with descriptor {descriptor}"

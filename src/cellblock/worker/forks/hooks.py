@@ -133,7 +133,7 @@ def name_of(hook: object) -> str:
 
 
 def sentence(names: list[str]) -> str | None:
-    """Return, for the user, which hooks were interrupted; None if there are none."""
+    """Return, for the user, which hooks were interrupted, or None."""
     if not names:
         return None
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""

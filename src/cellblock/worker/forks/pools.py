@@ -56,7 +56,7 @@ def _thread_pool(thread: threading.Thread, frame: FrameType) -> Reset | None:
     reference = next((argument for argument in _arguments(thread) if isinstance(argument, weakref.ref)), None)
     pool = reference() if reference is not None else None
     if pool is None:
-        return _nothing  # it is gone, and the thread about to end
+        return _nothing  # it has ended, and the thread about to end
     return (lambda: _empty(pool, pools)) if pool._work_queue.empty() else None
 
 

@@ -47,7 +47,7 @@ _SHARED = re.compile(rb"^\S+ rw-s \S+ \S+ \S+ +(?:/dev/zero|/memfd:|/SYSV|/dev/s
 """Lines of /proc/self/maps with memory that a fork shares, other than files of the workspace. Locks do not count."""
 
 _MAPPED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*)$", re.MULTILINE)
-"""Memory maps of files (`numpy.memmap`): going back replaces files that have changed, and branches have files of their own."""
+"""Memory maps of files (`numpy.memmap`): a restore replaces files that have changed, and branches have files of their own."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SPARE_DESCRIPTORS = 64
@@ -150,7 +150,7 @@ def threads_run_now() -> bool:
 
 
 def lasting() -> str | None:
-    """Return a sentence for the user about libraries with threads that do not work in a copy; None if there are none."""
+    """Return a sentence for the user about libraries with threads that do not work in a copy, or None."""
     libraries = _look(()).libraries
     if not libraries:
         return None

@@ -146,7 +146,7 @@ def _cut(descriptor: int) -> str | None:
         here, there = shared.getsockname(), _peer(shared)
         listens = bool(shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         if not (here or there) or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            return None  # one of a pair that was not recorded, such as those of a library in C
+            return None  # one of a pair that was not recorded, such as from a library in C
         with _dead(shared, listens) as dead:
             dead.setblocking(os.get_blocking(descriptor))
             replace_descriptor(descriptor, dead.fileno())
