@@ -76,12 +76,12 @@ def test_docstrings_comments_and_messages_are_in_standard_english(folder: Path) 
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["the state\nof which it is", "The session goes\non", "None if there is none", "Somebody", "is gone"])
+@pytest.mark.parametrize("text", ["the state\nof which it is", "It goes\non", "None if there is none", "Somebody", "is gone"])
 def test_phrases_are_found(text: str) -> None:
     assert len([*found_in(text)]) == 1
 
 
-@pytest.mark.parametrize("text", ["all of which", "as soon as they were ready", "``nobody``", "is told to", "there is no session"])
+@pytest.mark.parametrize("text", ["all of which", "as soon as they were", "``nobody``", "is told to", "there is no session"])
 def test_standard_phrases_are_not(text: str) -> None:
     assert [*found_in(text)] == []
 

@@ -151,7 +151,7 @@ class Tools:
     async def undo(
         self,
         count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1,
-        partial: Annotated[bool, Field(description="if an exact undo is impossible, undo more cells and skip files that cannot be restored")] = False,
+        partial: Annotated[bool, Field(description="without an exact undo, undo more cells and skip files")] = False,
         session: _SESSION = "",
     ) -> _Answer:
         """Undo the last cells: variables, imports and files are exactly as before. Tool calls are not undone."""

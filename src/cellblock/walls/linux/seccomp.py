@@ -259,7 +259,7 @@ def _for_sockets(unix_sockets: bool) -> tuple[Conditional, ...]:
     return (
         Conditional(
             "socket",
-            "TCP, UDP and local: other families have most of the kernel's bugs. Netlink gets EOPNOTSUPP, as on a kernel without "
+            "TCP, UDP and local: other families have most of the bugs. Netlink gets EOPNOTSUPP, as on a kernel without "
             "it, because ZeroMQ aborts its process after any other error",
             (*unix, *_internet(2), *_internet(10), ((_same(0, _AF_NETLINK),), error(errno.EOPNOTSUPP))),
             unsupported,
