@@ -73,7 +73,7 @@ def test_doctor_does_not_propose_what_is_chosen_already() -> None:
     command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "The native sandbox, which promises more, is not possible here:" in done.stdout
+    assert "This machine cannot run the native sandbox, which has stronger guarantees:" in done.stdout
     assert "MISSING" not in done.stdout
     assert "export CELLBLOCK_ISOLATE=landlock" not in done.stdout
     assert done.stdout.rstrip().endswith("Kernels run in a sandbox here, with isolate='landlock'.")

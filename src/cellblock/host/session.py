@@ -399,7 +399,7 @@ class Session(AsyncOnly):
             raise UnsupportedError(f"the network of a session with isolate={self.isolate!r} cannot be closed by cellblock")
         kernel = await self._kernels.live()
         if kernel.family.branched:
-            raise StateError(f"{self._name} has branches, which share its network: close it before they are made")
+            raise StateError(f"{self._name} has branches, which share its network: close it before you make branches")
         kernel.family.seal()
         await network.close_to(routes)
 
@@ -773,7 +773,9 @@ class Session(AsyncOnly):
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
         undone = await self._checkpoints.undo(count, partial=partial, before=self._ending(processes))
-        going_on = [f"process {one.id} goes on: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running]
+        going_on = [
+            f"process {one.id} keeps running: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running
+        ]
         return replace(undone, outside=[*undone.outside, *going_on]) if going_on else undone
 
     redo = _traced("redo")(_of("_checkpoints", Checkpoints.redo))
@@ -786,7 +788,7 @@ class Session(AsyncOnly):
             raise InvalidInputError(f"processes must be 'keep' or 'stop', not {processes!r}")
         if processes == "keep":
             return None
-        return functools.partial(self._programs.end_all, "its session went back to an earlier state")
+        return functools.partial(self._programs.end_all, "its session restored an earlier state")
 
     @overload
     async def fork(

@@ -20,7 +20,9 @@ class Pending(
     Request["list[Data[sessions.PendingApproval]]"],
     op="pending",
     repeatable=True,
-    route=Route("GET", "/approvals", "List what waits for a decision", scope="read", within="pending", without=("withdrawn",)),
+    route=Route(
+        "GET", "/approvals", "List pending requests for approval", scope="read", within="pending", without=("withdrawn",)
+    ),
     join=in_order_of("since"),
 ):
     """List what waits in the sessions that the token is for, oldest first.
@@ -38,10 +40,10 @@ class Precedents(
     Request["list[Data[overview.DecisionRecord]]"],
     op="precedents",
     repeatable=True,
-    route=Route("GET", "/approvals/{approval}/precedents", "List what was allowed before", scope="read", within="decisions"),
+    route=Route("GET", "/approvals/{approval}/precedents", "List recorded decisions", scope="read", within="decisions"),
     join=one_after_the_other,
 ):
-    """List the last calls that were allowed of the tool that waits for a decision, newest first, in whatever session.
+    """List the last calls that were allowed of the tool that waits for a decision, newest first, in any session.
 
     Attributes:
         approval: The id of the pending approval. If it is no longer pending, the list is empty.
@@ -57,7 +59,9 @@ class Precedents(
 class Decide(
     Request[list[str]],
     op="decide",
-    route=Route("POST", "/approvals", "Decide about what waits", scope="approve", within="decided", without=("by", "session")),
+    route=Route(
+        "POST", "/approvals", "Decide about pending requests", scope="approve", within="decided", without=("by", "session")
+    ),
     join=one_after_the_other,
 ):
     """Allow or deny one call or several.
@@ -88,7 +92,7 @@ class Allowed(
     Request["list[Data[sessions.Permission]]"],
     op="allowed",
     repeatable=True,
-    route=Route("GET", "/approvals/allowed", "List what was allowed", scope="read", within="allowed"),
+    route=Route("GET", "/approvals/allowed", "List permissions", scope="read", within="allowed"),
     join=in_order_of("since"),
 ):
     """List what was allowed for the rest of the sessions that the token is for, oldest first."""
@@ -99,7 +103,7 @@ class Allowed(
 class Revoke(
     Request[list[str]],
     op="revoke",
-    route=Route("POST", "/approvals/revoke", "Revoke what was allowed", scope="approve", within="revoked"),
+    route=Route("POST", "/approvals/revoke", "Revoke permissions", scope="approve", within="revoked"),
     join=one_after_the_other,
 ):
     """Ask again about what was allowed.

@@ -20,7 +20,7 @@ class Submit(Request[Any], op="submit"):
         timeout: Milliseconds that it may run; 0 for the default, -1 for no limit.
         key: The idempotency key: if an execution was submitted with it before, that one is meant, and nothing runs again.
         live: Whether output becomes events while it runs.
-        stdin: Whether somebody will answer `input()`: it becomes an event, and `Answer` answers it.
+        stdin: Whether a client answers `input()`: it becomes an event, and `Answer` answers it.
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
         follow: Whether the answer is its events, as for `Follow`.
@@ -78,9 +78,9 @@ class Lookup(
     """Return the state of an execution: queued, running or done.
 
     Attributes:
-        execution: Its id, or nothing:
-        session: Then it is the one that was submitted to this session
-        key: with this key.
+        execution: Its id; empty to find the execution by `session` and `key`.
+        session: The session.
+        key: The key that the execution was submitted with.
     """
 
     execution: str = ""

@@ -19,7 +19,7 @@ class Watch(Request["Data[overview.Change]"], op="watch", repeatable=True):
     The first says what is there, or what has changed since a position, if that is still known.
 
     Attributes:
-        after: The position of the last change that is known already; empty if there is none.
+        after: The position of the last change that is known already; empty if none.
     """
 
     after: str = ""

@@ -60,7 +60,7 @@ class Spawn(
     op="spawn",
     route=Route("POST", _PROCESSES, "Start a program beside the kernel", without=("bound",)),
 ):
-    """Start a program in a session's sandbox beside its kernel. It goes on until it ends, is stopped, or its session ends.
+    """Start a program in a session's sandbox beside its kernel. It runs until it ends, is stopped, or its session ends.
 
     Attributes:
         session: The session.

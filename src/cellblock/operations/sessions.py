@@ -21,7 +21,7 @@ _Cursor = Annotated[int, Limits(ge=-1, le=2**31)]
 def _joined_about(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the status of a cluster: total counts, and every node's problems."""
     if not answers:
-        raise NotFoundError("the cluster has no nodes that can be asked ('cellblock cluster status' says why)")
+        raise NotFoundError("no node of the cluster can be reached: 'cellblock cluster status' shows why")
     sums = {name: sum(one[name] for one in answers) for name in _COUNTED}
     first = min(answers, key=lambda one: float(one["started"]))
     limits = {
@@ -45,7 +45,7 @@ class Hello(Request[dict[str, Any]], op="hello"):
 class About(Request[dict[str, Any]], op="about", repeatable=True, join=_joined_about):
     """Get the status of the daemon.
 
-    Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
+    Answered by its ``pid``, the pid of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
     ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``,
     ``problems``, a list of texts, ``failing``: why nothing new is run now, or an empty text, and ``figures``: what was counted
     (`common.telemetry.Figures`).
@@ -75,7 +75,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     """Make a session, or return the one of that name.
 
     Attributes:
-        name: Its name; empty for one that nobody else has.
+        name: Its name; empty for a new unique name.
         options: Its options (`named.options`), as JSON data. They are ignored if there is a session of that name.
         tags: Labels, if it is made.
         fresh: Whether it is an error if there is one of that name.
@@ -127,7 +127,7 @@ class Restart(
     Request["Data[sessions.SessionRecord]"],
     op="restart",
     repeatable=True,
-    route=Route("POST", "/kernels/{session}/restart", "Give it a fresh kernel"),
+    route=Route("POST", "/kernels/{session}/restart", "Restart a session with a fresh kernel"),
 ):
     """Give a session a fresh kernel, without variables."""
 
@@ -152,15 +152,15 @@ class Wipe(
     route=Route("DELETE", "/kernels", "End all sessions", scope="admin", within="destroyed"),
     join=one_after_the_other,
 ):
-    """End all sessions, whoever has made them."""
+    """End all sessions, of all programs."""
 
 
 class Interrupt(
     Request[bool],
     op="interrupt",
-    route=Route("POST", "/kernels/{session}/interrupt", "Stop what runs", within="done", without=("key",)),
+    route=Route("POST", "/kernels/{session}/interrupt", "Interrupt running code", within="done", without=("key",)),
 ):
-    """Stop what runs in a session; its variables stay.
+    """Interrupt running code in a session; its variables stay.
 
     Answered by whether something ran, after the code has stopped.
 
@@ -222,7 +222,7 @@ class History(
     Request["list[Data[model.HistoryEntry]]"],
     op="history",
     repeatable=True,
-    route=Route("GET", "/sessions/{session}/history", "List what ran", scope="read", within="history"),
+    route=Route("GET", "/sessions/{session}/history", "List executions", scope="read", within="history"),
 ):
     """List the cells that the session ran, oldest first."""
 

@@ -26,7 +26,7 @@ class RegisterServer(Request[dict[str, Any]], op="register server"):
 
 
 class SearchTools(Request[str], op="search tools", repeatable=True):
-    """Find tools that the code of a session can import: those of MCP servers, and saved actions. Answered by a text.
+    """Find tools that the code of a session can import: tools of MCP servers, and saved actions. Answered by a text.
 
     Attributes:
         session: The session.

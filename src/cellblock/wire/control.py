@@ -280,7 +280,7 @@ class Refused:
     Attributes:
         error: The system's message.
         step: The failed step (`cellblock.walls.sandbox.steps`); empty if the request, not the machine, is at fault.
-        code: The system's error number; 0 if there is none.
+        code: The system's error number; 0 if none.
     """
 
     op: ClassVar[str] = "refused"

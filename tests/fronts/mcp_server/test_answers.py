@@ -99,7 +99,7 @@ def test_a_file_that_does_not_have_all_of_an_output_is_not_called_so() -> None:
 
 def test_that_variables_are_lost_is_told_with_any_output() -> None:
     lost = CodeExecutionResult(text="x" * 100, recovery="restarted")
-    news = "Variables and imports of earlier cells are lost: the kernel died, and a fresh one took its place."
+    news = "Variables and imports of earlier cells are lost: the kernel died and was replaced by a fresh one."
     assert answers._output(lost, 1, "").startswith(f"{news}\n\nx\n\n[Output truncated: ")
     assert answers._output(replace(lost, text=None), 1, "") == news
     assert answers._output(CodeExecutionResult(), 1, "") == "(no output)"

@@ -118,7 +118,7 @@ async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -
         result = await connected.call_tool("execute_ipython_cell", {"cell": going["cell"]})
         assert text(result) == "begun\ndone"
         unknown = await connected.call_tool("execute_ipython_cell", {"cell": "nothing"})
-        assert text(unknown) == "NotFoundError: there is no cell 'nothing', or it is no longer kept: run the code again"
+        assert text(unknown) == "NotFoundError: there is no cell 'nothing', or it is no longer stored: run the code again"
 
 
 async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ async def test_files_from_before_the_first_cell_come_back(any_host: Host, tmp_pa
 async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path) as session:
         await session.execute("open('a', 'w').write('1')")
-        with pytest.raises(CheckpointError, match="the next cell came before they could be kept"):
+        with pytest.raises(CheckpointError, match="the next cell began before they could be saved"):
             await session.undo()
-        assert (await session.undo(partial=True)).files_left.endswith("the next cell came before they could be kept")
+        assert (await session.undo(partial=True)).files_left.endswith("the next cell began before they could be saved")
         assert (tmp_path / "a").exists()
 
 

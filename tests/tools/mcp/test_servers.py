@@ -80,7 +80,7 @@ async def test_the_tools_are_listed_page_by_page(servers: Servers) -> None:
         ("missing", "could not be started(?s:.*)no-such-program: No such file or directory"),
         ("nowhere", "/no/such/place"),
         ("dies", "exit status 1(?s:.*)I was born to die"),
-        ("garbage", "to stdout that is not a message: b'this is no JSON'"),
+        ("garbage", "to stdout something other than a message: b'this is no JSON'"),
         ("old", "Unsupported protocol version"),
     ],
 )
@@ -340,7 +340,7 @@ async def test_who_fails_to_listen_to_progress_ends_nothing(servers: Servers, ca
         raise ZeroDivisionError
 
     assert (await servers.call("good", "chatty", {}, on_progress=fail, timeout=30)).text == "done"
-    assert "what listens to the progress" in caplog.text
+    assert "the handler of a tool call's progress" in caplog.text
 
 
 async def test_each_of_many_calls_gets_its_own_answer(servers: Servers) -> None:

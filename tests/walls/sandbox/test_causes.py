@@ -26,7 +26,7 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("process", errno.ENOSYS, PODMAN, "podman's default", "podman run"),
         ("proc", errno.EPERM, PODMAN, r"masks parts of /proc \(/proc/acpi, /proc/keys\)", "unmask=ALL"),
         ("proc", errno.EPERM, Surroundings(), "masks or hides parts of /proc", "systempaths=unconfined"),
-        ("confinement", errno.EBUSY, Surroundings(), "answers system calls by a filter of its own", "incus config unset"),
+        ("confinement", errno.EBUSY, Surroundings(), "handles system calls by its own filter", "incus config unset"),
         ("user namespace", errno.EPERM, Surroundings(container="Kubernetes", filtered=True), "Kubernetes's", "procMount"),
         ("user namespace", errno.EACCES, UBUNTU, r"AppArmor .* Ubuntu", r"apparmor_parser -r /etc/apparmor.d/cellblock"),
         ("shared mounts", errno.EPERM, UBUNTU, r"AppArmor .* Ubuntu", r"userns, }"),
@@ -103,14 +103,14 @@ def test_landlock_is_a_way_out_where_it_works() -> None:
         assert "landlock" not in tell("no", failure, around)
         ways = find_cause(failure, replace(around, landlock=True)).ways
         (way,) = [way for way in ways if "landlock" in way.line]
-        assert "it promises less: no network, and protected names" in way.what
+        assert "which guarantees less: no network, and protected names" in way.what
 
 
 def test_the_message_of_an_error_tells_step_cause_ways_and_who_says_more() -> None:
     told = tell("the sandbox cannot be made", Failure("proc", errno.EPERM, "fsmount: Operation not permitted"), PODMAN)
     assert told == (
         "the sandbox cannot be made: it failed to mount /proc (fsmount: Operation not permitted). This container masks parts "
-        "of /proc (/proc/acpi, /proc/keys), and then the kernel allows nobody to mount a new one. Ways out: podman run "
+        "of /proc (/proc/acpi, /proc/keys), so the kernel forbids mounting a new one. Solutions: podman run "
         '--security-opt seccomp=deploy/seccomp.json --security-opt unmask=ALL IMAGE; or "enableWeakerNestedSandbox": true in '
         "sandbox_config, or Policy(weaker_proc=True). 'cellblock doctor' says more"
     )

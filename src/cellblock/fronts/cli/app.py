@@ -184,7 +184,7 @@ def exec_(
 ) -> int:
     """Run code in a session, which is made if it does not exist yet.
 
-    The options from --workspace to --option are those of a session that is made.
+    The options from --workspace to --option apply to a new session.
     """
     from cellblock.fronts.cli import execute
     from cellblock.fronts.cli.quick import in_words
@@ -234,7 +234,7 @@ def attach(
 ) -> int:
     """Open a console on a session, which is made if it does not exist yet.
 
-    The options are those of a session that is made.
+    The options apply to a new session.
     """
     from cellblock.fronts.cli import console
 
@@ -271,7 +271,7 @@ def serve(
 ) -> int:
     """Serve sessions over HTTP until Ctrl-C.
 
-    The options from --workspace to --option are those of sessions that are made.
+    The options from --workspace to --option apply to new sessions.
     """
     from cellblock.fronts.gateway.options import GatewayOptions
 

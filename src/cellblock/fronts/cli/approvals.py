@@ -32,9 +32,9 @@ _SHORTEST = 6  # characters of an id prefix that can stand for the id
 _CUT = "only the beginning of its arguments is on record"
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
-SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")]
+SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids, from 'cellblock approvals pending'.")]
-All = Annotated[bool, typer.Option("--all", help="Decide about everything that waits.")]
+All = Annotated[bool, typer.Option("--all", help="Decide about all pending requests.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -56,7 +56,7 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
         print_json([_as_data(decision, names) for decision in decisions])
         return OK
     if not decisions:
-        print("No decision is on record." if session is None else f"No decision of session {printable(session)} is on record.")
+        print("No decision is recorded." if session is None else f"No decision of session {printable(session)} is recorded.")
     for decision in decisions:
         at = datetime.fromtimestamp(decision.at).astimezone().isoformat(sep=" ", timespec="seconds")
         shown = _shown(decision)
@@ -109,7 +109,7 @@ def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
 
 @app.command()
 def pending(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
     """List what waits for a decision, oldest first."""
@@ -139,7 +139,7 @@ def allow(
         str, typer.Option("--always", metavar="tool|call", help="Also allow the same for the rest of the session.")
     ] = "",
     answer: Annotated[
-        str, typer.Option("--answer", metavar="JSON", help="What to fill in, by field, if an MCP server asks.")
+        str, typer.Option("--answer", metavar="JSON", help="Values by field, if an MCP server asks for input.")
     ] = "",
     as_json: Json = False,
 ) -> int:
@@ -151,7 +151,7 @@ def allow(
 def deny(
     ids: Ids = None,
     every: All = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the code that asked.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason. The code sees it.")] = "",
     as_json: Json = False,
 ) -> int:
     """Deny what waits. Exit with 1 if some of it no longer waits."""
@@ -162,7 +162,7 @@ def _decide(
     ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "", answer: str = "", reason: str = ""
 ) -> int:
     if bool(ids) == every:
-        raise InvalidInputError("name what to decide about: ids from 'cellblock approvals pending', or --all")
+        raise InvalidInputError("name the requests by ids from 'cellblock approvals pending', or pass --all")
     waiting = ask(Pending())
     known = [each["id"] for each in waiting]
     # Each question needs its own answer.
@@ -194,7 +194,7 @@ def _complete(given: str, known: list[str]) -> str:
 
 @app.command()
 def allowed(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
     """List what was allowed for the rest of a session."""
@@ -203,7 +203,7 @@ def allowed(
         print_json({"allowed": found})
         return OK
     rows = [(each["id"], each["session_name"], each["scope"], each["text"], each["by"]) for each in found]
-    print_table(("id", "session", "scope", "given for", "by"), rows, empty="Nothing is allowed for good.")
+    print_table(("id", "session", "scope", "given for", "by"), rows, empty="There are no permissions.")
     return OK
 
 
@@ -212,7 +212,7 @@ def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from 'allowed'.")],
     as_json: Json = False,
 ) -> int:
-    """Take back what was allowed for the rest of a session. Exit with 1 if an id is unknown."""
+    """Revoke permissions. Exit with 1 if an id is unknown."""
     known = [each["id"] for each in ask(Allowed())]
     chosen = [_complete(each, known) for each in ids]
     revoked = ask(Revoke(tuple(chosen)))

@@ -61,7 +61,9 @@ def run(
         name = DEFAULT_SESSION
     chosen(name, session_id)
     if options and session_id is not None:
-        raise InvalidInputError(f"{_named(options)}: --id names a session that exists, and options are for one that is made")
+        raise InvalidInputError(
+            f"{_named(options)}: options apply to new sessions only, and --id names an existing one: leave them out"
+        )
     for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
     body = _code(code, file)
     request = Submit(
@@ -100,7 +102,7 @@ def make(connection: SessionConnection, name: str, options: Mapping[str, Any]) -
         made: dict[str, Any] = connection.call(Create(name, session_options(options), fresh=True))
     except ConflictError:
         raise InvalidInputError(
-            f"session {name!r} exists, and has the options that it was made with: leave out {_named(options)}, use another "
+            f"session {name!r} exists with other options: leave out {_named(options)}, use another "
             f"name, or end it first (cellblock destroy {name})"
         ) from None
     return made

@@ -61,7 +61,7 @@ def list_(as_json: Json = False) -> int:
         print_json({"kernelspecs": [spec.to_dict() for spec in found]})
         return OK
     rows = [(spec.name, spec.display_name, str(spec.directory)) for spec in found]
-    print_table(("name", "Jupyter calls it", "directory"), rows, empty="There are none.")
+    print_table(("name", "Jupyter calls it", "directory"), rows, empty="There are no kernelspecs of cellblock.")
     return OK
 
 

@@ -39,7 +39,7 @@ _Workspace = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The directory that the code works in; the current one by default.")
 ]
 _Decider = Annotated[
-    _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
+    _Approve, typer.Option(help="Who decides about requests of code: no one (auto), a person at the client (ask), or rules.")
 ]
 _RulesFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")]
 _ApproveShell = Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask about !commands, too.")]

@@ -28,7 +28,7 @@ Scopes = Annotated[
 def console(
     url: Annotated[
         str,
-        typer.Option(metavar="URL", help="Open that of a running 'cellblock serve' on this machine."),
+        typer.Option(metavar="URL", help="Open the console of a running 'cellblock serve' on this machine."),
     ] = "",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; by default a free one.")] = 0,
     scope: Scopes = None,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock")
 
 _NOBODY = (
-    "nobody can be asked in execute(): run the code with stream(), which yields what it asks for, or allow it by a rule "
+    "execute() cannot ask for approval: run the code with stream(), which yields the requests, or add a rule that allows this "
     "(docs/approvals.md)"
 )
 
@@ -128,7 +128,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def kernel_gateway_token(self) -> str:
-        """The token for Jupyter clients of `kernel_gateway_port`. `KernelClient` finds it by itself.
+        """The token for Jupyter clients of `kernel_gateway_port`. `KernelClient` finds it.
 
         Raises:
             StateError: The executor has no gateway, or is not running.
@@ -154,7 +154,7 @@ class CodeExecutor(AsyncOnly):
         """Return why there is no session."""
         if self._adopted_by:
             return (
-                f"the executor was adopted by executor {self._adopted_by}, which goes on with its state: use that one; "
+                f"the executor was adopted by executor {self._adopted_by}, which continues from its state: use that one; "
                 "start() gives this one a fresh kernel"
             )
         if self._stopped or (run is not None and run.closing):
@@ -173,7 +173,7 @@ class CodeExecutor(AsyncOnly):
     async def for_model(self, result: CodeExecutionResult, max_chars: int = MODEL_CHARS) -> str:
         """Return a result as one text for a language model, and store the part that does not fit.
 
-        The text is that of `CodeExecutionResult.for_model`. Omitted output is written to a file of the kernel's directory,
+        The text is from `CodeExecutionResult.for_model`. Omitted output is written to a file of the kernel's directory,
         which the text names: ``read outputs/cell-7-….txt``. If the file cannot be written, the text names none.
 
         Args:
@@ -245,7 +245,7 @@ class CodeExecutor(AsyncOnly):
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
         """Run a program in the sandbox, independent of the kernel, which can neither trace it nor fake its output.
 
-        The arguments and the result are those of `Session.exec` (docs/programs.md).
+        The arguments and the result are the same as for `Session.exec` (docs/programs.md).
         """
         return await self.session.exec(command, **how)
 

@@ -35,7 +35,7 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
     Args:
         name: The session's name.
         tags: Labels of a new session.
-        options: Options of a new session: the options of `CodeExecutor` that are data, and those of `NamedOptions`
+        options: Options of a new session: the options of `CodeExecutor` that are data, and options of `NamedOptions`
             (docs/named-sessions.md). Settings provide the defaults.
 
     Raises:
@@ -142,7 +142,7 @@ def _submit(request: Submit, body: bytes, chosen: settings.Settings) -> Any:
         return call(request, body)
     if not _is_still_there(request, began):
         raise OutcomeUnknownError(
-            f"{lost}; session {request.session!r} has ended meanwhile, and nobody knows how far the code ran"
+            f"{lost}; session {request.session!r} has ended, and the code may have run in part"
         ) from lost
     return call(request, body)
 

@@ -196,7 +196,7 @@ def described(app: FastAPI) -> dict[str, Any]:
 
 
 def methods_of(schema: dict[str, Any], path: str) -> list[str]:
-    """Return all methods of a path; a router names only those of the first matching route."""
+    """Return all methods of a path; a router names only the methods of the first matching route."""
     found = set()
     for template, operations in schema["paths"].items():
         if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):

@@ -431,7 +431,7 @@ def check_pace(received: int, seconds: float) -> None:
         Refused: The body is too slow.
     """
     if received < seconds * _LEAST_PACE:
-        raise Refused(Problem(408, "too_slow", f"the body comes at less than {_LEAST_PACE:,} bytes in a second"))
+        raise Refused(Problem(408, "too_slow", f"the body arrives more slowly than {_LEAST_PACE:,} bytes per second"))
 
 
 def check_values(count: int) -> None:

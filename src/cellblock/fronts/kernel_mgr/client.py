@@ -42,7 +42,7 @@ class ExecutionResult:
     ``cellblock.ExecutionResult`` is another class: KernelBox's name for `CodeExecutionResult`.
 
     Attributes:
-        text: The text, or None if there is none.
+        text: The text, or None if missing.
         images: The image files.
     """
 
@@ -290,7 +290,7 @@ class KernelClient:
         Raises:
             StateError: There is no connection to a kernel.
         """
-        _ = self.kernel_id  # raises if there is none
+        _ = self.kernel_id  # raises if missing
         count = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -382,7 +382,7 @@ class KernelClient:
         yield ExecutionResult("".join(shown).strip() if shown else None, images)
 
     async def _say(self, message: dict[str, Any]) -> None:
-        _ = self.kernel_id  # raises if there is none
+        _ = self.kernel_id  # raises if missing
         assert self._socket is not None
         try:
             await self._socket.send(json.dumps(message))

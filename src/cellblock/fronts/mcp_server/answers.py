@@ -80,7 +80,7 @@ def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
     """
     # Cells, paths and calls come from the session: each is shown in one line, and their number is limited.
     cells = [f"[{cell.execution_count or ' '}] {(cell.code.strip().splitlines() or [''])[0]}" for cell in what.cells]
-    lines = [f"The session is as it was after cell {what.execution_count}. {verb}:", *_some(cells)]
+    lines = [f"The session has its state after cell {what.execution_count}. {verb}:", *_some(cells)]
     files = _some([f"{file.action}: {file.path}" for file in what.files])
     outside = _some(what.outside)
     if files:
@@ -88,9 +88,9 @@ def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
     if what.trash:
         lines.append(f"What was replaced or removed is in the trash for seven days: cellblock trash list {handle}".rstrip())
     if what.redoable:
-        lines.append("redo takes this back until the next cell begins.")
+        lines.append("redo reverses this until the next cell begins.")
     if what.files_left:
-        lines.append(f"Not all files were brought back: {_line(what.files_left)}.")
+        lines.append(f"Not all files were restored: {_line(what.files_left)}.")
     if outside:
         lines += ["Allowed meanwhile, and not undone:", *outside]
     return text(

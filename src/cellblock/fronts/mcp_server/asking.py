@@ -52,7 +52,7 @@ class Asker:
         session: The id of the session.
         id: An unguessable id.
         began: When the call began (`time.monotonic`).
-        left: When the call returned its questions, or ended. The client may never come back, so later calls may ask.
+        left: When the call returned its questions, or ended. The client may never return, so later calls may ask.
     """
 
     session: str

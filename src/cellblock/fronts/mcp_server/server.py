@@ -145,22 +145,22 @@ class Tools:
         record = await self._clients.session(session)
         await self._clients.ask(Restart(record.kernel_id))
         handle = self._handle(record.name)
-        shown = answers.with_handle("The kernel is fresh: variables and imports are gone.", handle)
+        shown = answers.with_handle("The kernel is fresh: variables and imports are lost.", handle)
         return answers.text(shown, status="reset", session=handle)
 
     async def undo(
         self,
         count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1,
-        partial: Annotated[bool, Field(description="if they cannot be undone exactly, undo more, and leave files")] = False,
+        partial: Annotated[bool, Field(description="without an exact undo, undo more cells and skip files")] = False,
         session: _SESSION = "",
     ) -> _Answer:
-        """Go back over the last cells: variables, imports and files are exactly as before. Tool calls stay done."""
+        """Undo the last cells: variables, imports and files are exactly as before. Tool calls are not undone."""
         record = await self._clients.session(session)
         undone = await self._clients.ask(Undo(record.kernel_id, count, partial))
         return answers.undone(undone, self._handle(record.name))
 
     async def redo(self, session: _SESSION = "") -> _Answer:
-        """Take back the last undo. It works until the next cell begins."""
+        """Reverse the last undo. It works until the next cell begins."""
         record = await self._clients.session(session)
         redone = await self._clients.ask(Redo(record.kernel_id))
         return answers.undone(redone, self._handle(record.name), "Redone")
@@ -209,7 +209,7 @@ _ANNOTATIONS = {
     "install_package": ToolAnnotations(title="Install a package", destructive_hint=False, idempotent_hint=True),
     "reset": ToolAnnotations(title="Start afresh", destructive_hint=True, idempotent_hint=True),
     "undo": ToolAnnotations(title="Undo cells", destructive_hint=True, open_world_hint=False),
-    "redo": ToolAnnotations(title="Take an undo back", destructive_hint=False, open_world_hint=False),
+    "redo": ToolAnnotations(title="Reverse the last undo", destructive_hint=False, open_world_hint=False),
     "run_program": ToolAnnotations(title="Run a program", destructive_hint=True, open_world_hint=True),
 }
 

@@ -24,7 +24,7 @@ _READING, _AT_LEAST = 0.025, 200
 _PATIENCE, _LOOK_AGAIN = 2.0, 0.1
 """Seconds that a request waits for files to be examined, and between checks whether one waits."""
 
-_AT_ONCE = "the next cell came before they could be kept"
+_AT_ONCE = "the next cell began before they could be saved"
 
 
 def _ignore(_: str) -> None:
@@ -76,7 +76,7 @@ class Filing:
             return task.result()
         self.stop()
         task.add_done_callback(self._drop_late)
-        self.skipped = f"to keep the files would take more than {_PATIENCE:g} s"
+        self.skipped = f"a snapshot of the files would take more than {_PATIENCE:g} s"
         return None
 
     async def now(self) -> Snapshot | None:

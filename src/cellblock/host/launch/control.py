@@ -67,7 +67,7 @@ class Control:
 
     Attributes:
         gone: Done when init and all its child processes have ended.
-        quiet: Done when, after `hang_up`, the kernel has no effect any more, although it may not have ended.
+        quiet: Done when, after `hang_up`, the kernel no longer has an effect, although it may not have ended.
         refused: Why the session could not be created; empty if it was.
         takers: Callbacks by name for listeners that init opens before the session runs any code; each is called once.
     """
@@ -108,7 +108,7 @@ class Control:
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     async def command(self, command: Interrupt | KillChildren | Stop) -> None:
-        """Send a command that init carries out at once. On return, it is done, or init is gone."""
+        """Send a command that init carries out at once. On return, it is done, or init has ended."""
         if self.gone.done():
             return
         try:
@@ -120,7 +120,7 @@ class Control:
         await asyncio.wait([done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
 
     async def freeze(self) -> int:
-        """Stop all processes of the kernel. Return how many may still run; repeat until there are none."""
+        """Stop all processes of the kernel. Return how many may still run; repeat until the number is 0."""
         if self.gone.done():
             return 0
         try:
@@ -352,7 +352,7 @@ class Control:
             self._listened.set_result((listener, asked.port))
         else:
             listener.close()
-            self._observer.violated("it passed a socket that nobody asked for")
+            self._observer.violated("it passed an unrequested socket")
 
 
 def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
@@ -361,5 +361,5 @@ def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
 
 
 def _settle_first(futures: deque[asyncio.Future[Any]], value: object) -> None:
-    if futures:  # otherwise another host asked, and is gone
+    if futures:  # otherwise another host asked, and has ended
         _settle(futures.popleft(), value)

@@ -116,7 +116,7 @@ class Journal:
             raise
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step], Entry | None] | None:
-        """Return an earlier process's staging folder, steps and trash entry; None if there are none for this directory."""
+        """Return an earlier process's staging folder, steps and trash entry; None if missing for this directory."""
         try:
             data = json.loads(self._path.read_text())
         except FileNotFoundError:
@@ -132,7 +132,7 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove the journal and its lock, because the workspace is gone and no process holds it."""
+        """Remove the journal and its lock, because the workspace was removed and no process holds it."""
         self.clear()
         for left in (self._new, self._lock):
             left.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ class Surroundings:
         """Store the arguments without creating anything.
 
         Args:
-            handover: Socket on which the parent process is told about holds.
+            handover: Socket on which the parent process gets messages about holds.
             poll: Polls for system calls, for the supervisor.
             ground: The basis of the native sandbox, if any.
             prepared: The steps of the sandbox that were done in advance.

@@ -40,7 +40,7 @@ def at_most() -> int:
         return 0
     if not sockets:
         return 0
-    # The kernel doubles what a program requests (socket(7)). TCP's buffers also grow by themselves, up to their own limits.
+    # The kernel doubles what a program requests (socket(7)). TCP's buffers also grow automatically, up to their own limits.
     received, sent = (2 * _limit(f"core/{name}_max") + _ONE_MORE for name in ("rmem", "wmem"))
     grown = sum(_limit(f"ipv4/tcp_{name}") + _ONE_MORE for name in ("rmem", "wmem"))
     return sockets * (received + sent) + connections * grown

@@ -42,7 +42,7 @@ class Server:
         sessions: The sessions.
         clients: The connections.
         asked_to_end: Set when a client has ended the daemon.
-        custodian: Holds the kernels, so that they outlive this process; None if there is none.
+        custodian: Holds the kernels, so that they outlive this process, or None.
         default_timeout: Seconds that code may run if its client sets no limit.
         uploads: Files that arrive in parts.
         turns: Prevents answers to many clients from blocking the event loop.
@@ -169,7 +169,7 @@ class Server:
         if self.handover is not None and self.handover.problem:
             about["problems"].append(self.handover.problem)
         if self.asked_to_restart and (tied := self._tied()):
-            about["problems"].append(f"the next daemon takes over as soon as nothing would be lost by that: {'; '.join(tied)}")
+            about["problems"].append(f"the next daemon takes over as soon as that loses nothing: {'; '.join(tied)}")
         return {
             "protocol": PROTOCOL,
             "version": __version__,

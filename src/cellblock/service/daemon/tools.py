@@ -15,7 +15,7 @@ from cellblock.service.daemon.server import Server
 from cellblock.tools.calling import finder
 
 _MOST = 1_000_000
-"""Characters of an answer, whatever a client wants: code in the session may have written anything into what is searched."""
+"""Maximum characters of an answer, even if a client wants more: code in the session may have written the searched files."""
 
 _SECONDS = 15.0
 """Seconds that a search may take. It may use 5 of processor time, and takes a few hundredths."""
@@ -44,13 +44,13 @@ async def search_tools(server: Server, request: SearchTools) -> str:
     roots = [workspace / "mcptools", workspace / "gentools", *map(Path, others)]
     most = max(min(request.most, _MOST), 0)
     shown = await _found(roots, request.words, request.tools, request.module, most)
-    return shown if len(shown) <= most else f"{shown[:most]}\n… there is more: give more words"
+    return shown if len(shown) <= most else f"{shown[:most]}\n… more tools match: search with more words"
 
 
 def _workspace(server: Server, session: str) -> Path:
     workspace = server.sessions.find(session).record.workspace
     if not workspace:
-        raise UnsupportedError("the session has no workspace, which tools would be in: make one with working_dir")
+        raise UnsupportedError("the session has no workspace for tools: create a session with working_dir")
     return Path(workspace)
 
 

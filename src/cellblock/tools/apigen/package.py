@@ -250,4 +250,4 @@ def _remove(directory: int, name: str, depth: int = 3) -> None:
             os.close(folder)
         os.rmdir(name, dir_fd=directory)
     except OSError as error:
-        _LOG.debug("%s cannot be removed wholly: %s", name, error)
+        _LOG.debug("%s cannot be removed completely: %s", name, error)

@@ -94,7 +94,7 @@ def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
                 return beneath.read(root_dir, server, *place, most=MOST_INDEX).decode("utf-8", "replace")
             except OSError:
                 pass  # reported below
-    raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; tools are named server.module")
+    raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; name tools as server.module")
 
 
 def _tools_of(root: str | os.PathLike[str], package: str) -> Iterator[Tool]:

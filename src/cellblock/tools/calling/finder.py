@@ -38,9 +38,9 @@ def find(roots: Sequence[Path], words: str, tools: Sequence[str], module: str) -
     if tools:
         places = (_place(tool, roots) for tool in tools)
         found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
-        return "\n".join(found) or "There are no such tools."
+        return "\n".join(found) or "No tool has this name."
     found = [f"{root.name}.{name}" for root in roots for name in search.names(words, root_dir=root)]
-    return "\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?"
+    return "\n".join(dict.fromkeys(found)) or "No tool was found. Check that its server is registered."
 
 
 def _place(module: str, roots: Sequence[Path]) -> tuple[Path, str]:

@@ -50,7 +50,7 @@ class SharedServers:
         root, name, digest = key
         params = self._lookup(root, name)
         if digest and digest_of(params) != digest:
-            raise McpServerError(f"MCP server {name!r} was registered anew since this call was decided about: call it again")
+            raise McpServerError(f"MCP server {name!r} was registered again after this call was decided: call it again")
         return params
 
     async def give_up(self, key: ServerKey, lease: Lease) -> None:
@@ -72,7 +72,7 @@ class Lease:
 
         Args:
             shared: The servers.
-            find: Returns the root of a server by its name in code, or None if there is none.
+            find: Returns the root of a server by its name in code, or None if missing.
             digest: Returns the digest of a server's parameters by its name and root.
         """
         self._shared = shared
@@ -92,7 +92,7 @@ class Lease:
         return partial(self._replacing, before, call) if before else call
 
     async def _replacing(self, before: list[ServerKey], call: CallTool, *arguments: Any, **options: Any) -> ToolOutcome:
-        """Call a server that was registered anew, after the processes of its former parameters have ended."""
+        """Call a server that was registered again, after the processes of its former parameters have ended."""
         for key in before:
             self._used.discard(key)
             await self._shared.give_up(key, self)

@@ -161,7 +161,7 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
 
 
 def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
-    """Return values that messages about the server must not show: those of referenced variables and of headers.
+    """Return values that messages about the server must not show: values of referenced variables and of headers.
 
     Values of fewer than four characters are left out, as they would match everywhere.
     """
@@ -276,7 +276,7 @@ def _stdio(fields: _Fields) -> StdioServer:
     cwd, sandbox = fields.optional("cwd"), fields.sandbox()
     fields.finish("command, args, env, cwd, sandbox and type")
     if sandbox is not None and os.path.basename(command) == "srt":
-        raise fields.wrong("sandbox", "would contain srt's own sandbox, which cannot be made inside another: use one of them")
+        raise fields.wrong("sandbox", "would contain srt's own sandbox, and sandboxes cannot be nested: use one of them")
     for name in env:
         if not name or "=" in name:
             raise fields.wrong("env", f"has {name!r}, which cannot be the name of a variable")
@@ -287,7 +287,7 @@ def _http(fields: _Fields) -> RemoteServer:
     url, headers = fields.required("url"), fields.mapping("headers")
     transport = fields.transport(_TRANSPORTS)
     if fields.sandbox() is not None:
-        raise fields.wrong("sandbox", "is for a server that is started here, not for one that is reached through a URL")
+        raise fields.wrong("sandbox", "is for a server that cellblock starts, not for a server at a URL")
     fields.finish("url, headers and type")
     if not _REFERENCE.search(url):  # URLs with references are checked after resolving
         _check_url(fields, url)

@@ -114,7 +114,7 @@ class Servers:
         await asyncio.gather(*(connection.close() for connection in [*self._connections.values()]))
 
     async def close(self) -> None:
-        """Stop every server for good."""
+        """Stop every server permanently."""
         self._closed = True
         await self.reset()
 

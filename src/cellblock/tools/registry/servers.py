@@ -120,7 +120,7 @@ class ServerRegistry:
             raise StoreError(f"the stored entry of MCP server {name!r} is damaged: register it again ({error})") from error
 
     def root_within(self, name: str, *directories: str) -> str | None:
-        """Return the root of the server that a name means in a session's code, the last registered one; None if there is none.
+        """Return the root of the server that a name means in a session's code, the last registered one, or None.
 
         Args:
             name: The server's name.
