@@ -14,7 +14,6 @@ UV = $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
 PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 # The seed of the sample of mutants in slow tests: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
-QUICK := not slow and not srt and not npm and not clients and not ray
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
 # may have been busy with something else. Both runs show what failed.
@@ -97,7 +96,7 @@ demo:
 	@$(VENV)-demo/bin/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
-	$(call run,$(QUICK))
+	$(call run,quick)
 
 test-all: slow srt npm ray clients frameworks fuzz user pythons
 	@$(BIN)/python examples/quickstart.py >/dev/null
