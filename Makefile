@@ -48,9 +48,10 @@ help:
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 	@echo 'make escape-benchmark   the same attacks from inside of several sandboxes, and the tables in docs/escape-benchmark.md'
 
+# Also one that `uv sync` has made, which has no pip.
 define environment
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(PIP) --upgrade pip uv
+	@test -x $(BIN)/uv || { $(BIN)/python -m ensurepip >/dev/null && $(PIP) --upgrade pip uv; }
 endef
 
 # Install the package with dependency groups and an extra. By uv, as pip takes minutes for what uv installs in seconds. It is compiled
