@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import functools
 import inspect
 import io
 import re
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 @pytest.fixture
@@ -91,8 +93,27 @@ async def _in_turn(code: str, names: dict[str, Any], place: str) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
-    targets = [target.partition("#")[0] for target in _LINK.findall(document.read_text()) if "://" not in target]
-    assert [target for target in targets if target and not (document.parent / target).exists()] == []
+    wrong = []
+    for link in _LINK.findall(prose(document)):
+        path, _, heading = link.partition("#")
+        target = document.parent / path if path else document
+        if "://" not in link and not (
+            target.exists() and (not heading or target.suffix != ".md" or heading in headings(target))
+        ):
+            wrong.append(link)
+    assert wrong == []
+
+
+def prose(document: Path) -> str:
+    """Return a document without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@functools.cache
+def headings(document: Path) -> set[str]:
+    """Return the names of the headings of a document, as GitHub links to them."""
+    titles = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", _LINK_TEXT.sub(r"\1", title).lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
