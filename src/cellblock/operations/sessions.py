@@ -75,12 +75,13 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     """Make a session, or return the one of that name.
 
     Attributes:
-        name: Its name; empty for a new unique name.
-        options: Its options (`named.options`), as JSON data. They are ignored if there is a session of that name.
+        name: Its name; empty for one that nobody else has.
+        options: Its options (`named.options`), as JSON data.
         tags: Labels, if it is made.
         fresh: Whether it is an error if there is one of that name.
         bound: Whether it ends with the connection that it is made on. It then has to be fresh.
         grant: In a cluster: by which placement its node makes it (`Lease.check`).
+        chosen: The names of the options that the caller chose. A session of that name must have them.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     fresh: bool = False
     bound: bool = False
     grant: str = ""
+    chosen: tuple[str, ...] = ()
 
     @property
     def may_repeat(self) -> bool:

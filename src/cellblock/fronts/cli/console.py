@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, NotRunError
 from cellblock.fronts.cli import live, problems
-from cellblock.fronts.cli.client import connect, session_options
+from cellblock.fronts.cli.client import connect
 from cellblock.fronts.cli.execute import make
 from cellblock.fronts.cli.problems import OK, say
 from cellblock.operations.executions import Submit
-from cellblock.operations.sessions import Complete, Create, History
+from cellblock.operations.sessions import Complete, History
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -52,10 +52,7 @@ class _Console:
         self._connection = connect()
         self._asking = connect()
         """For completions, which are requested in a thread."""
-        if options:
-            self._session = make(self._connection, name, options)
-        else:
-            self._session = self._connection.call(Create(name, session_options()))
+        self._session = make(self._connection, name, options or {})
         history = self._connection.call(History(self._session["kernel_id"], _MOST_HISTORY))
         self._number = 1 + max((entry["execution_count"] or 0 for entry in history), default=0)
         self._prompt = _prompt([entry["code"] for entry in history], self._ask)

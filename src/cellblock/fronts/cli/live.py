@@ -308,6 +308,8 @@ class Terminal:
         if self._shown_already:  # the terminal has shown the typed text
             known, self._shown_already = self._shown_already, ""
             text = text.removeprefix(known)
+        if name == "stderr" and text.startswith("[cellblock] "):  # a note of the host's, after the code's output
+            self._finish_line()
         stream = sys.stderr if name == "stderr" else sys.stdout
         stream.write(text if self.raw and not stream.isatty() else _shown(text, stream.isatty()))
         stream.flush()

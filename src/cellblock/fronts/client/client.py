@@ -127,17 +127,15 @@ class Client:
         Args:
             name: The session's name.
             tags: Labels of a new session.
-            options: Options of a new session; they need a token with the scope admin.
+            options: Options of the session, which an existing session must have; they need a token with the scope admin.
 
         Raises:
-            InvalidInputError: The name or an option is invalid, or the existing session has a different isolation.
+            InvalidInputError: The name or an option is invalid, or the existing session has another option.
             AccessError: The token does not permit creating the session.
             LaunchError: The session's kernel could not be started.
         """
         body = {"tags": dict(tags or {}), "options": calls.options(options)}
-        record = SessionRecord.from_dict(self._send(Call("POST", calls.session(name), body)))
-        record.check_isolation(options)
-        return record
+        return SessionRecord.from_dict(self._send(Call("POST", calls.session(name), body)))
 
     def create(self, name: str = "", *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
         """Create a session, as `get_or_create` does. Without a name, it gets a unique one.

@@ -67,7 +67,7 @@ async def end(server: Server, request: End) -> bool:
 async def create(server: Server, request: Create) -> Data[SessionRecord]:
     with server.placed(request.grant, [request.name]):
         made = await server.sessions.create(
-            request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound
+            request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound, chosen=request.chosen
         )
     return as_data(made.shown())
 
