@@ -9,12 +9,15 @@ from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.stdio import stdio_server
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, shown
 from cellblock.fronts.mcp_server import answers, asking, cells, programs
+from cellblock.fronts.mcp_server.client_input import Input, take_standard_input
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
 from cellblock.operations.checkpoints import Redo, Undo
@@ -32,6 +35,9 @@ Filter and combine in code what tools return, and print only what you need."""
 
 _LISTED = 5000
 """Characters of the list of a server's tools. `search_tools` shows the rest."""
+
+_WRONG = 5
+"""Wrong arguments that an answer describes."""
 
 _INSTALLING = 600.0
 """Seconds that pip may take."""
@@ -214,8 +220,14 @@ _ANNOTATIONS = {
 }
 
 
-class _Server(MCPServer[None]):
+class FrontServer(MCPServer[None]):
     """A server that refuses unknown arguments. The SDK ignores them, so a misspelt timeout would have no effect."""
+
+    async def run_stdio_async(self) -> None:
+        """Serve the client on standard input and output."""
+        given = Input(take_standard_input())
+        async with stdio_server(stdin=given) as (messages, given.answers):  # type: ignore[arg-type]  # it reads lines only
+            await self._lowlevel_server.run(messages, given.answers, self._lowlevel_server.create_initialization_options())
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
@@ -226,12 +238,23 @@ class _Server(MCPServer[None]):
                 hint = did_you_mean(unknown[0], known) or f"; it has {', '.join(known)}"
                 why = f"nothing was done: {name} has no argument {shown(unknown[0])}{hint}"
                 return answers.text(f"InvalidInputError: {why}", error=True)
-        return await super().call_tool(name, arguments, context)
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            return answers.text(f"InvalidInputError: nothing was done: {_wrong(name, error.__cause__)}", error=True)
 
 
-def build(clients: Clients) -> MCPServer[None]:
+def _wrong(name: str, error: ValidationError) -> str:
+    """Describe wrong arguments, without pydantic's names and URL."""
+    wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:_WRONG]]
+    return f"in the arguments of {name}: {'; '.join(wrong)}"
+
+
+def build(clients: Clients) -> FrontServer:
     """Create an MCP server for these clients. The caller closes their sessions."""
-    server = _Server("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = FrontServer("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = Tools(clients)
     for name, notes in _ANNOTATIONS.items():
         if name == "run_program" and not clients.options.programs:
