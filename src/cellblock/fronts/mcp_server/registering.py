@@ -42,7 +42,6 @@ async def decide_registration(
         "The agent wants to start an MCP server, outside of the sandbox:",
         ctx,
         refused=f"the MCP server {name!r} was not registered",
-        hint='; a rule with kind = "server" can allow it, or the person at the client if the server runs with --approve ask',
     )
 
 

@@ -160,7 +160,7 @@ class SessionServices:
         """Decide about a command of a cell; return the reason of a refusal. The text shown is exactly what runs."""
         arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
         decision = await self.broker.decide("shell", "shell", request.tool, arguments)
-        return decision.allowed or (decision.reason if decision.reason != "rejected" else False)
+        return decision.allowed or (decision.reason.removeprefix("rejected: ") if decision.reason != "rejected" else False)
 
     async def may_reach(self, host: str, port: int) -> bool:
         """Decide about a host that the policy does not name."""
