@@ -57,7 +57,9 @@ async def test_a_client_that_cannot_ask_refuses(native_host: Host, tmp_path: Pat
     async with connect(native_host, tmp_path, "auto", None) as connected:
         said, _, note = text(await run(connected, ASK)).partition("\n")
     assert said == '{"action": "decline"}'
-    assert note.startswith("[cellblock] The MCP server bad got no answer to its question: nobody could be asked, because this client")
+    assert note.startswith(
+        "[cellblock] The MCP server bad got no answer to its question: nobody could be asked, because this client"
+    )
 
 
 @pytest.mark.slow

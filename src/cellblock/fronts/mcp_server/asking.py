@@ -148,7 +148,9 @@ def nobody(options: ServerOptions) -> str:
     if options.approve == "rules":
         why = "nobody is asked with --approve rules, and no rule allows it. To allow it, the user can add"
     else:
-        why = "nobody could be asked, because this client shows no questions (MCP elicitation). To allow it, the user can start"
+        why = (
+            "nobody could be asked, because this client shows no questions (MCP elicitation). To allow it, the user can start"
+        )
         why += " cellblock mcp with --approve auto, or with"
     return f"{why} a rule (--rules FILE, docs/approvals.md)"
 

@@ -10,7 +10,10 @@ from mcp_types import InputRequiredResult
 from cellblock.fronts.mcp_server.deciding import decide
 from cellblock.tools.approvals.call import Call
 from cellblock.tools.mcp.params import parse_params
+from cellblock.tools.mcp.pasted import converted
 from cellblock.tools.mcp.place import made_absolute
+
+__all__ = ["converted", "decide_registration", "placed"]
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
@@ -59,4 +62,4 @@ def placed(options: ServerOptions, name: str, params: Mapping[str, Any]) -> Mapp
         InvalidInputError: The parameters are invalid.
     """
     parsed = parse_params(name, params)
-    return params if options.cluster else made_absolute(parsed, str(options.workspace)).to_dict()
+    return parsed.to_dict() if options.cluster else made_absolute(parsed, str(options.workspace)).to_dict()

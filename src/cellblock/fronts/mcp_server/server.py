@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -113,13 +113,15 @@ class Tools:
         # Imported here: every start of the server would wait for it, and few need it.
         from cellblock.fronts.mcp_server import registering
 
-        if (question := await registering.decide_registration(self._clients, server_name, server_params, ctx)) is not None:
+        # First: rules are about our names of the parameters.
+        given, ignored = registering.converted(server_name, server_params)
+        if (question := await registering.decide_registration(self._clients, server_name, given, ctx)) is not None:
             return question
         record = await self._clients.session(session)
-        params = registering.placed(self._options, server_name, server_params)
+        params = registering.placed(self._options, server_name, given)
         registered = await self._clients.ask(RegisterServer(record.kernel_id, server_name, params))
         handle = self._handle(record.name)
-        shown = _registered(server_name, registered["tools"], registered["signatures"])
+        shown = _registered(server_name, registered, ignored)
         return answers.text(answers.with_handle(shown, handle), server=server_name, tools=registered["tools"], session=handle)
 
     async def search_tools(
@@ -195,17 +197,20 @@ class Tools:
         return name if self._options.transport == "http" else ""
 
 
-def _registered(server: str, names: list[str], signatures: list[str]) -> str:
-    """Return the answer of `register_mcp_server`: one line for each tool, an example, and the signatures if they are few."""
+def _registered(server: str, registered: Mapping[str, Any], ignored: Sequence[str]) -> str:
+    """Return the answer of `register_mcp_server`: a line for each tool, an example, signatures if they are few, and notes."""
+    names, left_out = registered["tools"], registered.get("left_out", {})
+    notes = [f"Ignored in server_params: {', '.join(ignored)}"] if ignored else []
+    notes += [f"Left out: {tool}: {why}" for tool, why in [*left_out.items()][:_WRONG]]
+    notes += [f"The server says:\n{registered['instructions']}"] if registered.get("instructions") else []
     if not names:
-        return f"{server} is registered. It has no tools."
+        return "\n\n".join([f"{server} is registered. It has no tools.", *notes])
     shown = [f"{server} is registered. Its tools:", *names, "", f"from mcptools.{server}.{names[0]} import Params, run"]
     known = "\n".join(shown)
-    whole = "\n".join([known, "", *signatures])
-    if len(whole) <= _LISTED:
-        return whole
-    more = "\n… search_tools shows all of them, and signatures"
-    return known[:_LISTED] + more
+    whole = "\n".join([known, "", *registered["signatures"]])
+    if len(whole) > _LISTED:
+        whole = known[:_LISTED] + "\n… search_tools shows all of them, and signatures"
+    return "\n\n".join([whole, *notes])
 
 
 _ANNOTATIONS = {
