@@ -14,35 +14,37 @@ NPX = {"command": "npx", "args": ["-y", "x"]}
 KEY = NPX | {"env": {"KEY": "${KEY}"}}
 URL = {"url": "https://h/mcp"}
 BEARER = URL | {"headers": {"Authorization": "Bearer ${KEY}"}}
+TWO = URL | {"headers": {"A": "b", "C": "${D}"}}
+SSE = {"type": "sse", "url": "https://h/sse"}
 
 ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("Claude Desktop", {"mcpServers": {"x": KEY}}, KEY),
     ("Claude Code", {"type": "stdio", **KEY}, KEY),
     ("Claude Code, default", NPX | {"env": {"KEY": "${KEY:-none}"}}, NPX | {"env": {"KEY": "${KEY:-none}"}}),
     ("Claude Code, HTTP", {"type": "http", **BEARER, "oauth": {"clientId": "a"}}, BEARER),
-    ("Claude Code, SSE", {"type": "sse", "url": "https://h/x"}, {"type": "sse", "url": "https://h/x"}),
+    ("Claude Code, SSE", SSE, SSE),
     ("Cursor", NPX | {"env": {"KEY": "${env:KEY}"}}, KEY),
-    ("Cursor, folder", {"command": "${workspaceFolder}/run", "args": ["${userHome}/x"]}, {"command": "./run", "args": ["${HOME}/x"]}),
+    ("Cursor, folder", {"command": "${workspaceFolder}/x", "args": ["${userHome}"]}, {"command": "./x", "args": ["${HOME}"]}),
     ("Cursor, URL", URL | {"headers": {"Authorization": "Bearer ${env:KEY}"}, "auth": {"CLIENT_ID": "a"}}, BEARER),
     ("VS Code", {"servers": {"x": {"type": "stdio", **NPX, "dev": {"watch": "*"}}}}, NPX),
     ("VS Code, HTTP", {"type": "http", **URL}, URL),
     ("VS Code, folder", NPX | {"args": ["-y", "x", "--root=${workspaceFolder}"]}, NPX | {"args": ["-y", "x", "--root=."]}),
-    ("Codex", NPX | {"env_vars": ["KEY"], "startup_timeout_sec": 40, "tool_timeout_sec": 60}, KEY | {"startup_timeout_sec": 40}),
+    ("Codex", NPX | {"env_vars": ["KEY"], "startup_timeout_sec": 9, "tool_timeout_sec": 6}, KEY | {"startup_timeout_sec": 9}),
     ("Codex, HTTP", URL | {"bearer_token_env_var": "KEY", "enabled": True, "enabled_tools": ["a"]}, BEARER),
-    ("Codex, headers", URL | {"http_headers": {"A": "b"}, "env_http_headers": {"C": "D"}}, URL | {"headers": {"A": "b", "C": "${D}"}}),
+    ("Codex, headers", URL | {"http_headers": {"A": "b"}, "env_http_headers": {"C": "D"}}, TWO),
     ("Codex, milliseconds", {"mcp_servers": {"x": NPX | {"startup_timeout_ms": 500}}}, NPX | {"startup_timeout_sec": 0.5}),
-    ("opencode", {"type": "local", "command": ["npx", "-y", "x"], "environment": {"KEY": "{env:KEY}"}, "enabled": True}, KEY),
-    ("opencode, URL", {"type": "remote", **URL, "headers": {"Authorization": "Bearer {env:KEY}"}, "timeout": 5000}, BEARER),
+    ("opencode", {"type": "local", "command": ["npx", "-y", "x"], "environment": {"KEY": "{env:KEY}"}}, KEY),
+    ("opencode, URL", {"type": "remote", **URL, "headers": {"Authorization": "Bearer {env:KEY}"}}, BEARER),
     ("Gemini CLI", NPX | {"env": {"KEY": "$KEY"}, "timeout": 600000, "trust": True, "includeTools": ["a"]}, KEY),
-    ("Gemini CLI, HTTP", {"httpUrl": "https://h/sse", "headers": {"Authorization": "Bearer $KEY"}}, BEARER | {"type": "http", "url": "https://h/sse"}),
-    ("Gemini CLI, SSE", {"url": "https://h/sse", "authProviderType": "google_credentials"}, {"type": "sse", "url": "https://h/sse"}),
+    ("Gemini CLI, HTTP", {"httpUrl": "https://h/mcp", "headers": {"Authorization": "Bearer $KEY"}}, BEARER),
+    ("Gemini CLI, SSE", {"url": "https://h/sse", "authProviderType": "google_credentials"}, SSE),
     ("Cline", NPX | {"disabled": False, "autoApprove": ["a"], "alwaysAllow": [], "timeout": 60}, NPX),
     ("Cline, HTTP", {"type": "streamableHttp", **URL}, URL),
     ("Roo Code", {"type": "streamable-http", **URL, "disabledTools": ["a"]}, URL),
     ("Windsurf", {"serverUrl": "https://h/mcp"}, URL),
     ("Zed", {"context_servers": {"x": {"source": "custom", **NPX}}}, NPX),
     ("Zed, before", {"command": {"path": "npx", "args": ["-y", "x"], "env": {"KEY": "${KEY}"}}, "settings": {}}, KEY),
-    ("Goose", {"type": "stdio", "cmd": "npx", "args": ["-y", "x"], "envs": {"KEY": "${KEY}"}, "timeout": 300, "bundled": None}, KEY),
+    ("Goose", {"type": "stdio", "cmd": "npx", "args": ["-y", "x"], "envs": {"KEY": "${KEY}"}, "timeout": 300}, KEY),
     ("Copilot CLI", {"type": "local", **NPX, "tools": ["*"]}, NPX),
     ("one line", {"command": "npx -y x"}, NPX),
 ]  # fmt: skip

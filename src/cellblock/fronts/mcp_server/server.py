@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -16,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, shown
-from cellblock.fronts.mcp_server import answers, asking, cells, programs
+from cellblock.fronts.mcp_server import answers, asking, cells, patience, programs
 from cellblock.fronts.mcp_server.client_input import Input, take_standard_input
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
@@ -66,8 +68,8 @@ class Tools:
         timeout: Annotated[float, Field(gt=0, le=86400, description="seconds after which the code is stopped")] = 120,
         max_output_chars: Annotated[int, Field(ge=1, le=100_000, description="longer output is cut")] = 5000,
         wait: Annotated[
-            float, Field(gt=0, description="seconds to wait; code that runs on can be looked at again with cell")
-        ] = 3600,
+            float | None, Field(gt=0, description="seconds to wait; code that runs on can be looked at again with cell")
+        ] = None,
         cell: Annotated[str, Field(description="id of a cell that still runs, to wait for it instead of running code")] = "",
         session: _SESSION = "",
     ) -> _Answer:
@@ -76,13 +78,16 @@ class Tools:
         Variables, imports and definitions stay for later calls. Tools of registered MCP servers are imported from
         mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
         """
+        began, longest = time.monotonic(), patience.longest_wait(self._options, ctx)
         followed = await cells.resumed(self._clients, cell, ctx)
         if followed is None:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
-            followed = await cells.begin(self._clients, await self._clients.session(session), code, timeout)
+            record = await self._clients.session(session, longest)
+            followed = await cells.begin(self._clients, record, code, timeout)
         try:
-            questions = await cells.run(self._clients, followed, wait, ctx)
+            left = (longest if wait is None else min(wait, longest)) - (time.monotonic() - began)
+            questions = await cells.run(self._clients, followed, left, ctx)
             if questions is not None:
                 return questions
             handle = self._handle(followed.session.name)
@@ -91,7 +96,10 @@ class Tools:
                     answers.running(followed.id, followed.said, max_output_chars, handle), followed.notes
                 )
             result = await followed.result()
-            said = await answers.cell(self._clients, followed.session, followed.id, result, max_output_chars, handle)
+            as_files = patience.keeps_pictures(self._options, ctx)
+            said = await answers.cell(
+                self._clients, followed.session, followed.id, result, max_output_chars, handle, as_files=as_files
+            )
             return answers.with_notes(said, followed.notes)
         finally:
             await followed.close()
@@ -119,10 +127,15 @@ class Tools:
             return question
         record = await self._clients.session(session)
         params = registering.placed(self._options, server_name, given)
-        registered = await self._clients.ask(RegisterServer(record.kernel_id, server_name, params))
         handle = self._handle(record.name)
-        shown = _registered(server_name, registered, ignored)
-        return answers.text(answers.with_handle(shown, handle), server=server_name, tools=registered["tools"], session=handle)
+
+        async def register() -> CallToolResult:
+            registered = await self._clients.ask(RegisterServer(record.kernel_id, server_name, params))
+            shown = answers.with_handle(_registered(server_name, registered, ignored), handle)
+            return answers.text(shown, server=server_name, tools=registered["tools"], session=handle)
+
+        key = ("register", record.kernel_id, server_name, json.dumps(params, sort_keys=True))
+        return await self._in_time(key, register, "register_mcp_server", ctx, handle)
 
     async def search_tools(
         self,
@@ -138,15 +151,20 @@ class Tools:
 
     async def install_package(
         self,
+        ctx: _Ctx,
         package_name: Annotated[str, Field(description="such as numpy>=2, or git+https://...")],
         session: _SESSION = "",
     ) -> _Answer:
         """Install a Python package with pip, for this session."""
         record = await self._clients.session(session)
-        result = await self._clients.ask(Install(record.kernel_id, (package_name,), milliseconds(_INSTALLING)))
-        shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
         handle = self._handle(record.name)
-        return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
+
+        async def install() -> CallToolResult:
+            result = await self._clients.ask(Install(record.kernel_id, (package_name,), milliseconds(_INSTALLING)))
+            shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
+            return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
+
+        return await self._in_time(("install", record.kernel_id, package_name), install, "install_package", ctx, handle)
 
     async def reset(self, session: _SESSION = "") -> _Answer:
         """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
@@ -191,7 +209,19 @@ class Tools:
         if (question := await programs.decide_command(self._clients, record, request, ctx)) is not None:
             return question
         handle = self._handle(record.name)
-        return await programs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
+
+        async def run() -> CallToolResult:
+            return await programs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
+
+        key = ("run", record.kernel_id, command, cwd, timeout, max_output_chars)
+        return await self._in_time(key, run, "run_program", ctx, handle)
+
+    async def _in_time(
+        self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, CallToolResult]], tool: str, ctx: _Ctx, handle: str
+    ) -> CallToolResult:
+        """Return the result of some work, or an answer that it continues, before the client gives up."""
+        seconds = patience.longest_wait(self._options, ctx)
+        return await self._clients.work.answer(key, begin, seconds, tool, handle)
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from cellblock.tools.calling.text import plain
 
 if TYPE_CHECKING:
     from cellblock.service.session.services import SessionServices
-    from cellblock.tools.apigen.generate import Generated
 
 _MOST = 1_000_000
 """Characters of an answer, whatever a client wants: code in the session may have written anything into what is searched."""
@@ -39,16 +39,11 @@ async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
     params = made_absolute(parse_params(request.name, request.params), str(workspace))
     left_out: dict[str, str] = {}
 
-    async def asked(servers: Servers) -> Generated:
-        return await generate(request.name, params, root, servers, on_left_out=left_out.__setitem__)
-
     services = _services(server, request.session)
     running = None if services is None else services.running(request.name, params)
-    if running is not None:  # it may have announced tools that a new process would not have
-        generated = await asked(running)
-    else:
-        async with Servers(lambda _: params) as servers:
-            generated = await asked(servers)
+    # A running server may have announced tools that a new process would not have.
+    async with nullcontext(running) if running is not None else Servers(lambda _: params) as servers:
+        generated = await generate(request.name, params, root, servers, on_left_out=left_out.__setitem__, last=running is None)
     names = generated.names
     signatures = (await _found([root], tools=[request.name])).splitlines() if names else []
     return {

@@ -62,7 +62,7 @@ async def generate_mcp_sources(
     """
     params = made_absolute(parse_params(server_name, server_params), os.getcwd())
     async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
-        generated = await generate(server_name, params, root_dir, servers, registry, on_progress, on_left_out)
+        generated = await generate(server_name, params, root_dir, servers, registry, on_progress, on_left_out, last=True)
     return generated.names
 
 
@@ -87,8 +87,21 @@ async def generate(
     registry: ServerRegistry | None = None,
     on_progress: Callable[[int, int], object] | None = None,
     on_left_out: Callable[[str, str], object] | None = None,
+    *,
+    last: bool = False,
 ) -> Generated:
-    """Generate the API as `generate_mcp_sources`, from a server of `servers`, which may run already."""
+    """Generate the API as `generate_mcp_sources`, from a server of `servers`, which may run already.
+
+    Args:
+        server_name: The server's name.
+        params: The server's parameters, with absolute paths.
+        root_dir: The directory for packages.
+        servers: The servers.
+        registry: The registry; this user's by default.
+        on_progress: As for `generate_mcp_sources`.
+        on_left_out: As for `generate_mcp_sources`.
+        last: Whether to stop the servers, which takes longer than writing the package.
+    """
     check_server_name(server_name)
     root = await asyncio.to_thread(os.path.realpath, root_dir)
     _warn(server_name, params, root)
@@ -114,7 +127,8 @@ async def generate(
             if on_left_out is not None:
                 on_left_out(tool.name, tool.why_not)
     tools = [tool for tool in listed if not tool.why_not]
-    return Generated(await asyncio.to_thread(write, tools), instructions)
+    names, *_ = await asyncio.gather(asyncio.to_thread(write, tools), *([servers.close()] if last else []))
+    return Generated(names, instructions)
 
 
 async def add_announced(root_dir: str, server_name: str, tools: list[ToolSpec], instructions: str) -> None:

@@ -44,8 +44,8 @@ _KNOWN = frozenset(
     (
         "alwaysAllow", "alwaysLoad", "auth", "authProviderType", "autoApprove", "available_tools", "bundled",
         "default_tools_approval_mode", "description", "dev", "disabledTools", "disabled_tools", "display_name",
-        "enabled_tools", "env_keys", "excludeTools", "icon", "includeTools", "name", "oauth", "required", "sandboxEnabled", "settings",
-        "source", "timeout", "tool_timeout_sec", "tools", "trust", "version", "watchPaths",
+        "enabled_tools", "env_keys", "excludeTools", "icon", "includeTools", "name", "oauth", "required",
+        "sandboxEnabled", "settings", "source", "timeout", "tool_timeout_sec", "tools", "trust", "version", "watchPaths",
     )
 )  # fmt: skip
 """Keys of other clients that are ignored. They are no misspellings of ours."""
@@ -109,8 +109,6 @@ def _only_server(server_name: str, data: Mapping[str, Any]) -> Mapping[str, Any]
             found = servers.get(server_name, next(iter(servers.values())))
             if not isinstance(found, Mapping):
                 raise _wrong(server_name, key, "has no parameters of a server")
-            if _FILES[1] == key and data.get("inputs"):
-                _references(server_name, "servers", dict(found))  # names the input that cannot be asked for
             return found
     return data
 
@@ -162,13 +160,17 @@ def _split_command(given: dict[str, Any]) -> None:
 
 
 def _references(server_name: str, key: str, value: Any) -> Any:
-    """Convert references in a value to ours."""
+    """Convert references in a value to ours, and in the values that it contains."""
     if isinstance(value, Mapping):
-        named = {name: _bare(item) if key in ("env", "headers") else item for name, item in value.items()}
-        return {name: _references(server_name, key, item) for name, item in named.items()}
+        bare = key in ("env", "headers")
+        return {name: _reference(server_name, key, _bare(item) if bare else item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_references(server_name, key, item) for item in value]
-    if not isinstance(value, str):
+        return [_reference(server_name, key, item) for item in value]
+    return _reference(server_name, key, value)
+
+
+def _reference(server_name: str, key: str, value: Any) -> Any:
+    if not isinstance(value, str) or len(value) > _MAX_COMMAND:
         return value
     value = re.sub(
         r"\$\{env:([A-Za-z_]\w{0,199})\}|\{env:([A-Za-z_]\w{0,199})\}", lambda found: f"${{{found[1] or found[2]}}}", value
