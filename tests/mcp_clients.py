@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mcp import Client
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, Implementation, TextContent
 
 from cellblock.fronts.mcp_server.answers import META
 from cellblock.fronts.mcp_server.clients import Clients
@@ -20,7 +20,9 @@ Era = Literal["auto", "legacy"]
 
 
 @asynccontextmanager
-async def connect(host: Host, workspace: Path, era: Era = "auto", person: Any = None, **options: Any) -> AsyncIterator[Client]:
+async def connect(
+    host: Host, workspace: Path, era: Era = "auto", person: Any = None, *, name: str = "test", **options: Any
+) -> AsyncIterator[Client]:
     """Connect a client to a server of its own.
 
     Args:
@@ -28,11 +30,14 @@ async def connect(host: Host, workspace: Path, era: Era = "auto", person: Any = 
         workspace: Where they work.
         era: The version of the protocol.
         person: Answers what the server asks.
+        name: What the client is called, by which the server knows its limit.
         options: More options of the server.
     """
     clients = Clients(ServerOptions(workspace=workspace, **options), host)
     try:
-        async with Client(build(clients), mode=era, elicitation_callback=person) as connected:
+        async with Client(
+            build(clients), mode=era, elicitation_callback=person, client_info=Implementation(name=name, version="1")
+        ) as connected:
             yield connected
     finally:
         await clients.close()

@@ -206,7 +206,8 @@ def handle(message: dict[str, Any]) -> None:
         case "initialize":
             info = {"name": "hostile", "version": "1"}
             version = "1999-01-01" if MODE == "old" else params["protocolVersion"]
-            send({"id": number, "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}})
+            said = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info, "instructions": "Be kind."}
+            send({"id": number, "result": said})
         case "tools/list":
             send({"id": number, "result": tools(params.get("cursor"))})
         case "tools/call":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
 import struct
 import sys
+import time
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +18,11 @@ import pytest
 from mcp_types import CallToolResult, ImageContent, TextContent
 
 from cellblock.fronts.mcp_server import answers
+from cellblock.fronts.mcp_server.patience import LIMITS
 from cellblock.host import Host
 from cellblock.model import CodeExecutionResult
 from mcp_clients import connect, data, run, text
+from processes import eventually
 
 HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
 
@@ -158,6 +162,8 @@ class Rule:
         errors: What it sees of an error: as of other answers (``same``), ``texts``, the ``first`` text, or all as ``json``.
         most: Characters of a text that it sees; None: no limit is known.
         whole: Characters of an answer that the client takes; None: no limit is known.
+        name: What the client calls itself; empty: not known.
+        waits: Seconds after which it gives up a call; None: later than any test, or not known.
     """
 
     structured: str = "none"
@@ -166,20 +172,24 @@ class Rule:
     errors: str = "same"
     most: int | None = None
     whole: int | None = None
+    name: str = ""
+    waits: int | None = None
 
 
 RULES = {
     "Claude Code": Rule(structured="all", errors="first", most=100_000),  # 25,000 tokens
-    "Claude Desktop": Rule(whole=1_048_576),
+    "Claude Desktop": Rule(whole=1_048_576, name="claude-ai", waits=60),
     "VS Code": Rule(structured="texts"),
     "Cursor": Rule(),
-    "Codex": Rule(structured="all", texts="json"),
-    "Gemini CLI": Rule(errors="json", most=40_000),
+    "Codex": Rule(structured="all", texts="json", name="codex-mcp-client", waits=60),
+    "Gemini CLI": Rule(errors="json", most=40_000, name="gemini-cli-mcp-client", waits=600),
     "Zed": Rule(pictures=False, texts="joint", errors="texts"),
-    "Goose": Rule(most=200_000),
-    "opencode": Rule(structured="all"),
+    "Goose": Rule(most=200_000, name="goose", waits=300),
+    "opencode": Rule(structured="all", name="opencode", waits=5),
     "mcpygen": Rule(structured="all", pictures=False, errors="texts"),
     "MCP Inspector": Rule(texts="json", errors="json"),
+    "OpenAI Agents": Rule(name="mcp", waits=5),
+    "Google ADK": Rule(pictures=False, texts="json", errors="json", name="google-adk", waits=5),
 }
 
 
@@ -266,6 +276,63 @@ async def test_every_client_shows_its_model_what_each_tool_answers(native_host: 
                 assert len(there) == (pictures if rule.pictures else 0), (name, tool, arguments)
                 assert not handle or tool == "search_tools" or result.is_error or f"[session {handle}]" in shown
             assert {*result.model_dump(exclude_none=True, by_alias=True)} <= {"content", "isError", "_meta", "resultType"}
+
+
+NAMED = {name: rule for name, rule in RULES.items() if rule.name}
+
+
+def test_the_limits_of_the_named_clients_are_known() -> None:
+    assert {rule.name: rule.waits for rule in NAMED.values()}.items() <= LIMITS.items()
+
+
+@pytest.mark.parametrize("client", [pytest.param(rule, id=name) for name, rule in NAMED.items() if (rule.waits or 60) < 60])
+async def test_a_client_gets_an_answer_before_it_gives_up(native_host: Host, tmp_path: Path, client: Rule) -> None:
+    assert client.waits is not None
+    async with connect(native_host, tmp_path, name=client.name) as connected, asyncio.timeout(60):
+        code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n'done'"
+
+        async def ready() -> bool:
+            return text(await run(connected, "0")) == "0"
+
+        await eventually(ready, 30)
+        began = time.monotonic()
+        going = await run(connected, code, wait=600)
+        assert client.waits / 2 < time.monotonic() - began < client.waits
+        assert "Call this tool again with cell='" in text(going)
+        (tmp_path / "go").touch()
+        result = await connected.call_tool("execute_ipython_cell", {"cell": data(going)["cell"]})
+        assert text(result) == "begun\n'done'"
+
+
+async def test_an_option_is_the_limit_whatever_the_client_is_called(native_host: Host, tmp_path: Path) -> None:
+    for name in ("mcp", "unknown"):
+        async with connect(native_host, tmp_path, name=name, wait=0.3) as connected:
+            began = time.monotonic()
+            going = await run(connected, "import time; time.sleep(60)")
+            assert (data(going)["status"], time.monotonic() - began < 4) == ("running", True)
+
+
+@pytest.mark.parametrize("how", [{"name": "google-adk"}, {"pictures_as_files": True}], ids=["client", "option"])
+async def test_pictures_stay_files_where_a_model_would_get_base64(native_host: Host, tmp_path: Path, how: Any) -> None:
+    async with connect(native_host, tmp_path, **how) as connected:
+        shown = await run(connected, show(png()) + "\nprint('after')")
+        assert images(shown) == []
+        note = re.search(r"\[1 picture is not shown here, but kept in images/(\w+\.png)\]$", text(shown))
+        assert note is not None
+        assert (tmp_path / "images" / note[1]).read_bytes() == png()
+
+
+async def test_work_that_takes_longer_is_waited_for_by_the_same_call(native_host: Host, tmp_path: Path) -> None:
+    async with connect(native_host, tmp_path, wait=0.3, programs=True) as connected:
+        call = "run_program", {"command": "echo once >> made; while [ ! -e go ]; do sleep 0.1; done; cat made"}
+        going = await connected.call_tool(*call)
+        assert text(going) == "Still running. Call run_program again with the same arguments to wait for it."
+        (tmp_path / "go").touch()
+
+        async def ended() -> bool:
+            return text(await connected.call_tool(*call)) == "once"
+
+        await eventually(ended)
 
 
 def test_facts_for_programs_are_where_the_protocol_puts_them() -> None:

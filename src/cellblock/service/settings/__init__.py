@@ -32,6 +32,7 @@ _OTHER = frozenset(
         # Read by `cellblock mcp`.
         "MCP_PROGRAMS",
         "MCP_TOKEN",
+        "MCP_WAIT",
         # Set in the environment of code in sessions.
         "APPROVAL_REQUIRED",
         "EGRESS_PORT",
