@@ -25,6 +25,8 @@ from cellblock.service.session.running import RunningSession
 
 # Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
+    import socket
+
     from cellblock.fronts.executor.listening import OnResult, OnText
     from cellblock.fronts.gateway.embedded import EmbeddedGateway
     from cellblock.host import Session
@@ -252,6 +254,14 @@ class CodeExecutor(AsyncOnly):
     async def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> Process:
         """Start a program in the sandbox, independent of the kernel, as `Session.spawn` does."""
         return await self.session.spawn(command, **how)
+
+    async def connect(self, port: int) -> socket.socket:
+        """Connect to a server of the code by TCP, as `Session.connect` does."""
+        return await self.session.connect(port)
+
+    async def ports(self) -> list[int]:
+        """Return the ports of the code's servers, as `Session.ports` does."""
+        return await self.session.ports()
 
     def processes(self) -> list[ProcessInfo]:
         """Return the programs started by `exec` and `spawn`, as `Session.processes` does."""
