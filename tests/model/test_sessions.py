@@ -31,7 +31,7 @@ def test_a_session_is_as_isolated_as_was_asked(options: dict[str, Any]) -> None:
     ],
 )
 def test_another_isolation_is_an_error(isolate: str, options: dict[str, Any], asked: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"^session 's' has isolate='{isolate}', and {asked} was asked for: "):
+    with pytest.raises(InvalidInputError, match=f"^session 's' has isolate='{isolate}', not {asked}, "):
         record(isolate).check_isolation(options)
 
 
