@@ -61,7 +61,13 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("process", errno.ENFILE, Surroundings(), "whole machine", "fs.file-max"),
         ("worker", errno.EAGAIN, Surroundings(processes=5), "only 5 processes", r"prlimit --pid \$\$ --nproc"),
         ("worker", errno.EAGAIN, Surroundings(processes=5, container="podman"), "only 5", "podman run --ulimit nproc"),
-        ("process", errno.EAGAIN, Surroundings(group_processes=9, container="Docker"), "limit of 9", "docker run --pids-limit"),
+        (
+            "process",
+            errno.EAGAIN,
+            Surroundings(group_processes=9, container="Docker"),
+            "limit of 9",
+            "docker run --pids-limit",
+        ),
         ("process", errno.ENOMEM, Surroundings(), "no memory", "free"),
         (
             "shared mounts",
