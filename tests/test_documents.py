@@ -1,4 +1,4 @@
-"""The documents are true: their Python runs and prints what they show, and their links lead somewhere.
+"""The documents are true: their Python runs and prints what they show, their links lead somewhere, their commands exist.
 
 A ``python`` block that is followed by a ``text`` block prints exactly that. The blocks of one document share their names, as
 in ``python -m asyncio``; a block that calls `asyncio.run` is a program of its own.
@@ -13,6 +13,7 @@ import functools
 import inspect
 import io
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -23,11 +24,15 @@ import pytest
 
 from cellblock.common import loop_thread
 from cellblock.host import shared
+from cli_commands import wrong_in
 from daemons import own_daemon
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+_SHELL = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_UNTESTED = re.compile(r"^```py\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_TARGETS = re.compile(r"^([\w$(). /-]+):", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
@@ -91,6 +96,40 @@ async def _in_turn(code: str, names: dict[str, Any], place: str) -> str:
     return printed.getvalue()
 
 
+def commands(document: Path) -> Iterator[list[str]]:
+    """Yield the words of each command in the shell blocks of a document."""
+    for block in _SHELL.findall(document.read_text()):
+        for line in block.replace("\\\n", " ").splitlines():
+            lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=";|&()<>")
+            lexer.whitespace_split = True
+            words: list[str] = []
+            with contextlib.suppress(ValueError):  # a quotation over several lines
+                for word in [*lexer, ";"]:
+                    if set(word) <= set(";|&()<>"):
+                        yield words
+                        words = []
+                    elif words or not re.fullmatch(r"\w+=.*", word):
+                        words.append(word)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_commands_of_a_document_exist(document: Path) -> None:
+    targets = set(" ".join(_TARGETS.findall((ROOT / "Makefile").read_text())).split())
+    wrong = []
+    for program, *words in filter(None, commands(document)):
+        if program == "cellblock" and wrong_in(words) and words != ["lsit"]:  # a mistake on purpose
+            wrong.append(words)
+        if program == "make" and not {word for word in words if "=" not in word} <= targets:
+            wrong.append(words)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if _UNTESTED.search(path.read_text())], ids=name)
+def test_the_other_python_of_a_document_compiles(document: Path) -> None:
+    for code in _UNTESTED.findall(document.read_text()):
+        compile(code, name(document), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
     wrong = []
@@ -121,3 +160,20 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert [
         path.name for path in ROOT.glob("docs/*.md") if not re.search(rf": {re.escape(path.name)}$", navigation, re.MULTILINE)
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("exec demo 1", []),
+        ("exec --timeout 3 demo 1", []),
+        ("exce demo 1", ["exce"]),
+        ("exec --limit 3 demo", ["--limit"]),
+        ("trash move demo", []),
+        ("sh demo -- ls --all", []),
+        ("run --memory 2G script.py --verbose", []),
+        ("daemon begin", ["begin"]),
+    ],
+)
+def test_commands_that_do_not_exist_are_seen(words: str, wrong: list[str]) -> None:
+    assert wrong_in(words.split()) == wrong

@@ -18,6 +18,7 @@ from cellblock import tools
 from cellblock.fronts.cli.app import made_command
 from cellblock.service import settings
 from cellblock.service.named.options import NamedOptions
+from cli_commands import command_of, every_option, options_of, wrong_in
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(cellblock.__file__).parent
@@ -82,22 +83,6 @@ def found(pattern: re.Pattern[str]) -> list[str]:
     return sorted({match[match.lastindex or 0] for _, text in MESSAGES for match in pattern.finditer(text)})
 
 
-def command_of(words: list[str]) -> Any:
-    """Return the command that words name, and remove its name from them."""
-    command = made_command()
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    return command
-
-
-def options_of(command: Any) -> set[str]:
-    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-
-
-def every_option(command: Any) -> set[str]:
-    return options_of(command).union(*(every_option(one) for one in getattr(command, "commands", {}).values()), {"--help"})
-
-
 def keywords() -> set[str]:
     """Return the names of arguments and fields of the public interface."""
     names = set(_FOREIGN)
@@ -134,12 +119,11 @@ def test_there_are_messages_and_hints() -> None:
 
 @pytest.mark.parametrize("hint", found(_COMMAND))
 def test_commands_that_messages_name_exist(hint: str) -> None:
-    words = [word.strip(".,;:") for word in hint.partition(" -- ")[0].split()]
-    command = command_of(words)
+    words = [word.strip(".,;:") for word in hint.split()]
+    command = command_of([*words])
     alone = not hasattr(command, "commands") or command.invoke_without_command
     assert alone or words[:1] == ["--help"], f"cellblock {hint}: there is no such command"
-    named = [word.partition("=")[0] for word in words if re.fullmatch(r"--?[a-z][a-z-]*(=.*)?", word)]
-    assert {*named} <= options_of(command) | {"--help", "-h"}, f"cellblock {hint}"
+    assert wrong_in(words) == [], f"cellblock {hint}"
 
 
 def test_options_that_messages_name_exist() -> None:

@@ -193,7 +193,7 @@ def test_answers_to_other_questions_let_nothing_through(desk: Desk) -> None:
 
 def test_a_host_that_has_gone_lets_nothing_through(desk: Desk) -> None:
     desk.host.shutdown(socket.SHUT_WR)
-    with pytest.raises(PermissionError, match="the host is gone"):
+    with pytest.raises(PermissionError, match="the host has ended"):
         desk.asker.command("shell", "ls")
 
 

@@ -25,11 +25,11 @@ class Pending(
     ),
     join=in_order_of("since"),
 ):
-    """List what waits in the sessions that the token is for, oldest first.
+    """List the pending requests of the token's sessions, oldest first.
 
     Attributes:
         session: The session; empty for all.
-        withdrawn: Whether to list what waited when the last daemon ended, too.
+        withdrawn: Whether to include requests that were pending when the last daemon ended.
     """
 
     session: _Session = ""
@@ -43,12 +43,12 @@ class Precedents(
     route=Route("GET", "/approvals/{approval}/precedents", "List recorded decisions", scope="read", within="decisions"),
     join=one_after_the_other,
 ):
-    """List the last calls that were allowed of the tool that waits for a decision, newest first, in any session.
+    """List the last allowed calls of a pending request's tool, newest first, in any session.
 
     Attributes:
         approval: The id of the pending approval. If it is no longer pending, the list is empty.
         session: The session whose calls count; empty for all.
-        count: How many at most.
+        count: Maximum number of calls.
     """
 
     approval: _Session
@@ -66,16 +66,16 @@ class Decide(
 ):
     """Allow or deny one call or several.
 
-    Answered by the ids to which the decision applies: the same decision once more changes nothing. If all of them have ended
-    otherwise, that is an error, which says why.
+    Answered by the ids to which the decision applies. The operation is idempotent. If all of them have ended otherwise, it
+    fails with the reason.
 
     Attributes:
-        ids: The ids of pending approvals. Those that are unknown, or have ended otherwise, are left out of the answer.
-        allow: Whether it may be done.
-        always: Allow the same tool, or the same call, from now on.
+        ids: The ids of pending approvals. The answer leaves out unknown ids, and requests that have ended otherwise.
+        allow: Whether to allow the calls.
+        always: Also allow the same tool, or the same call, for the rest of the session.
         by: Who decides, for the record.
         answer: The values of the form, by field, if an MCP server asks (kind 'question').
-        reason: Why it is denied. The code that asked gets it in its error.
+        reason: Why the calls are denied. The code gets it in its error.
         session: Only requests of this session (name or id); empty for all.
     """
 
@@ -95,7 +95,7 @@ class Allowed(
     route=Route("GET", "/approvals/allowed", "List permissions", scope="read", within="allowed"),
     join=in_order_of("since"),
 ):
-    """List what was allowed for the rest of the sessions that the token is for, oldest first."""
+    """List the permissions of the token's sessions, oldest first."""
 
     session: _Session = ""
 
@@ -106,9 +106,9 @@ class Revoke(
     route=Route("POST", "/approvals/revoke", "Revoke permissions", scope="approve", within="revoked"),
     join=one_after_the_other,
 ):
-    """Ask again about what was allowed.
+    """Revoke permissions.
 
-    Answered by the ids that there were.
+    Answered by the ids that existed.
     """
 
     ids: _Ids

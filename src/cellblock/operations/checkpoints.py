@@ -49,7 +49,7 @@ class Restore(
     op="restore",
     route=Route("POST", f"{_CHECKPOINT}/restore", "Restore a checkpoint"),
 ):
-    """Restore a checkpoint, by its id or its name. It stays.
+    """Restore a checkpoint, by its id or its name. The checkpoint is not dropped.
 
     Attributes:
         session: The session.
@@ -76,7 +76,7 @@ class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f
 
     Attributes:
         session: The session.
-        count: How many cells.
+        count: Number of cells.
         partial: Whether to undo as far as possible if an exact undo is not possible.
         processes: As for `Restore`.
     """
@@ -113,12 +113,12 @@ class RestoreTrash(
     op="restore trash",
     route=Route("POST", f"{_SESSION}/trash", "Restore files from the trash"),
 ):
-    """Copy files of a session back from the trash to where they were. What is in their places is moved to the trash.
+    """Restore files of a session from the trash. Files that they replace are moved to the trash.
 
     Attributes:
         session: The session.
         path: A file or folder, relative to the workspace; empty for everything in the entry.
-        entry: The id of the entry; empty for the newest one that holds the path.
+        entry: The id of the entry; empty for the newest entry with the path.
     """
 
     session: str
@@ -132,12 +132,12 @@ class Diff(
     repeatable=True,
     route=Route("GET", f"{_CHECKPOINT}/diff", "Compare with a checkpoint"),
 ):
-    """Tell what has changed since a checkpoint: variables, and files if it holds them. It needs the kernel for a moment.
+    """Return what has changed since a checkpoint: variables, and files if it has them. The kernel must be idle for a moment.
 
     Attributes:
         session: The session.
         checkpoint: The checkpoint.
-        until: Another checkpoint, for the changes up to that; empty for those up to now.
+        until: Another checkpoint to compare with; empty for the current state.
     """
 
     session: str
@@ -157,7 +157,7 @@ class VersionsOfFile(
         session: The session.
         checkpoint: The checkpoint.
         path: The file, relative to the workspace.
-        until: Another checkpoint, for the file in that; empty for the file as it is now.
+        until: Another checkpoint for the second version; empty for the current file.
     """
 
     session: str
@@ -171,7 +171,7 @@ class Fork(
     op="fork",
     route=Route("POST", f"{_SESSION}/fork", "Make branches", within="kernels", others="make", without=("grant",)),
 ):
-    """Make sessions that begin with the state that another one has now.
+    """Create sessions that begin with another session's current state.
 
     Attributes:
         session: The session.
@@ -195,7 +195,7 @@ class Adopt(
     op="adopt",
     route=Route("POST", f"{_SESSION}/adopt", "Adopt a branch", others="use"),
 ):
-    """Continue from another session's state, usually a branch, which is ended by that.
+    """Continue from another session's state (usually a branch) and close that session.
 
     Attributes:
         session: The session.

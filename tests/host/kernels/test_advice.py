@@ -74,7 +74,7 @@ async def test_a_session_that_may_not_install_is_told_so(zygote_host: Host) -> N
         ("PermissionError", "[Errno 13] Permission denied: '/w/.env'", _ENV),
         ("OSError", "[Errno 30] Read-only file system: '.env'", _ENV),
         ("IsADirectoryError", "[Errno 21] Is a directory: '.env'", _ENV),
-        ("FileExistsError", "[Errno 17] File exists: '.vscode'", "programs outside the sandbox execute what .vscode says"),
+        ("FileExistsError", "[Errno 17] File exists: '.vscode'", "programs outside the sandbox execute what .vscode contains"),
         (
             "OSError",
             "[Errno 16] Device or resource busy: 'x' -> '.mcp.json'",

@@ -55,7 +55,7 @@ def test_what_has_no_text_says_why(tmp_path: Path, store: Store, snapshots: Snap
         (("link",), "a link to '/etc/passwd'"),
         ((".git", "config"), "was not saved"),
         (("large",), "more than 256 KiB"),
-        (("larger",), "not kept"),
+        (("larger",), "not saved"),
     ):
         version = version_in(store, kept, parts)
         assert version is not None

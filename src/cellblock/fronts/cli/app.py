@@ -182,7 +182,7 @@ def exec_(
     for_model: ForModel = False,
     as_json: Json = False,
 ) -> int:
-    """Run code in a session, which is made if it does not exist yet.
+    """Run code in a session, and create the session if it does not exist.
 
     The options from --workspace to --option apply to a new session.
     """
@@ -232,7 +232,7 @@ def attach(
     *,
     options: dict[str, Any],
 ) -> int:
-    """Open a console on a session, which is made if it does not exist yet.
+    """Open a console on a session, and create the session if it does not exist.
 
     The options apply to a new session.
     """

@@ -39,13 +39,13 @@ All = Annotated[bool, typer.Option("--all", help="Decide about all pending reque
 
 @app.callback(invoke_without_command=True)
 def main(context: typer.Context, last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
-    """Show what waits for a decision, decide about it, and show what was decided. Without a command: as 'list'."""
+    """List, allow and deny requests, and show recorded decisions. Without a command: as 'list'."""
     return list_(last, session, as_json) if context.invoked_subcommand is None else OK
 
 
 @app.command("list")
 def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
-    """Show what was decided and by whom, newest last."""
+    """List recorded decisions, newest last."""
     from cellblock.tools.registry.approvals import Approvals
 
     names = _names()
@@ -112,7 +112,7 @@ def pending(
     session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
-    """List what waits for a decision, oldest first."""
+    """List pending requests, oldest first."""
     found = ask(Pending(session))
     if wants_json(as_json):
         print_json({"pending": found})
@@ -143,7 +143,7 @@ def allow(
     ] = "",
     as_json: Json = False,
 ) -> int:
-    """Allow what waits, or answer what an MCP server asks. Exit with 1 if some of it no longer waits."""
+    """Allow requests, or answer an MCP server. Exit with 1 if a request has ended."""
     return _decide(ids or [], every, as_json, allow=True, always=always, answer=answer)
 
 
@@ -154,7 +154,7 @@ def deny(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason. The code sees it.")] = "",
     as_json: Json = False,
 ) -> int:
-    """Deny what waits. Exit with 1 if some of it no longer waits."""
+    """Deny requests. Exit with 1 if a request has ended."""
     return _decide(ids or [], every, as_json, allow=False, reason=reason)
 
 
@@ -197,7 +197,7 @@ def allowed(
     session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
-    """List what was allowed for the rest of a session."""
+    """List permissions for the rest of a session."""
     found = ask(Allowed(session))
     if wants_json(as_json):
         print_json({"allowed": found})

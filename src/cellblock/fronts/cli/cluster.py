@@ -79,7 +79,7 @@ def start(
 
 @app.command()
 def status(address: _Address = None, as_json: Json = False) -> int:
-    """Show nodes with their sessions and memory, what waits and why, and problems."""
+    """Show nodes with their sessions and memory, queued sessions with reasons, and problems."""
     from cellblock.cluster.opening import open_director
 
     found = open_director(_chosen(address)).ask("status")
@@ -120,7 +120,7 @@ def drain(
 ) -> int:
     """Drain a node: it takes no new sessions, and its sessions move to other nodes, each between two cells.
 
-    Exit with 1 if it still has sessions when the time is over, and say why.
+    Exit with 1 and the reasons if it still has sessions at the deadline.
     """
     from cellblock.cluster.opening import open_director
 
@@ -149,7 +149,7 @@ def drain(
 
 @app.command()
 def stop(address: _Address = None, as_json: Json = False) -> int:
-    """End all sessions and their hosts; and the Ray cluster, if start has started it."""
+    """End all sessions and their hosts, and the Ray cluster if 'start' started it."""
     from cellblock.cluster import local
     from cellblock.cluster.opening import open_director
 

@@ -49,7 +49,7 @@ def stop(
 
 @app.command()
 def restart(as_json: Json = False) -> int:
-    """Replace the daemon by a new one. It takes the sessions over, with what runs in them.
+    """Replace the daemon by a new one. It takes over the sessions and their running code.
 
     If the daemon is another version, durable sessions are saved and resumed; the variables of the others are lost.
     """

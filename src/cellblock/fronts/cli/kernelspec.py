@@ -33,7 +33,7 @@ def install(
     options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
-    """Install a kernelspec. Its kernels are sandboxed unless you say otherwise."""
+    """Install a kernelspec. Its kernels are sandboxed by default."""
     from cellblock.fronts.jupyter import kernelspecs
 
     if user + sys_prefix + (prefix is not None) > 1:

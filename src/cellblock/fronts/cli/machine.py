@@ -168,7 +168,7 @@ def show(
     options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
-    """Say what a session could read, write, reach and use. Exit with 1 if none can start."""
+    """Show what a session can read, write, reach and use. Exit with 1 if no session can start."""
     import asyncio
 
     from cellblock.host import Policy

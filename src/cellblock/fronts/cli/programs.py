@@ -76,7 +76,7 @@ def sh(
 ) -> int:
     """Run a program, or a shell, beside a session's kernel and exit with its status.
 
-    The session is made if it does not exist yet; the options from --workspace to --option are for that.
+    The session is created if it does not exist. The options from --workspace to --option apply to a new session.
     """
     command = command or []
     terminal = not detach and sys.stdin.isatty() and sys.stdout.isatty()

@@ -113,7 +113,7 @@ def list_(root: Root = "mcptools", as_json: Json = False) -> int:
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json = False) -> int:
-    """Forget a server. The package that was generated for it stays."""
+    """Unregister a server. Its generated package stays."""
     from cellblock.tools.registry.servers import ServerRegistry
 
     ServerRegistry().remove(name)
