@@ -12,6 +12,8 @@ import contextlib
 import functools
 import inspect
 import io
+import os
+import random
 import re
 import shlex
 import subprocess
@@ -69,6 +71,30 @@ async def test_the_python_of_a_document_prints_what_it_shows(
         await _run(document)
     if named or "SyncCodeExecutor(" in document.read_text():
         loop_thread.shared().close()  # where synchronous executors run, with their host
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # 15 s of processor time
+async def test_the_commands_of_the_readme_work_in_any_order(own_shared_host: None, tmp_path: Path) -> None:
+    """With a daemon running. The orders differ from day to day, and are the same when the test is run once more."""
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"(?:^|`)\.venv/bin/(cellblock [^`#\n]+)(?:`|# (.*)$)", text, re.MULTILINE)
+    assert len(commands) > 1
+    ((_, program, shown),) = blocks(ROOT / "README.md")
+    order = [*commands, commands[0], (program, shown)]
+    chosen = random.Random(os.environ["MUTANTS_SEED"])
+    with own_daemon(tmp_path):
+        for _ in range(2):
+            chosen.shuffle(order)
+            for command, expected in order:
+                if command is program:
+                    assert await _in_turn(program, {"__name__": "document"}, "README.md") == expected
+                    continue
+                line = shlex.split(command)
+                line[0] = str(Path(sys.executable).parent / line[0])
+                done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60, check=False)
+                assert (done.returncode, done.stderr) == (0, ""), order
+                assert expected in ("", done.stdout.strip()), order
 
 
 async def _run(document: Path) -> None:
