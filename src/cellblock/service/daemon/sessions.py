@@ -124,7 +124,7 @@ async def inspect(server: Server, request: Inspect, body: bytes) -> str | None:
 async def history(server: Server, request: History) -> list[Data[HistoryEntry]]:
     session = await server.sessions.live(request.session)
     return [
-        cast("Data[HistoryEntry]", {name: getattr(entry, name) for name in ("code", "status", "execution_count")})
+        cast("Data[HistoryEntry]", {name: getattr(entry, name) for name in ("code", "status", "execution_count", "abandoned")})
         for entry in server.sessions.history(request.session, session, request.count)
     ]
 
