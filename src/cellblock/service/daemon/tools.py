@@ -43,7 +43,7 @@ async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
     async with nullcontext(running) if running is not None else Servers(lambda _: params) as servers:
         generated = await generate(request.name, params, root, servers, on_left_out=left_out.__setitem__, last=running is None)
     names = generated.names
-    signatures = (await _found([root], tools=[request.name])).splitlines() if names else []
+    signatures = (await _found([root], tools=[request.name])).partition("\n\n")[0].splitlines() if names else []
     return {
         "tools": names,
         "signatures": signatures,
