@@ -210,6 +210,10 @@ def handle(message: dict[str, Any]) -> None:
             send({"id": number, "result": said})
         case "tools/list":
             send({"id": number, "result": tools(params.get("cursor"))})
+        case "resources/read":
+            found = {"uri": params["uri"], "mimeType": "text/plain", "text": f"all of {params['uri']}"}
+            data = {"uri": params["uri"], "mimeType": "application/pdf", "blob": "UERG"}
+            send({"id": number, "result": {"contents": [found, data]}})
         case "tools/call":
             token = (params.get("_meta") or {}).get("progressToken")
             call(number, params["name"], params.get("arguments") or {}, token)

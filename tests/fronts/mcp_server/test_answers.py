@@ -6,44 +6,23 @@ import asyncio
 import base64
 import json
 import re
-import struct
 import sys
 import time
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import CallToolResult, ImageContent, TextContent
+from mcp_types import CallToolResult, TextContent
 
 from cellblock.fronts.mcp_server import answers
 from cellblock.fronts.mcp_server.patience import LIMITS
 from cellblock.host import Host
 from cellblock.model import CodeExecutionResult
-from mcp_clients import connect, data, run, text
+from mcp_clients import connect, data, images, png, run, show, text
 from processes import eventually
 
 HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
-
-
-def png(side: int = 1) -> bytes:
-    """Return a picture that does not compress well, as its lines are all different."""
-    noise = b"".join(b"\0" + zlib.compress(bytes([row % 256]) * side, 0)[7 : 7 + side] for row in range(side))
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(noise, 0)), (b"IEND", b"")]
-    whole = [struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(whole)
-
-
-def show(picture: bytes, times: int = 1) -> str:
-    """Return code that shows a picture."""
-    encoded = base64.b64encode(picture).decode()
-    return f"import base64, IPython.display as d\nfor _ in range({times}): d.display(d.Image(base64.b64decode('{encoded}')))"
-
-
-def images(result: CallToolResult) -> list[ImageContent]:
-    """Return the pictures of an answer."""
-    return [block for block in result.content if isinstance(block, ImageContent)]
 
 
 # -- the length of an output -----------------------------------------------------------------------------------------------
@@ -302,37 +281,6 @@ async def test_a_client_gets_an_answer_before_it_gives_up(native_host: Host, tmp
         (tmp_path / "go").touch()
         result = await connected.call_tool("execute_ipython_cell", {"cell": data(going)["cell"]})
         assert text(result) == "begun\n'done'"
-
-
-async def test_an_option_is_the_limit_whatever_the_client_is_called(native_host: Host, tmp_path: Path) -> None:
-    for name in ("mcp", "unknown"):
-        async with connect(native_host, tmp_path, name=name, wait=0.3) as connected:
-            began = time.monotonic()
-            going = await run(connected, "import time; time.sleep(60)")
-            assert (data(going)["status"], time.monotonic() - began < 4) == ("running", True)
-
-
-@pytest.mark.parametrize("how", [{"name": "google-adk"}, {"pictures_as_files": True}], ids=["client", "option"])
-async def test_pictures_stay_files_where_a_model_would_get_base64(native_host: Host, tmp_path: Path, how: Any) -> None:
-    async with connect(native_host, tmp_path, **how) as connected:
-        shown = await run(connected, show(png()) + "\nprint('after')")
-        assert images(shown) == []
-        note = re.search(r"\[1 picture is not shown here, but kept in images/(\w+\.png)\]$", text(shown))
-        assert note is not None
-        assert (tmp_path / "images" / note[1]).read_bytes() == png()
-
-
-async def test_work_that_takes_longer_is_waited_for_by_the_same_call(native_host: Host, tmp_path: Path) -> None:
-    async with connect(native_host, tmp_path, wait=0.3, programs=True) as connected:
-        call = "run_program", {"command": "echo once >> made; while [ ! -e go ]; do sleep 0.1; done; cat made"}
-        going = await connected.call_tool(*call)
-        assert text(going) == "Still running. Call run_program again with the same arguments to wait for it."
-        (tmp_path / "go").touch()
-
-        async def ended() -> bool:
-            return text(await connected.call_tool(*call)) == "once"
-
-        await eventually(ended)
 
 
 def test_facts_for_programs_are_where_the_protocol_puts_them() -> None:

@@ -277,6 +277,13 @@ async def test_a_server_has_the_time_to_start_that_its_parameters_give() -> None
             await servers.list_tools("hangs")
 
 
+async def test_a_resource_is_read_like_a_call(servers: Servers) -> None:
+    checked: list[Any] = []
+    outcome = await servers.call("good", "resources/read", {"uri": "demo://x"}, check=checked.append)
+    assert (outcome.text, [resource.data for resource in outcome.resources]) == ("all of demo://x", [b"PDF"])
+    assert checked == [{}]  # the server lists no tool of this name
+
+
 async def test_lists_are_bounded_in_bytes(servers: Servers) -> None:
     with pytest.raises(McpServerError, match=r"'fat-pages' failed: it has more than 10000 tools or 8388608 bytes"):
         await servers.list_tools("fat-pages")

@@ -7,6 +7,7 @@ request is ignored waits until its own limit.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable
@@ -16,8 +17,8 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
 from pydantic import ValidationError
-from pydantic_core import from_json
 
+from cellblock.model.untrusted import parse_json
 from cellblock.tools.mcp import undecodable
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Input:
                 else:
                     await self.answers.send(SessionMessage(refusal(message)))
             else:
-                if isinstance(said, JSONRPCNotification) and b'"id"' in message and "id" in from_json(message):
+                if isinstance(said, JSONRPCNotification) and b'"id"' in message and "id" in json.loads(message):
                     await self.answers.send(SessionMessage(refusal(message)))  # an id that the SDK does not accept
                 else:
                     yield message.decode()
@@ -79,17 +80,21 @@ def refusal(message: bytes) -> JSONRPCError:
     """Return the answer to a message that is not a request, with its id if it can be found."""
     number: object
     try:
-        said = from_json(message)
+        said = parse_json(message, what="the message")
         code, why = INVALID_REQUEST, "this is not a JSON-RPC request"
         if isinstance(said, list):
             why = "this version of the protocol has no batches: send one message per line"
         number = said.get("id") if isinstance(said, dict) else None
     except ValueError as error:
-        code, why = PARSE_ERROR, f"this is not JSON: {error}"
+        code, why = PARSE_ERROR, str(error)
         found = _AT_HEAD.match(message[:1000]) or _AT_TAIL.search(message[-1000:])
-        number = None if found is None else from_json(found[1])
+        number = None if found is None else _number(found[1])
     known = number if isinstance(number, int | str) and not isinstance(number, bool) else None
     return JSONRPCError(jsonrpc="2.0", id=known, error=ErrorData(code=code, message=why))
+
+
+def _number(written: bytes) -> int | str:
+    return int(written) if written.isdigit() else written.decode("utf-8", "replace").strip('"')
 
 
 def with_repaired_bodies(app: ASGIApp) -> ASGIApp:

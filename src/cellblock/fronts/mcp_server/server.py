@@ -140,11 +140,14 @@ class Tools:
     async def search_tools(
         self,
         words: Annotated[str, Field(description="what to look for; nothing lists all tools")] = "",
-        tools: Annotated[list[str] | None, _LIST, Field(description="modules whose signatures to see")] = None,
+        tools: Annotated[list[str] | None, _LIST, Field(description="modules, or servers, whose signatures to see")] = None,
         module: Annotated[str, Field(description="a module whose whole interface to see")] = "",
         session: _SESSION = "",
     ) -> _Answer:
-        """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
+        """Find tools of registered MCP servers, and saved actions.
+
+        Words show the best matches with signatures; tools, the signatures of modules; module, one interface in full.
+        """
         record = await self._clients.session(session)
         found = await self._clients.ask(SearchTools(record.kernel_id, words, tuple(tools or ()), module))
         return answers.text(answers.with_handle(found, "" if session else self._handle(record.name)))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cellblock.common import limited_process
 from cellblock.errors import InvalidInputError, UnsupportedError
@@ -15,9 +15,6 @@ from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.server import Server
 from cellblock.tools.calling import finder
 from cellblock.tools.calling.text import plain
-
-if TYPE_CHECKING:
-    from cellblock.service.session.services import SessionServices
 
 _MOST = 1_000_000
 """Maximum characters of an answer, even if a client wants more: code in the session may have written the searched files."""
@@ -39,24 +36,20 @@ async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
     params = made_absolute(parse_params(request.name, request.params), str(workspace))
     left_out: dict[str, str] = {}
 
-    services = _services(server, request.session)
+    session = server.sessions.find(request.session).running
+    services = None if session is None else session.services
     running = None if services is None else services.running(request.name, params)
     # A running server may have announced tools that a new process would not have.
     async with nullcontext(running) if running is not None else Servers(lambda _: params) as servers:
         generated = await generate(request.name, params, root, servers, on_left_out=left_out.__setitem__, last=running is None)
     names = generated.names
-    signatures = (await _found([root], tools=[request.name])).splitlines() if names else []
+    signatures = (await _found([root], tools=[request.name])).partition("\n\n")[0].splitlines() if names else []
     return {
         "tools": names,
         "signatures": signatures,
         "instructions": plain(generated.instructions),
         "left_out": left_out,
     }
-
-
-def _services(server: Server, session: str) -> SessionServices | None:
-    running = server.sessions.find(session).running
-    return None if running is None else running.services
 
 
 @answers(SearchTools)

@@ -19,12 +19,12 @@ from pydantic_core import PydanticSerializationError
 
 from cellblock.errors import CellblockError, InvalidInputError, McpServerError
 from cellblock.tools.approvals.elicitation import Person
-from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
+from cellblock.tools.calling.content import READ_RESOURCE, OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts, facts_of
 from cellblock.tools.mcp.elicit import Elicitations
 from cellblock.tools.mcp.jsonrpc import Answers, Requests
 from cellblock.tools.mcp.large import LargeResults
-from cellblock.tools.mcp.translate import outcome_of, spec_of
+from cellblock.tools.mcp.translate import outcome_of, outcome_of_resource, spec_of
 from cellblock.tools.mcp.web import HttpTransport
 from cellblock.tools.mcp.words import cut
 
@@ -138,6 +138,9 @@ class Dialogue:
                 await self._refresh()
                 check(self._facts_of(tool))
             meta = None if on_log is None else await self._ask_for_logs(client)
+            if tool == READ_RESOURCE and tool not in (self._tools or {}):
+                with self._elicitations.call(person):
+                    return outcome_of_resource(await client.read_resource(str(arguments.get("uri", ""))))
             key = object()
             if on_log is not None:
                 self._logs[key] = on_log
