@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-import httpx2
-
+from cellblock.common.extras import require_extra
 from cellblock.common.urls import is_url
 from cellblock.errors import BusyError, DaemonError, NotFoundError
 from cellblock.fronts.client import calls
@@ -105,6 +104,9 @@ class AsyncClient:
         Raises:
             InvalidInputError: The URL is invalid.
         """
+        require_extra("client", "HTTP clients")
+        import httpx2
+
         self._http = http_client(httpx2.AsyncClient, url, token, verify)
 
     async def __aenter__(self) -> Self:
@@ -247,6 +249,8 @@ class AsyncClient:
         Yields:
             The events after that.
         """
+        import httpx2
+
         again = Reconnecting(after)
         while not again.ended:
             try:
@@ -302,6 +306,8 @@ class AsyncClient:
         Yields:
             The changes after that: activity of sessions, pending decisions, refusals, and figures.
         """
+        import httpx2
+
         again = Watching(after)
         while True:
             try:

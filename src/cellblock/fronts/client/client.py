@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-import httpx2
-
+from cellblock.common.extras import require_extra
 from cellblock.common.urls import is_url
 from cellblock.errors import BusyError, DaemonError, NotFoundError
 from cellblock.fronts.client import calls
@@ -107,6 +106,9 @@ class Client:
         Raises:
             InvalidInputError: The URL is invalid.
         """
+        require_extra("client", "HTTP clients")
+        import httpx2
+
         self._http = http_client(httpx2.Client, url, token, verify)
 
     def __enter__(self) -> Self:
@@ -249,6 +251,8 @@ class Client:
         Yields:
             The events after that.
         """
+        import httpx2
+
         again = Reconnecting(after)
         while not again.ended:
             try:
@@ -304,6 +308,8 @@ class Client:
         Yields:
             The changes after that: activity of sessions, pending decisions, refusals, and figures.
         """
+        import httpx2
+
         again = Watching(after)
         while True:
             try:

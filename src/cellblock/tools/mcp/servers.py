@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config
+from cellblock.common.extras import require_extra
 from cellblock.errors import CellblockError, StateError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import Check
@@ -135,6 +136,7 @@ class Servers:
         Raises:
             McpServerError: The server could not be started or reached, or its answer was invalid.
             StateError: This object is closed.
+            UnsupportedError: The extra mcp is not installed.
         """
         return await (await self._connect(server)).list_tools()
 
@@ -153,8 +155,6 @@ class Servers:
         await self.reset()
 
     async def _connect(self, server: str) -> Connection:
-        from cellblock.tools.mcp.connection import Connection
-
         while (connection := self._connections.get(server)) is not None and connection.ended:
             # Two processes of one server could conflict over their files or port.
             await connection.closed()
@@ -163,6 +163,9 @@ class Servers:
         if self._closed:
             raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
         if connection is None:
+            require_extra("mcp", "tools")
+            from cellblock.tools.mcp.connection import Connection
+
             environment = config.server_environment() if self._environment is None else self._environment
             connection = Connection(server, self._lookup(server), environment, self._connect_timeout)
             self._connections[server] = connection
