@@ -6,14 +6,15 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cellblock.errors import McpServerError
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.package import tools_hash, write_package
 from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.mcp.changes import facts_of
-from cellblock.tools.mcp.params import ServerParams, parse_params
+from cellblock.tools.mcp.params import OAuth, RemoteServer, ServerParams, parse_params
 from cellblock.tools.mcp.place import files_within, made_absolute
 from cellblock.tools.mcp.servers import Servers
 from cellblock.tools.registry.servers import ServerRegistry
@@ -39,11 +40,11 @@ async def generate_mcp_sources(
 
     Args:
         server_name: The name of the package, and of the server in code: a Python identifier.
-        server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``. ``${NAME}`` is replaced
-            from the environment on each connection. A program starts in an empty directory, unless ``cwd`` names another.
-            Paths that begin with a dot, and scripts, are relative to the caller's current directory. ``sandbox`` puts a
-            program into a native sandbox: True for the default policy, or settings for `Policy.load`, as a dict or the path
-            of a file that is read now (docs/tools.md).
+        server_params: ``command``, ``args`` and ``env`` of a program, or ``url``, ``headers`` and ``auth``. ``${NAME}`` is
+            replaced from the environment on each connection. A program starts in an empty directory, unless ``cwd`` names
+            another. Paths that begin with a dot, and scripts, are relative to the caller's current directory. ``sandbox``
+            puts a program into a native sandbox: True for the default policy, or settings for `Policy.load`, as a dict or
+            the path of a file that is read now (docs/tools.md).
         root_dir: The directory for packages. Only sessions with it in their workspace, or in `tools`, may name the server.
         connect_timeout: Limit in seconds for the start of the server, and again for its answer.
         registry: The registry; this user's by default.
@@ -56,7 +57,8 @@ async def generate_mcp_sources(
 
     Raises:
         InvalidInputError: The name or the parameters are invalid, or a directory that was not generated is in the way.
-        McpServerError: The server could not be started or reached, or its answer was invalid.
+        McpServerError: The server could not be started or reached, or its answer was invalid. If it needs a login, it is
+            registered without tools, and the message names the command that logs in and writes the package.
         StoreError: The registry cannot be used.
         OSError: `root_dir` cannot be written.
     """
@@ -119,7 +121,15 @@ async def generate(
         (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, facts)
         return names
 
-    listed = await servers.list_tools(server_name)
+    try:
+        listed = await servers.list_tools(server_name)
+    except McpServerError:
+        if isinstance(params, RemoteServer) and servers.needs_login(server_name):
+            # The command that the error names finds the server by its name, and writes the package.
+            params = replace(params, auth=params.auth or OAuth())
+            known = ServerRegistry() if registry is None else registry
+            await asyncio.to_thread(known.register, server_name, params, "", root)
+        raise
     instructions = await servers.instructions(server_name)
     for tool in listed:
         if tool.why_not:

@@ -22,6 +22,7 @@ import anyio
 
 from cellblock.errors import McpServerError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
+from cellblock.tools.mcp.logins import needs_login
 from cellblock.tools.mcp.params import RemoteServer, ServerParams, resolve, secrets
 from cellblock.tools.mcp.stdio import StdioTransport
 from cellblock.tools.mcp.words import MAX_WORDS, cut
@@ -135,7 +136,7 @@ class Connection:
             assert self._opening is not None
             self._opening.deadline = anyio.current_time() + self._connect_timeout  # the import is not the server's fault
             if isinstance(self._params, RemoteServer):
-                streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
+                streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost, self._server)
             bare = isinstance(self._transport, StdioTransport)
             assert self._transport is not None
             dialogue = module.Dialogue.connect(self._server, streams, self.lost, self._transport.large, bare=bare)
@@ -158,14 +159,21 @@ class Connection:
         """Return the failure of an HTTP request; empty if there was none."""
         return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
 
+    @property
+    def needs_login(self) -> bool:
+        """Whether the server asks for a login."""
+        return self.trouble() == needs_login(self._server)
+
     def error(self, message: str) -> McpServerError:
         """Return an error about this server, with the end of its stderr, and without secrets."""
+        message = needs_login(self._server) if self.needs_login else message
         stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
         return McpServerError(self._without_secrets(message) + _written(stderr), server=self._server, stderr=stderr)
 
     def _without_secrets(self, text: str) -> str:
         """Remove secrets from a text for code in a session: servers print their environment, and libraries print URLs."""
-        for secret in self._secrets:
+        more = [] if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.secrets()
+        for secret in filter(None, (*more, *self._secrets)):
             text = text.replace(secret, "***")
         return text
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # token, RFC 9110 section 
 _TRANSPORTS: dict[object, Literal["http", "sse"]] = {"http": "http", "sse": "sse"}
 _MAX_START = 3600
 _LOG = logging.getLogger("cellblock.tools")
+SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 section 3.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,21 @@ class StdioServer:
 
 
 @dataclass(frozen=True, slots=True)
+class OAuth:
+    """How a person logs in: a client that was registered by hand, scopes, the local port for the browser's answer."""
+
+    client_id: str | None = None
+    client_secret: str | None = None
+    scopes: tuple[str, ...] = ()
+    callback_port: int | None = None
+
+    def to_data(self) -> str | dict[str, Any]:
+        """Convert to the value of ``auth`` in parameters."""
+        given = {name: getattr(self, name) for name in self.__slots__}
+        return {name: [*value] if name == "scopes" else value for name, value in given.items() if value} or "oauth"
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteServer:
     """A server with a URL.
 
@@ -71,16 +88,24 @@ class RemoteServer:
         transport: ``"http"``: streamable HTTP. ``"sse"``: the older one, server-sent events.
         headers: Headers of every request, such as the bearer token.
         startup_timeout_sec: Limit in seconds for the connection; None for the caller's limit.
+        auth: The login with OAuth; None if there is none.
     """
 
     url: str
     transport: Literal["http", "sse"] = "http"
     headers: Mapping[str, str] = field(default_factory=dict)
     startup_timeout_sec: float | None = None
+    auth: OAuth | None = None
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the headers authenticate."""
+        return any(name.lower() == "authorization" for name in self.headers)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the data of `parse_params`, with references unresolved."""
-        return {"type": self.transport, "url": self.url, "headers": dict(self.headers)} | _limit(self.startup_timeout_sec)
+        given: dict[str, Any] = {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
+        return given | _limit(self.startup_timeout_sec) | ({} if self.auth is None else {"auth": self.auth.to_data()})
 
 
 def _limit(seconds: float | None) -> dict[str, Any]:
@@ -95,8 +120,9 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
 
     Args:
         server_name: The server's name, for error messages.
-        data: ``command``, ``args``, ``env``, ``cwd`` and ``sandbox``, or ``url`` and ``headers``. ``sandbox`` is True for
-            the default policy, JSON for `Policy.parse`, or the path of a JSON file, which is read now. ``type``, or
+        data: ``command``, ``args``, ``env``, ``cwd`` and ``sandbox``, or ``url``, ``headers`` and ``auth``. ``sandbox`` is
+            True for the default policy, JSON for `Policy.parse`, or the path of a JSON file, which is read now. ``auth`` is
+            ``"oauth"``, or a dict of ``client_id``, ``client_secret``, ``scopes`` and ``callback_port``. ``type``, or
             ``transport``, may be ``"stdio"``, ``"http"`` (also ``"streamable_http"``) or ``"sse"``. Without it, a URL means
             server-sent events if its path has ``/sse`` and no ``/mcp``, otherwise streamable HTTP. ``startup_timeout_sec``
             limits its start. Other keys are ignored, and a warning names them.
@@ -134,9 +160,9 @@ def stored_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
 def digest_of(params: ServerParams) -> str:
     """Return a digest of parameters that distinguishes servers with the same name.
 
-    Of variables and headers, it covers only the names, because the values can be secrets and change.
+    Of variables, headers and the login, it covers only the names, because the values can be secrets and change.
     """
-    said = {key: sorted(value) if key in ("env", "headers") else value for key, value in params.to_dict().items()}
+    said = {key: sorted(value) if key in ("env", "headers", "auth") else value for key, value in params.to_dict().items()}
     said.pop("startup_timeout_sec", None)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -192,6 +218,8 @@ def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
     if isinstance(params, RemoteServer):
         found.update(word for value in params.headers.values() for word in value.split() if not _REFERENCE.search(word))
         found -= {"Bearer", "Basic"}
+        if params.auth and params.auth.client_secret and not _REFERENCE.search(params.auth.client_secret):
+            found.add(params.auth.client_secret)
     return sorted((value for value in found if len(value) >= 4), key=len, reverse=True)
 
 
@@ -272,6 +300,24 @@ class _Fields:
             raise self.wrong("type", f"must be one of {', '.join(map(repr, allowed))}, not {shown(value)}")
         return allowed[value]
 
+    def auth(self) -> OAuth | None:
+        value = self._data.pop("auth", None)
+        if value is None or value == "oauth":
+            return None if value is None else OAuth()
+        if not isinstance(value, Mapping):
+            raise self.wrong("auth", f"must be 'oauth' or a dict, not {shown(value)}")
+        inner = _Fields(self._server, {f"auth[{key}]": item for key, item in value.items()})
+        client_id, secret = inner.optional("auth[client_id]"), inner.optional("auth[client_secret]")
+        scopes, port = inner.texts("auth[scopes]"), inner._data.pop("auth[callback_port]", None)
+        inner.finish("auth[client_id], auth[client_secret], auth[scopes] and auth[callback_port]")
+        if secret and not client_id:
+            raise self.wrong("auth", "has a client_secret, which needs a client_id")
+        if not all(map(SCOPE.fullmatch, scopes)):
+            raise self.wrong("auth[scopes]", "must be a list of single scopes, without spaces or quotes")
+        if port is not None and (type(port) is not int or not 0 < port < 65536):
+            raise self.wrong("auth[callback_port]", f"must be a port from 1 to 65535, not {shown(port)}")
+        return OAuth(client_id or None, secret or None, scopes, port)
+
     def finish(self, known: str) -> None:
         for key in self._data:
             raise self.wrong(key, f"is not known; the known keys are {known}")
@@ -305,8 +351,9 @@ def _http(fields: _Fields) -> RemoteServer:
     transport = fields.transport(_TRANSPORTS)
     if fields.sandbox() is not None:
         raise fields.wrong("sandbox", "is for a server that cellblock starts, not for a server at a URL")
+    auth = fields.auth()
     limit = fields.seconds("startup_timeout_sec")
-    fields.finish("url, headers, startup_timeout_sec and type")
+    fields.finish("url, headers, auth, startup_timeout_sec and type")
     if not _REFERENCE.search(url):  # URLs with references are checked after resolving
         _check_url(fields, url)
     for name, value in headers.items():
@@ -314,7 +361,21 @@ def _http(fields: _Fields) -> RemoteServer:
             raise fields.wrong("headers", f"has {name!r}, which cannot be the name of a header")
         if not (value.isascii() and value.replace("\t", " ").isprintable()):
             raise fields.wrong(f"headers[{name}]", "must be printable ASCII")
-    return RemoteServer(url, _TRANSPORTS[transport or _guess(url)], headers, limit)
+    params = RemoteServer(url, _TRANSPORTS[transport or _guess(url)], headers, limit, auth)
+    if auth is not None and params.has_key:
+        raise fields.wrong("auth", "would replace the header Authorization: give one of them")
+    if auth is not None and not _REFERENCE.search(url) and url[:5].lower() == "http:" and not is_local(url):
+        raise fields.wrong("auth", "needs a URL that starts with https://, unless the server is on this machine")
+    return params
+
+
+def is_local(url: str) -> bool:
+    """Return whether the host of a URL is a loopback address, or ``localhost``."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_url(fields: _Fields, url: str) -> None:

@@ -140,6 +140,10 @@ class Servers:
         """
         return await (await self._connect(server)).list_tools()
 
+    def needs_login(self, server: str) -> bool:
+        """Return whether a person must log in at a server, as far as its last connection knows."""
+        return (connection := self._connections.get(server)) is not None and connection.needs_login
+
     async def stop(self, server: str) -> None:
         """Stop one server, if it runs."""
         if (connection := self._connections.get(server)) is not None:
