@@ -141,6 +141,7 @@ ROOMS: dict[str, set[str]] = {
     "fronts/rollouts": {"fronts/executor"},
     "fronts/mcp_server": {"fronts/where"},
     "fronts/cli": {
+        "fronts/client",
         "fronts/e2b",
         "fronts/executor",
         "fronts/functions",
@@ -325,7 +326,7 @@ OTHERS: dict[str, set[str]] = {
     "fronts/client": {"httpx2"},
     "fronts/jupyter": {"zmq"},
     "fronts/e2b": {"pydantic", "python_multipart", "starlette"},
-    "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
+    "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "h11", "pydantic", "starlette", "uvicorn", "websockets"},
     "service/settings": {"pydantic", "pydantic_settings"},
     "cluster": {"cryptography", "ray"},
     "fronts/mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},

@@ -29,6 +29,7 @@ from cellblock.fronts.gateway import (
     notebooks,
     overview,
     pages,
+    ports,
     programs,
     questions,
     saving,
@@ -72,6 +73,7 @@ _PARTS = (
     events,
     files,
     programs,
+    ports,
     questions,
     saving,
     approvals,
@@ -153,7 +155,8 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
     guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check, _uploads())
-    app.outside = Traced(metrics.Meter(readable(guarded, options.allowed_origins)))
+    app.state.pages = ports.PageHosts(readable(guarded, options.allowed_origins), link, check, options.token)
+    app.outside = Traced(metrics.Meter(app.state.pages))
     return app
 
 
