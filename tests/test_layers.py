@@ -245,6 +245,7 @@ TESTED_IN: dict[str, str] = {
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
     "service/daemon/link": "fronts/gateway/test_events.py",
+    "fronts/gateway/forwarding": "fronts/gateway/test_ports.py",
     # Both ends of a cluster's connections, and what is between: it takes nodes to see.
     "cluster/connection": "cluster/test_sync_hosts.py",
     "cluster/director": "cluster/test_faults.py",

@@ -78,7 +78,7 @@ def test_a_running_gateway_is_used_and_the_browser_gets_a_file(
     assert said.startswith("Port 8501 of s is open at http://p8501-")
     assert "ticket" not in said
     made = Tokens().all()[-1]
-    assert (made.name, made.scopes, bool(made.session), bool(made.expires)) == ("open", {"run"}, True, True)
+    assert (made.name, made.scopes, bool(made.session), bool(made.expires)) == ("open", frozenset({"run"}), True, True)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ from typing import Annotated
 
 import typer
 
-from cellblock.errors import CellblockError, NotFoundError
+from cellblock.errors import CellblockError
 from cellblock.fronts.cli.arguments import SESSIONS, Session
 from cellblock.fronts.cli.client import connected
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.web_console import private_page, show
-from cellblock.operations.programs import Ports
 from cellblock.operations.sessions import Status
 
 _LIFETIME = 12 * 3600.0
@@ -48,12 +47,7 @@ def open_(
     from cellblock.service.store.tokens import Tokens
 
     with connected() as connection:
-        known, found = connection.call(Status(session)), connection.call(Ports(session))
-    if port not in found:
-        there = (
-            f"its servers listen at {', '.join(map(str, found))}" if found else "start a server first, at 127.0.0.1 or 0.0.0.0"
-        )
-        raise NotFoundError(f"nothing listens at port {port} of session {session!r}: {there}")
+        known = connection.call(Status(session))
     token, _ = Tokens().create("open", ("run",), session=known["kernel_id"], lifetime=_LIFETIME)
     with nullcontext() if no_browser else private_page() as page:
         if url:

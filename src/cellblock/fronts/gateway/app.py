@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from cellblock.fronts.gateway import (
     events,
     executions,
     files,
+    forwarding,
     jupyter,
     kernelspecs,
     metrics,
@@ -155,7 +157,12 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
     guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check, _uploads())
-    app.state.pages = ports.PageHosts(readable(guarded, options.allowed_origins), link, check, options.token)
+    app.state.pages = ports.PageHosts(
+        readable(guarded, options.allowed_origins),
+        functools.partial(forwarding.LinkedConnection, link),
+        check,
+        options.token,
+    )
     app.outside = Traced(metrics.Meter(app.state.pages))
     return app
 

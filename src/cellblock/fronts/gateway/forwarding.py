@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import h11
 from websockets.client import ClientProtocol
@@ -26,6 +27,8 @@ from cellblock.service.daemon.link import SessionLink
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+    from cellblock.host import Session
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 MAX_MESSAGE = 16 * 1024 * 1024
@@ -49,8 +52,22 @@ class UnreachableError(Exception):
     """The server in the session gave no answer that can be passed on."""
 
 
-class Connection:
-    """A connection to a port of a session, through the daemon or to the node of a cluster."""
+class Connection(Protocol):
+    """A connection to a server in a session."""
+
+    async def read(self) -> bytes:
+        """Return what arrives next; empty at the end."""
+
+    async def write(self, data: bytes) -> object:
+        """Write, and wait until there is room for more. What a server does not read any more is dropped."""
+
+
+Connect: TypeAlias = Callable[[str, int], AbstractAsyncContextManager[Connection]]
+"""Connects to a port of a session."""
+
+
+class LinkedConnection:
+    """A connection through the daemon, or to the node of a cluster."""
 
     def __init__(self, link: SessionLink, session: str, port: int) -> None:
         """Store the arguments without connecting."""
@@ -59,7 +76,7 @@ class Connection:
         self._parts: AsyncGenerator[Any, None] = link.follow(ConnectPort(session, port))
         self._id = ""
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> Self:
         try:
             self._id = bytes(await anext(self._parts)).decode()
         except BaseException:
@@ -71,12 +88,39 @@ class Connection:
         await self._parts.aclose()
 
     async def read(self) -> bytes:
-        """Return what arrives next; empty at the end."""
         return bytes(await anext(self._parts, b""))
 
-    async def write(self, data: bytes) -> bool:
-        """Write, and wait until there is room for more. Return whether the server reads on."""
-        return not data or await self._link.call(WritePort(self._session, self._id), data)
+    async def write(self, data: bytes) -> object:
+        return data and await self._link.call(WritePort(self._session, self._id), data)
+
+
+@asynccontextmanager
+async def direct_connection(session: Session, port: int) -> AsyncGenerator[Connection, None]:
+    """Connect to a server in a session of this process."""
+    reader, writer = await asyncio.open_connection(sock=await session.connect(port), limit=_MAX_HEAD)
+    try:
+        yield _DirectConnection(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+class _DirectConnection:
+    """A connection to a session of this process."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self) -> bytes:
+        with contextlib.suppress(ConnectionError):  # the server was killed
+            return await self._reader.read(_MAX_HEAD)
+        return b""
+
+    async def write(self, data: bytes) -> object:
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(data)
+            await self._writer.drain()
+        return None
 
 
 def own_headers(headers: Headers, port: int, origin: str, cookie: bytes) -> list[tuple[bytes, bytes]]:

@@ -34,8 +34,6 @@ from cellblock.operations.sessions import Status
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from cellblock.service.daemon.link import SessionLink
-
 router = APIRouter(tags=["Programs"], route_class=CheckedRoute)
 add(router, Ports)
 
@@ -105,23 +103,33 @@ class Page:
 class PageHosts:
     """The outermost application: answers requests for the hosts of pages, and passes all others on."""
 
-    def __init__(self, app: ASGIApp, link: SessionLink, check: Callable[[str], object] | None, token: str) -> None:
+    def __init__(
+        self, app: ASGIApp, connect: forwarding.Connect, check: Callable[[str], object] | None = None, token: str = ""
+    ) -> None:
         """Begin without pages.
 
         Args:
             app: The application for all other hosts.
-            link: The link to the sessions.
+            connect: Connects to servers in sessions.
             check: Looks up tokens; None if none are required.
             token: The token of this run.
         """
         self._app = app
-        self._link = link
+        self._connect = connect
         self._check = check
         self._token = token
         self._pages: dict[str, Page] = {}
 
-    def open(self, session: str, port: int, token: str, *, bare: bool) -> tuple[str, str]:
-        """Open a page, or open it again. Return its host's label and a new ticket."""
+    def open(self, session: str, port: int, at: int, token: str = "", *, bare: bool = False) -> str:
+        """Open a page, or open it again. Return its URL, with a new ticket.
+
+        Args:
+            session: The session.
+            port: The server's port.
+            at: The port of the gateway.
+            token: The caller's token, with which the page ends.
+            bare: As for `Page`.
+        """
         same = (one for one in self._pages.values() if (one.session, one.port, one.bare) == (session, port, bare))
         page = next(same, None)
         if page is None:
@@ -129,7 +137,8 @@ class PageHosts:
             while len(self._pages) >= _MOST:
                 del self._pages[next(iter(self._pages))]
             self._pages[page.host] = page
-        return page.host, page.ticket(functools.partial(self._is_valid, token))
+        ticket = page.ticket(functools.partial(self._is_valid, token))
+        return f"http://{'' if bare else 'frame.'}{page.host}.localhost:{at}/?{TICKET}={ticket}"
 
     def _is_valid(self, token: str) -> bool:
         if self._check is None or (self._token and hmac.compare_digest(token.encode(), self._token.encode())):
@@ -155,7 +164,7 @@ class PageHosts:
                 raise _RefusedError(Problem(429, "too_many_at_once", f"this page has {_AT_ONCE} requests in progress", 1.0))
             page.running += 1
             try:
-                await _Visit(self._link, page, hosts[0], scope, receive, send).serve(framing=bool(found[0][1]))
+                await _Visit(self._connect, page, hosts[0], scope, receive, send).serve(framing=bool(found[0][1]))
             finally:
                 page.running -= 1
         except _RefusedError as refused:
@@ -178,8 +187,8 @@ class _RefusedError(Exception):
 class _Visit:
     """One request for a page."""
 
-    def __init__(self, link: SessionLink, page: Page, host: str, scope: Scope, receive: Receive, send: Send) -> None:
-        self._link = link
+    def __init__(self, connect: forwarding.Connect, page: Page, host: str, scope: Scope, receive: Receive, send: Send) -> None:
+        self._connect = connect
         self._page = page
         self._scope = scope
         self._receive = receive
@@ -207,7 +216,7 @@ class _Visit:
         if not self._page.admits(self._cookies()):
             raise _RefusedError(Problem(403, "ticket_needed", "open the port again, with 'cellblock open'"))
         headers = forwarding.own_headers(self._headers, self._page.port, origin, COOKIE.encode())
-        async with forwarding.Connection(self._link, self._page.session, self._page.port) as connection:
+        async with self._connect(self._page.session, self._page.port) as connection:
             if socket:
                 cookies, port = self._cookies(), self._page.port
                 await forwarding.forward_websocket(
@@ -295,11 +304,20 @@ async def open_port(
         raise UnsupportedError("ports open over http on the gateway's own machine: run 'cellblock open' there")
     link = link_of(request)
     record: dict[str, Any] = await link.call(Status(session))
-    if port not in await link.call(Ports(record["kernel_id"])):
-        raise NotFoundError(f"nothing listens at port {port} of session {session!r}: start the server first, at 127.0.0.1")
+    check_listens(port, await link.call(Ports(record["kernel_id"])), f"session {session!r}")
     hosts: PageHosts = request.app.state.pages
     bare = wanted is not None and wanted.bare
     token = request.headers.get("authorization", "").partition(" ")[2].strip()
-    label, ticket = hosts.open(record["kernel_id"], port, token, bare=bare)
-    host = f"{'' if bare else 'frame.'}{label}.localhost:{request.url.port or 80}"
-    return OpenPortResponse(url=f"http://{host}/?{TICKET}={ticket}")
+    return OpenPortResponse(url=hosts.open(record["kernel_id"], port, request.url.port or 80, token, bare=bare))
+
+
+def check_listens(port: int, ports: list[int], name: str) -> None:
+    """Check that a server listens.
+
+    Raises:
+        NotFoundError: It does not.
+    """
+    if port not in ports:
+        listed = ", ".join(map(str, ports))
+        there = f"its servers listen at {listed}" if ports else "start a server first, at 127.0.0.1 or 0.0.0.0"
+        raise NotFoundError(f"nothing listens at port {port} of {name}: {there}")
