@@ -20,7 +20,7 @@ from cellblock import (
     StateError,
     UnsupportedError,
 )
-from cellblock.host.session import SessionHooks
+from cellblock.host.options import SessionHooks
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Network
 from cells import ok, value

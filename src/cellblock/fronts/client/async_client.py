@@ -62,6 +62,7 @@ from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, 
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
 from cellblock.operations.overview import Cells, Decisions
 from cellblock.operations.programs import (
+    Ports,
     Processes,
     ResizeProcess,
     SignalProcess,
@@ -408,6 +409,21 @@ class AsyncClient:
     ) -> ExecResult:
         """Stop a program and all processes that it started."""
         return await self._ask(stop_of(kernel, process, grace, scope))
+
+    async def ports(self, kernel: SessionRecord | str) -> list[int]:
+        """Return the ports at which servers of a session listen."""
+        return await self._ask(Ports(session_of(kernel)))
+
+    async def open_port(self, kernel: SessionRecord | str, port: int, *, bare: bool = False) -> str:
+        """Return a URL at which a browser on the gateway's machine shows the page of a server, once, within two minutes.
+
+        Args:
+            kernel: The session.
+            port: The server's port.
+            bare: Whether to show the page without a frame, so that it can load from other servers and navigate.
+        """
+        path = f"{calls.session(session_of(kernel))}/ports/{port}"
+        return str((await self._send(Call("POST", path, {"bare": bare})))["url"])
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

@@ -340,6 +340,10 @@ class SyncCodeExecutor(SyncOnly):
         made.setblocking(True)
         return made
 
+    def expose(self, port: int, *, bare: bool = False) -> str:
+        """Return a URL at which a browser shows the page of a server of the code, as `CodeExecutor.expose` does."""
+        return self._thread.run(self._original.expose(port, bare=bare))
+
     def ports(self) -> list[int]:
         """Return the ports of the code's servers, as `Session.ports` does."""
         return self._thread.run(self._original.ports())

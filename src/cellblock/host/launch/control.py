@@ -262,12 +262,13 @@ class Control:
         """
         number = next(self._numbers)
         self._try_to_tell(Dial(number, port))
-        dialled = self._dials[number] = self._loop.create_future()
+        dialled: asyncio.Future[socket.socket | int] = self._loop.create_future()
+        self._dials[number] = dialled
         try:
             found = await dialled
         except asyncio.CancelledError:
-            if dialled.done() and not dialled.cancelled() and isinstance(dialled.result(), socket.socket):
-                dialled.result().close()
+            if dialled.done() and not dialled.cancelled() and isinstance(made := dialled.result(), socket.socket):
+                made.close()
             raise
         finally:
             self._dials.pop(number, None)
