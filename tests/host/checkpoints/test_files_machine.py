@@ -96,8 +96,8 @@ class FilesMachine(SessionMachine):
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
         checkpoint, kept = data.draw(st.sampled_from(self.named))
-        if kept.files is None and kept.line != self.line[: len(kept.line)]:
-            return  # whose the files are then is not promised (docs/checkpoints.md)
+        if kept.files is None and self.automatic.get(kept.line) != self.files:
+            return  # whose files are that have changed since is not promised (docs/checkpoints.md)
         self.run(self.session.restore(checkpoint))
         self.go_to(kept, {*NAMES})
 
