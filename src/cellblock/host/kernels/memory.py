@@ -144,7 +144,7 @@ class MemoryWatch:
         Args:
             used: Bytes in use.
             copies: Upper limit of the bytes that dropping copies frees. If that is not enough, they stay for recovery.
-            excess: What the session has too many of, in a sentence; empty if nothing.
+            excess: A sentence about another exceeded limit; empty if none.
         """
         self._last = used
         if self._unanswered is not None:

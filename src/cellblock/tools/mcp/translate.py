@@ -49,7 +49,7 @@ def outcome_of(result: types.CallToolResult) -> ToolOutcome:
 
 
 def check_finite(value: object) -> None:
-    """Refuse NaN and infinite numbers: they are not JSON, but the decoder accepts them, and turns 1e999 into one.
+    """Refuse NaN and infinite numbers: they are not JSON, but the decoder accepts them, and turns 1e999 into infinity.
 
     Raises:
         ValueError: The value contains one.
