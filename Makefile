@@ -11,10 +11,10 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 UV = $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
-PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
-# The seed of the sample of mutants in slow tests: the same when tests are run once more.
-export MUTANTS_SEED ?= $(shell date -u +%F)
-QUICK := not slow and not srt and not npm and not clients and not ray
+# WHOLE=1: all variants of tests, not a sample of the day.
+PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic $(if $(WHOLE),--whole)
+# The seed of samples of mutants and of variants of tests: the same when tests are run once more.
+export SAMPLE_SEED ?= $(shell date -u +%F)
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
 # may have been busy with something else. Both runs show what failed.
@@ -49,9 +49,10 @@ help:
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 	@echo 'make escape-benchmark   the same attacks from inside of several sandboxes, and the tables in docs/escape-benchmark.md'
 
+# Also one that `uv sync` has made, which has no pip.
 define environment
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(PIP) --upgrade pip uv
+	@test -x $(BIN)/uv || { $(BIN)/python -m ensurepip >/dev/null && $(PIP) --upgrade pip uv; }
 endef
 
 # Install the package with dependency groups and an extra. By uv, as pip takes minutes for what uv installs in seconds. It is compiled
@@ -97,7 +98,7 @@ demo:
 	@$(VENV)-demo/bin/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
-	$(call run,$(QUICK))
+	$(call run,quick)
 
 test-all: slow srt npm ray clients frameworks fuzz user pythons
 	@$(BIN)/python examples/quickstart.py >/dev/null
@@ -110,7 +111,7 @@ slow: $(VENV)/slow.stamp
 
 # Prove that each defence is one. It takes half an hour.
 mutants: $(VENV)/slow.stamp
-	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --mutants=all
+	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py $(if $(WHOLE),,--whole)
 
 # Without the tests that switch off a defence: those of root have done that.
 attacks: override TESTS := tests/escape --ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py

@@ -9,8 +9,11 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import functools
 import inspect
 import io
+import os
+import random
 import re
 import shlex
 import subprocess
@@ -33,6 +36,7 @@ _SHELL = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.DOTALL | re.MULTIL
 _UNTESTED = re.compile(r"^```py\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TARGETS = re.compile(r"^([\w$(). /-]+):", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 @pytest.fixture
@@ -67,6 +71,30 @@ async def test_the_python_of_a_document_prints_what_it_shows(
         await _run(document)
     if named or "SyncCodeExecutor(" in document.read_text():
         loop_thread.shared().close()  # where synchronous executors run, with their host
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # 15 s of processor time
+async def test_the_commands_of_the_readme_work_in_any_order(own_shared_host: None, tmp_path: Path) -> None:
+    """With a daemon running. The orders differ from day to day, and are the same when the test is run once more."""
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"(?:^|`)\.venv/bin/(cellblock [^`#\n]+)(?:`|# (.*)$)", text, re.MULTILINE)
+    assert len(commands) > 1
+    ((_, program, shown),) = blocks(ROOT / "README.md")
+    order = [*commands, commands[0], (program, shown)]
+    chosen = random.Random(os.environ["MUTANTS_SEED"])
+    with own_daemon(tmp_path):
+        for _ in range(2):
+            chosen.shuffle(order)
+            for command, expected in order:
+                if command is program:
+                    assert await _in_turn(program, {"__name__": "document"}, "README.md") == expected
+                    continue
+                line = shlex.split(command)
+                line[0] = str(Path(sys.executable).parent / line[0])
+                done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60, check=False)
+                assert (done.returncode, done.stderr) == (0, ""), order
+                assert expected in ("", done.stdout.strip()), order
 
 
 async def _run(document: Path) -> None:
@@ -130,8 +158,27 @@ def test_the_other_python_of_a_document_compiles(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
-    targets = [target.partition("#")[0] for target in _LINK.findall(document.read_text()) if "://" not in target]
-    assert [target for target in targets if target and not (document.parent / target).exists()] == []
+    wrong = []
+    for link in _LINK.findall(prose(document)):
+        path, _, heading = link.partition("#")
+        target = document.parent / path if path else document
+        if "://" not in link and not (
+            target.exists() and (not heading or target.suffix != ".md" or heading in headings(target))
+        ):
+            wrong.append(link)
+    assert wrong == []
+
+
+def prose(document: Path) -> str:
+    """Return a document without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@functools.cache
+def headings(document: Path) -> set[str]:
+    """Return the names of the headings of a document, as GitHub links to them."""
+    titles = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", _LINK_TEXT.sub(r"\1", title).lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:

@@ -204,11 +204,11 @@ def test_a_scheme_that_nobody_knows_is_told() -> None:
 def test_a_package_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.delitem(importlib.import_module("fsspec.registry")._registry, "s3", raising=False)
-    with pytest.raises(UnsupportedError, match=r"s3: URLs need another package: .*s3fs"):
+    with pytest.raises(UnsupportedError, match=r"s3: URLs need an extra: pip install 'cellblock\[s3\]'"):
         folder_at("s3://bucket/a").prepare()
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(UnsupportedError, match="pip install fsspec s3fs"):
-        folder_at("s3://bucket/a").prepare()
+    with pytest.raises(UnsupportedError, match=r"memory: URLs need an extra: pip install 'cellblock\[urls\]'"):
+        folder_at("memory://a").prepare()
 
 
 def test_a_store_that_cannot_do_something_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,18 +80,21 @@ def test_doctor_does_not_propose_what_is_chosen_already() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "mounted", "undivided"),
+    ("version", "mounted", "root", "undivided"),
     [
-        ((6, 18), 0, []),
-        ((6, 1), 0, ["6.14"]),
-        ((5, 13), 0, ["5.14", "6.14"]),
-        ((5, 10), os.ST_RDONLY, ["5.12", "5.14", "6.14"]),
-        ((6, 18), os.ST_RDONLY, ["/proc/sys is read-only here"]),
+        ((6, 18), 0, True, []),
+        ((6, 1), 0, True, ["6.14"]),
+        ((6, 1), 0, False, []),  # Linux limits the processes of an ordinary user's sessions
+        ((5, 13), 0, True, ["5.14", "6.14"]),
+        ((5, 10), os.ST_RDONLY, False, ["5.12", "5.14"]),
+        ((6, 18), os.ST_RDONLY, False, ["/proc/sys is read-only here"]),
     ],
 )
 def test_doctor_says_which_limits_of_the_user_one_session_can_use_up(
-    version: tuple[int, int], mounted: int, undivided: list[str]
+    version: tuple[int, int], mounted: int, root: bool, undivided: list[str]
 ) -> None:
-    check = _shared(version, mounted)
+    check = _shared(version, mounted, root=root)
     assert check.ok is not bool(undivided)
     assert re.findall(r"\((?:Linux )?([^)]+)\)", check.found) == undivided
+    assert check.found.count("inotify") == 1
+    assert check.found.endswith("counted: descriptors in messages, epoll watches, open files")

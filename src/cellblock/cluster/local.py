@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from cellblock.common import config
+from cellblock.common.extras import require_extra
 from cellblock.errors import DaemonError, StateError
 
 _START = 120.0
@@ -63,7 +64,9 @@ def start_nodes(count: int) -> str:
     Raises:
         StateError: A cluster already exists.
         DaemonError: The cluster cannot be started.
+        UnsupportedError: Ray is not installed.
     """
+    require_extra("ray", "sessions on a Ray cluster")
     path = _path()
     if (running := running_address()) is not None:
         raise StateError(f"a cluster already runs on this machine, at {running}: stop it with 'cellblock cluster stop'")

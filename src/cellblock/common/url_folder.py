@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Protocol
 
+from cellblock.common.extras import missing_extra
 from cellblock.common.urls import check, local_path
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import InvalidInputError, StoreError, UnsupportedError
@@ -319,13 +320,12 @@ class _StoreFolder:
             try:
                 from fsspec.core import url_to_fs
             except ImportError:
-                raise UnsupportedError(
-                    f"{self._scheme}: URLs need the package fsspec, and most schemes another one: pip install fsspec"
-                    + (" s3fs" if self._scheme == "s3" else "")
-                ) from None
+                raise missing_extra("s3" if self._scheme == "s3" else "urls", f"{self._scheme}: URLs") from None
             try:
                 store, root = url_to_fs(self.url)
             except ImportError as error:  # it names the package
+                if self._scheme == "s3":
+                    raise missing_extra("s3", "s3: URLs") from None
                 raise UnsupportedError(f"{self._scheme}: URLs need another package: {_short(error)}") from None
             except ValueError as error:
                 raise InvalidInputError(f"{self.url!r} cannot be used: {_short(error)}") from None

@@ -42,6 +42,7 @@ from cellblock.host.kernels.questions import Questions
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of
 from cellblock.host.output.kept import KeptResults
+from cellblock.host.ports import Ports
 from cellblock.host.programs.programs import Programs
 from cellblock.host.reader import Reader
 from cellblock.host.session_surroundings import SessionSurroundings, resolve_for, walls_of
@@ -204,6 +205,7 @@ class Session(AsyncOnly):
         self._questions = Questions(self._cells)
         self._exact = isinstance(kind_of(options.recovery), Exact)
         self._programs = Programs(self._name, self._kernels.live, self._cells.check_running, self.trace)
+        self._ports = Ports(self._name, resolved.tier, self._kernels.live, self._cells.check_running)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks, label)
@@ -688,6 +690,11 @@ class Session(AsyncOnly):
     spawn = _of("_programs", Programs.spawn)
     processes = _of("_programs", Programs.processes)
     process = _of("_programs", Programs.process)
+
+    # -- servers of its code -------------------------------------------------------------------------------------------
+
+    connect = _of("_ports", Ports.connect)
+    ports = _of("_ports", Ports.ports)
 
     # -- checkpoints and branches --------------------------------------------------------------------------------------
 

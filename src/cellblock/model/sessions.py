@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from cellblock.errors import InvalidInputError, failure
+from cellblock.errors import failure
 from cellblock.model import CodeExecutionResult
 from cellblock.model.plain import Plain
 
@@ -82,24 +82,6 @@ class SessionRecord:
     def age_seconds(self) -> float:
         """Seconds since its creation."""
         return (datetime.now(UTC) - datetime.fromisoformat(self.created_at)).total_seconds()
-
-    def check_isolation(self, options: Mapping[str, Any]) -> None:
-        """Check that an existing session has the isolation in some options.
-
-        Args:
-            options: Options of `get_or_create`. The others only apply to a new session.
-
-        Raises:
-            InvalidInputError: The session has another isolation.
-        """
-        asked = "none" if options.get("sandbox") is False else options.get("isolate")
-        if asked is None and options.get("sandbox") and self.isolate == "none":
-            asked = "a sandbox"
-        if asked not in (None, self.isolate):
-            raise InvalidInputError(
-                f"session {self.name!r} has isolate={self.isolate!r}, not {asked}, and its isolation "
-                "cannot change: destroy it first, or use another name"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON data."""

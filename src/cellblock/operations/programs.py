@@ -1,4 +1,4 @@
-"""Programs that run in addition to the kernel of a session."""
+"""Programs that run in addition to the kernel of a session, and connections to servers in the session."""
 
 from __future__ import annotations
 
@@ -194,3 +194,42 @@ class StopProcess(
     process: str
     grace: Annotated[int, Limits(ge=0, le=60_000)] = 500
     scope: _Scope = "tree"
+
+
+class Ports(
+    Request[list[int]],
+    op="ports",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/ports", "List the ports of servers", scope="read", within="ports"),
+):
+    """List the TCP ports at which code and programs of a session listen. A session without its own network has none."""
+
+    session: str
+
+
+class ConnectPort(Request[bytes], op="connect port"):
+    """Connect to a port of a session. Answered by the connection's id, and then by what the server sends, until it closes.
+
+    The connection is closed when the client stops reading the answer.
+
+    Attributes:
+        session: The session.
+        port: The port.
+    """
+
+    session: str
+    port: int
+
+
+class WritePort(Request[bool], op="write port"):
+    """Write the body to a connection of `ConnectPort`. Answered by whether the server reads on.
+
+    Attributes:
+        session: The session, as in `ConnectPort`.
+        connection: The connection's id.
+        end: Whether the client writes no more.
+    """
+
+    session: str
+    connection: str
+    end: bool = False

@@ -76,11 +76,12 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
 
     Attributes:
         name: Its name; empty for a new unique name.
-        options: Its options (`named.options`), as JSON data. They are ignored if the session exists.
+        options: Its options (`named.options`), as JSON data.
         tags: Labels of a new session.
         fresh: Whether an existing session of that name is an error.
         bound: Whether it ends with the connection of this request. It must then be `fresh`.
         grant: In a cluster: the placement for its node (`Lease.check`).
+        chosen: The names of the options that the caller chose. An existing session must have them.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     fresh: bool = False
     bound: bool = False
     grant: str = ""
+    chosen: tuple[str, ...] = ()
 
     @property
     def may_repeat(self) -> bool:

@@ -12,7 +12,7 @@ class RegisterServer(Request[dict[str, Any]], op="register server"):
     """Generate the typed API of an MCP server in `mcptools/` of a session's workspace, and register the server.
 
     This starts the server outside of the sandbox: the caller must have approved it. Answered by ``tools``, the names of the
-    modules, and ``signatures``, a line for each.
+    modules, ``signatures``, a line for each, ``instructions`` of the server, and ``left_out``, the other tools with reasons.
 
     Attributes:
         session: The session.

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import cellblock.service.session.running as running
@@ -27,6 +28,7 @@ from cellblock import (
     InterpreterError,
     InvalidInputError,
     Limits,
+    NotFoundError,
     OutputItem,
     PreloadError,
     Rule,
@@ -782,3 +784,30 @@ async def test_what_does_not_fit_into_the_text_for_a_model_is_in_a_file(host: Ho
             await executor.for_model(long, 0)
     with pytest.raises(StateError):
         await executor.for_model(long, 400)
+
+
+async def test_a_port_is_exposed_to_a_browser_until_the_executor_stops(native_host: Host, tmp_path: Path) -> None:
+    code = """
+import asyncio
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\npage")
+    writer.close()
+server = await asyncio.start_server(answer, "127.0.0.1", 8501)
+"""
+    async with CodeExecutor(host=native_host, working_dir=tmp_path, recovery="none") as executor:
+        with pytest.raises(NotFoundError, match="nothing listens at port 8501 of the session: start a server first"):
+            await executor.expose(8501)
+        await executor.execute(code)
+        first, second = await executor.expose(8501), await executor.expose(8501, bare=True)
+        assert first.startswith("http://frame.p8501-")
+        place, _, query = second.partition("/?")
+        host, port = place.removeprefix("http://"), int(place.rpartition(":")[2])
+        assert port == int(first.partition("/?")[0].rpartition(":")[2])
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            entered = await client.get(f"/?{query}", headers={"Host": host})
+            cookie = entered.headers["Set-Cookie"].partition(";")[0]
+            assert (await client.get("/", headers={"Host": host, "Cookie": cookie})).text == "page"
+            assert (await client.get("/", headers={"Cookie": cookie})).status_code == 421
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)

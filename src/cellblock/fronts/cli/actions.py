@@ -13,6 +13,7 @@ from cellblock.common.terminal import printable
 from cellblock.errors import DaemonError, InvalidInputError, NotFoundError, did_you_mean
 from cellblock.fronts.cli.arguments import (
     Json,
+    known_names,
     makes_sessions,
     new_app,
 )
@@ -94,7 +95,10 @@ def run(
         list[str] | None,
         typer.Argument(metavar="PARAMETER=VALUE", help="Its arguments; a value that is not JSON is text."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session; a new one by default.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The session; a new one by default.", autocompletion=known_names),
+    ] = None,
     *,
     options: dict[str, Any],
     as_json: Json = False,

@@ -21,6 +21,7 @@ from cellblock.fronts.cli import (
     kernelspec,
     machine,
     mcp,
+    ports,
     programs,
     saving,
     sessions,
@@ -308,6 +309,7 @@ def completion(
 
 sessions.add_to(app)
 programs.add_to(app)
+ports.add_to(app)
 checkpoints.add_to(app)
 saving.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)

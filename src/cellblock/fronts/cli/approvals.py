@@ -14,7 +14,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.fronts.cli.arguments import Json, new_app
+from cellblock.fronts.cli.arguments import Json, known_names, new_app
 from cellblock.fronts.cli.client import ask
 from cellblock.fronts.cli.forms import fields_of, read_answer
 from cellblock.fronts.cli.output import age, painted, print_json, print_table, wants_json
@@ -32,7 +32,8 @@ _SHORTEST = 6  # characters of an id prefix that can stand for the id
 _CUT = "only the beginning of its arguments is on record"
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
-SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")]
+_SESSION = typer.Option("--session", metavar="NAME", help="Only for this session (name or id).", autocompletion=known_names)
+SessionId = Annotated[str | None, _SESSION]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids, from 'cellblock approvals pending'.")]
 All = Annotated[bool, typer.Option("--all", help="Decide about all pending requests.")]
 
@@ -109,7 +110,7 @@ def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
 
 @app.command()
 def pending(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
+    session: Annotated[str, _SESSION] = "",
     as_json: Json = False,
 ) -> int:
     """List pending requests, oldest first."""
@@ -194,7 +195,7 @@ def _complete(given: str, known: list[str]) -> str:
 
 @app.command()
 def allowed(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only for this session (name or id).")] = "",
+    session: Annotated[str, _SESSION] = "",
     as_json: Json = False,
 ) -> int:
     """List permissions for the rest of a session."""

@@ -51,9 +51,18 @@ def known_names(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def _first_word(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of sessions for the first of the words, which is followed by code."""
+    return [] if context.params.get("words") or context.params.get("name") else known_names(incomplete)
+
+
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME CODE", help="The session, if not by --name; the code, - reads it from standard input."),
+    typer.Argument(
+        metavar="NAME CODE",
+        help="The session, if not by --name; the code, - reads it from standard input.",
+        autocompletion=_first_word,
+    ),
 ]
 Session = Annotated[str, typer.Argument(metavar="NAME", help="The session's name or id.", autocompletion=known_names)]
 OptionalSession = Annotated[

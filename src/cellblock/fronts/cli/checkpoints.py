@@ -12,7 +12,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.cli.arguments import STATES, Json, Session
+from cellblock.fronts.cli.arguments import STATES, Json, Session, known_names
 from cellblock.fronts.cli.client import ask
 from cellblock.fronts.cli.output import print_done, print_json, print_table, since, wants_json
 from cellblock.fronts.cli.problems import OK, say
@@ -315,7 +315,9 @@ def _numbered(session: str, count: int) -> list[str]:
 
 def adopt(
     session: Session,
-    branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The name or id of the other session.")],
+    branch: Annotated[
+        str, typer.Argument(metavar="BRANCH", help="The name or id of the other session.", autocompletion=known_names)
+    ],
     as_json: Json = False,
 ) -> int:
     """Continue from another session's state (usually a branch) and close that session."""

@@ -9,6 +9,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli import logins
 from cellblock.fronts.cli.arguments import Json, new_app
 from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import FAILED, OK, say
@@ -113,10 +114,13 @@ def list_(root: Root = "mcptools", as_json: Json = False) -> int:
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json = False) -> int:
-    """Unregister a server. Its generated package stays."""
+    """Unregister a server, and log out from it. Its generated package stays."""
     from cellblock.tools.registry.servers import ServerRegistry
 
-    ServerRegistry().remove(name)
+    registry = ServerRegistry()
+    for root in [root for known, root, _ in registry.all() if known == name]:
+        logins.log_out(name, registry.get(name, root))
+    registry.remove(name)
     done = f"{printable(name, lines=False)} is no longer registered; its generated package stays until you remove it"
     print_done({"removed": name}, done, as_json)
     return OK
@@ -144,3 +148,8 @@ def search_(
         if not found:
             print(f"No tool in {printable(root, lines=False)} matches.")
     return OK if found else FAILED
+
+
+app.command()(logins.login)
+app.command()(logins.logout)
+app.command()(logins.auth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,12 +24,14 @@ from cellblock.fronts.gateway import (
     events,
     executions,
     files,
+    forwarding,
     jupyter,
     kernelspecs,
     metrics,
     notebooks,
     overview,
     pages,
+    ports,
     programs,
     questions,
     saving,
@@ -72,6 +75,7 @@ _PARTS = (
     events,
     files,
     programs,
+    ports,
     questions,
     saving,
     approvals,
@@ -153,7 +157,13 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
     guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check, _uploads())
-    app.outside = Traced(metrics.Meter(readable(guarded, options.allowed_origins)))
+    app.state.pages = ports.PageHosts(
+        readable(guarded, options.allowed_origins),
+        functools.partial(forwarding.LinkedConnection, link),
+        check,
+        options.token,
+    )
+    app.outside = Traced(metrics.Meter(app.state.pages))
     return app
 
 

@@ -393,9 +393,9 @@ def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> No
         own = f"{scheme.replace('ws', 'http', 1)}://{headers.host}"
         foreign = headers.origin != own and headers.origin not in allowed
     else:
-        # Requests by a page of another site without an Origin: pictures, scripts, forms of old browsers. A link is allowed.
+        # Requests by a page of another origin without an Origin: pictures, scripts, forms of old browsers. A link is allowed.
         page = scope.get("method") == "GET" and scope["path"] in (*PUBLIC, CONSOLE)
-        foreign = headers.site == "cross-site" and not page
+        foreign = headers.site in ("cross-site", "same-site") and not page
     if foreign:
         raise Refused(Problem(403, "origin_refused", "requests from other web sites are refused"))
 

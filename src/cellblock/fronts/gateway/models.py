@@ -156,12 +156,7 @@ class HistoryEntryModel(BaseModel):
     code: str
     status: str
     execution_count: int | None
-
-
-class UndoneCell(HistoryEntryModel):
-    """A cell that was undone."""
-
-    abandoned: bool
+    abandoned: bool = Field(description="Whether the session went back to a state before it.")
 
 
 class Done(BaseModel):

@@ -90,12 +90,14 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
     images: list[Path] = []
     items = collector.items()
     if collector.has_displays:
-        images, collector.notes = save_images(items, images_dir)
-        items = collector.items() if collector.notes else items
+        images, failures = save_images(items, images_dir)
+        for failure in failures:
+            collector.note(failure)
+        items = collector.items() if failures else items
     if outcome.rights.sandboxed and (
         why := advice.on_output("".join(item.text or "" for item in items if item.kind == "stream"), outcome.rights.offline)
     ):
-        collector.notes.append(f"[cellblock] {why}")
+        collector.note(f"[cellblock] {why}")
         items = collector.items()
     if outcome.says_so:
         collector.notes.append(f"[cellblock] This cell cannot be undone: {outcome.not_undoable}.")

@@ -247,9 +247,10 @@ class Cells:
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Yield the events and the result of a cell. Stop the cell if the reader leaves."""
         try:
-            while (event := await cell.events.next()) is not None:
-                yield event
-            await asyncio.wait([running])
+            for _ in range(2):  # the second time, for the notes of the result
+                while (event := await cell.events.next()) is not None:
+                    yield event
+                await asyncio.wait([running])
         finally:
             if not running.done():
                 running.cancel()

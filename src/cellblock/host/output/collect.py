@@ -125,6 +125,11 @@ class Collector:
         self._displays = 0
         self._places: dict[str, _Place] = {}
 
+    def note(self, line: str) -> None:
+        """Add a line at the end, also for readers of the running cell's stream."""
+        self.notes.append(line)
+        self.unsaid.append(line)
+
     @property
     def empty(self) -> bool:
         """Whether there is no output."""

@@ -419,6 +419,8 @@ def _finish(
 
 def _remove(top: int, name: str, staging: int, journal: Journal) -> None:
     try:
+        if not journal.is_on(os.fstat(top).st_dev):
+            sync(staging)  # before the journal forgets the steps: what was moved to the trash must have left this folder
         journal.write(name, os.fstat(top), ())
     except OSError:
         journal.clear()  # the steps must not be done again

@@ -31,6 +31,7 @@ from cellblock.wire.control import (
     Block,
     Blocked,
     Connect,
+    Dial,
     Done,
     Exec,
     Exited,
@@ -39,6 +40,7 @@ from cellblock.wire.control import (
     Interrupt,
     KillChildren,
     Listen,
+    ListPorts,
     Measure,
     Memory,
     Quiet,
@@ -225,6 +227,10 @@ class Init:
                     seat.programs.watch(descriptors, opened=opened)
             case Listen():
                 self._around.listen(seat, 0, None)
+            case Dial() as message:
+                self._around.dial(seat, message)
+            case ListPorts():
+                seat.tell(self._around.open_ports())
             case Measure() as message:
                 if self._parked is not None:
                     self._parked.end_silent()

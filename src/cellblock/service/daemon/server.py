@@ -55,6 +55,7 @@ class Server:
         handing_over: Whether the next daemon takes over. The sessions continue.
         asked_to_restart: Whether the next daemon will take over as soon as nothing would be lost.
         once: The number of running requests that must not be repeated.
+        connections: The open connections to ports, by session and id; None while one is being made.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Server:
         self.handover: Handover | None = None
         self.handing_over = self.asked_to_restart = False
         self.once = 0
+        self.connections: dict[tuple[str, str], asyncio.StreamWriter | None] = {}
         self._ending: set[asyncio.Task[Any]] = set()
 
     @property

@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +27,7 @@ from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
 from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
 from cellblock.service.named.executions import Execution
+from cellblock.service.named.existing import Given, check_existing
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import Arrival, moving_error
@@ -277,6 +278,7 @@ class NamedSessions:
         tags: Mapping[str, str] | None = None,
         *,
         fresh: bool = False,
+        chosen: Collection[str] = (),
         lasting: bool = True,
         read: Options | None = None,
         start_from: Beginning | None = None,
@@ -290,6 +292,7 @@ class NamedSessions:
             options: Its options, if it is made (`read_options`).
             tags: Labels, if it is made.
             fresh: Whether an existing one is an error.
+            chosen: The names of the options that an existing one must have; it need not have the others.
             lasting: Whether the next process adopts it if this one is killed; otherwise it ends.
             read: Its parsed options, if available.
             start_from: The checkpoint that it begins with, if it is made.
@@ -298,7 +301,7 @@ class NamedSessions:
 
         Raises:
             ConflictError: There is one already.
-            InvalidInputError: The name or an option is wrong.
+            InvalidInputError: The name or an option is wrong, or the existing session has another one.
             BusyError: The limit of sessions or of their memory is reached.
             LaunchError: Its kernel could not be started.
             StoreError: It cannot be added to the store.
@@ -312,7 +315,10 @@ class NamedSessions:
         if found is not None or name in self._making:
             if fresh:
                 raise ConflictError(f"session {name!r} exists already: use it, choose another name, or end it first")
-            return found if found is not None else await self._made(name)
+            found = found if found is not None else await self._made(name)
+            if chosen and self._fixed is None:
+                check_existing(name, Given(found.options, found.read, self._host), chosen, options or {})
+            return found
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), f"{secrets.token_hex(16 - len(self._mark) // 2)}{self._mark}"
         options = self._with_workspace(options or {}, number)

@@ -32,6 +32,7 @@ _OTHER = frozenset(
         # Read by `cellblock mcp`.
         "MCP_PROGRAMS",
         "MCP_TOKEN",
+        "MCP_WAIT",
         # Set in the environment of code in sessions.
         "APPROVAL_REQUIRED",
         "EGRESS_PORT",
@@ -149,7 +150,7 @@ def explain() -> list[Setting]:
         )
         for item in fields(Settings)
     ]
-    homes = [name for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME") if os.path.isabs(os.environ.get(name, ""))]
+    homes = [name for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME") if os.environ.get(name)]
     about = "The directory of the daemon's state. Can be set only as an environment variable."
     return [*shown, Setting("home", str(config.state_directory()), (homes or ["default"])[0], "", about)]
 

@@ -26,6 +26,9 @@ Ask = Callable[[ApprovalRequest], bool | None]
 EXPIRED = "no decision arrived within"
 """The beginning of the reason if the time for a decision has run out."""
 
+NOBODY = "nobody can approve it, and no rule allows it"
+"""The reason if there is no person to ask."""
+
 MAX_PENDING = 4096
 MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Bytes of pending requests. Each value of their JSON adds `VALUE_WEIGHT`, as the parsed arguments are kept, too."""
@@ -194,7 +197,7 @@ class Broker:
             if key in self._remembered:
                 return self._decision(call, "allow", f"person, always for this {scope}")
         if self.ask is None:
-            return self._decision(call, "deny", "nobody", "this session has no approver, and no rule allows it")
+            return self._decision(call, "deny", "nobody", NOBODY)
         if len(self.pending) >= MAX_PENDING or self._bytes + (weight := _weight(call)) > MAX_PENDING_BYTES:
             return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
         request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind, changed=call.changed)

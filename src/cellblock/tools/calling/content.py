@@ -96,6 +96,10 @@ class ToolResource:
         return f"[link to a resource {name}{kind}{f': {self.name}' if self.name and self.name != name else ''}]"
 
 
+READ_RESOURCE = "resources/read"
+"""The name of a call that reads a resource, whose URI is its argument ``uri``. It is decided about like a call of a tool."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """The outcome of a call.

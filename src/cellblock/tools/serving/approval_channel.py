@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.untrusted import parse_json
 from cellblock.tools.approvals.request import ApprovalRequest
@@ -260,7 +261,9 @@ class ApprovalClient:
 
         Raises:
             StateError: It is already connected, or no tool server accepts it.
+            UnsupportedError: The extra client is not installed.
         """
+        require_extra("client", "approval clients")
         if self._connection is not None:
             raise StateError("The approval client is already connected.")
         self._connection = await self._open()

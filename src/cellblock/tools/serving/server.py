@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.common.addresses import bracketed
+from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.decisions import CallKind
 from cellblock.tools.approvals.broker import Broker
@@ -137,7 +138,9 @@ class ToolServer:
             StateError: It is already running.
             InvalidInputError: Other machines can reach `host`, and there is no token.
             OSError: The port is not available.
+            UnsupportedError: The extra mcp is not installed.
         """
+        require_extra("mcp", "tool servers")
         from cellblock.tools.serving.listen import HttpServer
 
         if self._listening is not None:
