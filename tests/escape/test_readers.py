@@ -1,4 +1,4 @@
-"""What sessions and clients send is parsed in moments, also if it is made to take long."""
+"""What sessions, MCP servers and clients send is parsed in moments, also if it is made to take long."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from cellblock import Host
+from cellblock import CodeExecutor, Host
 from cellblock.fronts.gateway.embedded import EmbeddedGateway
 from cellblock.fronts.gateway.options import GatewayOptions
+from tool_sessions import CALL, register, streamed
 
 pytestmark = pytest.mark.slow
 
@@ -131,3 +132,62 @@ def request(code: str) -> dict[str, object]:
     }
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
     return {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+
+
+ANSWERS = {
+    "values": "'values', {'row': '[1.25e-300],', 'count': 1_000_000}",
+    "quoted values": "'values', {'row': '[1.25e-300],', 'count': 500_000, 'quoted': True}",
+    "text": "'huge', {'size': 30_000_000}",
+    "a late id": "'huge', {'size': 30_000_000, 'id_last': True}",
+    "brackets": "'raw', {'line': '[' * 4_000_000}",
+    "digits": '\'raw\', {\'line\': \'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":[\' + \'9\' * 4_000_000 + \']}}\'}',
+    "escapes": '\'raw\', {\'line\': \'{"jsonrpc":"2.0","id":ID,"result":{"x":"\' + \'\\\\n\' * 2_000_000 + \'"}}\'}',
+    "blank lines": "'blank', {}",
+    "notices": "'notices', {}",
+    "requests": "'asks', {}",
+    "no end": "'endless', {}",
+}
+"""The arguments of the hostile server's calls."""
+
+ASKED = {
+    "objects": 'b\'{"server_name":"bad","tool":"echo","arguments":{"a":[\' + b\'[1.25e-300],\' * 300_000 + b\'1]}}\'',
+    "brackets": "b'[' * 4_000_000",
+    "digits": "b'[' + b'9' * 4_000_000 + b']'",
+    "escapes": "b'{\"a\":\"' + b'\\\\n' * 2_000_000 + b'\"}'",
+    "another encoding": "('{\"a\":[\\u0122' + '[],' * 400_000 + '[]]}').encode('utf-16')",
+}
+"""The bodies of requests to the tool port."""
+
+POST = """
+import http.client, os
+def post(body):
+    connection = http.client.HTTPConnection('127.0.0.1', int(os.environ['CELLBLOCK_TOOL_PORT']), timeout=30)
+    headers = {'Content-Type': 'application/json', 'Authorization': 'Bearer ' + os.environ.get('CELLBLOCK_TOOL_TOKEN', '')}
+    try:
+        connection.request('POST', '/run', body, headers)
+        return connection.getresponse().status
+    except OSError as error:
+        return str(error)
+    finally:
+        connection.close()
+"""
+
+
+async def test_no_server_and_no_tool_call_holds_the_loop(tmp_path: Path) -> None:
+    register(tmp_path)
+    turns = Turns()
+    async with Host() as host, CodeExecutor(host=host, working_dir=tmp_path) as hostile:
+        await streamed(hostile, CALL + POST + "import asyncio")
+        with turns.measured(asyncio.get_running_loop()):
+            await asyncio.sleep(0.1)
+            quiet = turns.longest
+            for name, call in ANSWERS.items():
+                seen = await streamed(
+                    hostile, f"try: await asyncio.wait_for(bad.run({call}), 3)\nexcept Exception as error: print('failed')"
+                )
+                assert seen.result.ok
+                turns.check("answer", name, quiet)
+            for name, body in ASKED.items():
+                seen = await streamed(hostile, f"post({body})")
+                assert seen.result.return_value in ("400", "413"), name
+                turns.check("request", name, quiet)

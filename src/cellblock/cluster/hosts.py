@@ -56,7 +56,7 @@ class RayHosts:
         await self.close()
 
     async def start(self) -> None:
-        """Connect to the cluster, and create a host on each of its nodes if there is none yet.
+        """Connect to the cluster, and create a host on each of its nodes that has none.
 
         Raises:
             DaemonError: No Ray cluster exists at the address.

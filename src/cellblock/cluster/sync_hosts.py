@@ -57,7 +57,7 @@ class SyncRayHosts:
         self.close()
 
     def start(self) -> None:
-        """Connect to the cluster, and create a host on each of its nodes if there is none yet.
+        """Connect to the cluster, and create a host on each of its nodes that has none.
 
         Raises:
             DaemonError: No Ray cluster exists at the address.
@@ -132,7 +132,7 @@ class SyncRayHosts:
         try:
             yield session
         finally:
-            with suppress(LookupError):  # there is no such session any more
+            with suppress(LookupError):  # the session no longer exists
                 session.close()
 
     def find(self, name: str) -> SyncClusterSession:

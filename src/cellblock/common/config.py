@@ -23,7 +23,7 @@ Isolate = Literal[SandboxName, "none"]
 """How kernels can be isolated: in a sandbox, or not at all."""
 
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-"""The variables that every MCP server gets from the host's environment: those of the SDK, without secrets."""
+"""The variables that every MCP server gets from the host's environment: the same variables as in the SDK, without secrets."""
 
 _MAX_DOTENV = 64 * 1024
 _MAX_TOML = 128 * 1024

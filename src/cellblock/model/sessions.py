@@ -22,7 +22,7 @@ SessionStatus = Literal["running", "idle", "dead", "unknown"]
 """``running``: a cell runs. ``idle``: none does. ``dead``: its kernel ended, and the next cell gets a fresh one."""
 
 ExecutionState = Literal["queued", "running", "done", "unknown"]
-"""``unknown``: it was running when the process that ran it was killed, and nobody can say how far it came."""
+"""``unknown``: it was running when the process that ran it was killed, and it may have run in part."""
 
 EventKind = Literal["begun", "stream", "display", "clear", "comm", "input", "approval", "decided", "gap", "failed", "result"]
 
@@ -201,7 +201,7 @@ class PendingApproval(Plain):
         arguments: The exact arguments to execute. For a question, the ``message`` and the ``schema`` of the form.
         since: Start of the wait, in seconds since the epoch.
         text: The whole call in one line, without hidden characters.
-        changed: How the tool differs from the one that its API was generated for; empty if it does not.
+        changed: How the tool differs from its generated API; empty if it does not.
         state: ``pending``, or ``withdrawn`` if the daemon ended while the call waited.
     """
 

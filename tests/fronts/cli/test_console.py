@@ -33,7 +33,7 @@ def screen() -> Iterator[Screen]:
         yield screen
         screen.type("\x04")
         assert screen.end() == 0
-        assert "session 'console' goes on" in screen.text
+        assert "session 'console' keeps running" in screen.text
 
 
 def test_a_dialogue(screen: Screen) -> None:
@@ -114,7 +114,7 @@ def test_a_session_that_others_use_too() -> None:
         assert cellblock.execute(shared, "'ran' in globals()").return_value == "False"
         cellblock.destroy(shared)
         screen.enter("1")
-        screen.wait_for("there is no session 'shared': somebody has ended it")
+        screen.wait_for("session 'shared' was ended by another client")
         assert screen.end() == 1
 
 

@@ -94,8 +94,10 @@ SandboxConfig = Annotated[
     typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
 ]
 NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all your rights.")]
-ForModel = Annotated[bool, typer.Option("--for-model", help="Print one short text for a language model, with errors in it.")]
-Workspace = Annotated[str | None, typer.Option("--workspace", metavar="DIR", help="Where the code works; by default here.")]
+ForModel = Annotated[bool, typer.Option("--for-model", help="Print one short text for a language model, errors included.")]
+Workspace = Annotated[
+    str | None, typer.Option("--workspace", metavar="DIR", help="The working directory; by default the current one.")
+]
 Option = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."),

@@ -48,7 +48,7 @@ def attach(name: str, options: Mapping[str, Any]) -> int:
         console.run()
     finally:
         console.close()
-    say(f"session {name!r} goes on; 'cellblock attach {name}' opens it again, 'cellblock destroy {name}' ends it")
+    say(f"session {name!r} keeps running; 'cellblock attach {name}' opens it again, 'cellblock destroy {name}' ends it")
     return OK
 
 
@@ -114,7 +114,7 @@ class _Console:
             result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader, name)
             self._number = (result["execution_count"] or self._number) + 1
         except NotFoundError:  # the message has the id, which means nothing to users
-            raise NotFoundError(f"there is no session {name!r}: somebody has ended it") from None
+            raise NotFoundError(f"session {name!r} was ended by another client") from None
         except NotRunError:
             raise
         except CellblockError as error:

@@ -61,7 +61,9 @@ def run(
         name = DEFAULT_SESSION
     chosen(name, session_id)
     if options and session_id is not None:
-        raise InvalidInputError(f"{_named(options)}: --id names a session that exists, and options are for one that is made")
+        raise InvalidInputError(
+            f"{_named(options)}: options apply to new sessions only, and --id names an existing one: leave them out"
+        )
     for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
     body = _code(code, file)
     request = Submit(

@@ -97,7 +97,7 @@ def follow(connection: SessionConnection, submit: Callable[[], str], reader: Rea
                 while reader.asks and events.waits_for(0):
                     reader.read()
     if result is None:
-        raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
+        raise OutcomeUnknownError("the outcome of the execution is unknown: the daemon no longer stores its result", execution)
     reader.end(result)
     return result
 
@@ -125,7 +125,7 @@ class _Events:
                 except errors.NotFoundError:
                     if lost is None:
                         raise
-                    message = f"{lost}, and the next one does not know the execution"
+                    message = f"{lost}, and the new daemon has no record of the execution"
                     raise OutcomeUnknownError(message, self._execution) from None
                 self._connection = connections.enter_context(closing(connect()))
 
@@ -283,7 +283,7 @@ class Terminal:
                 self._questions.withdraw(data)
             case "gap":
                 self._finish_line()
-                self._say(f"… {data['dropped']} earlier events are no longer kept")
+                self._say(f"… {data['dropped']} earlier events were dropped")
 
     def read(self) -> None:
         self._shown_already = self._questions.read()
@@ -354,7 +354,7 @@ def note_on(result: Data) -> str:
     if result["status"] == "timeout":
         return "stopped at its timeout (--timeout SECONDS allows more)"
     if result["recovery"] == "restarted" and result["status"] in ("success", "error"):
-        return "its kernel had ended before; the session has a fresh one, without variables"
+        return "its earlier kernel had ended; a fresh kernel without variables runs now"
     return undo_note(result)
 
 

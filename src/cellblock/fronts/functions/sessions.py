@@ -148,7 +148,7 @@ def _submit(request: Submit, body: bytes, chosen: settings.Settings) -> Any:
         return call(request, body)
     if not _is_still_there(request, began):
         raise OutcomeUnknownError(
-            f"{lost}; session {request.session!r} has ended meanwhile, and nobody knows how far the code ran"
+            f"{lost}; session {request.session!r} has ended, and the code may have run in part"
         ) from lost
     return call(request, body)
 

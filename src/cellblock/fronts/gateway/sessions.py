@@ -78,7 +78,7 @@ add(router, Destroy, _destroyed, tag="Kernels")
 async def get_or_create(
     request: Request, session: str, caller: Run, wanted: Annotated[SessionCreateRequest | None, Body()] = None
 ) -> Response:
-    """Return the session of this name, which is made if there is none."""
+    """Return the session of this name, and create it if it is missing."""
     wanted = wanted or SessionCreateRequest(tags={}, options={})
     return json_response(await create(request, caller, session, wanted.options, wanted.tags))
 

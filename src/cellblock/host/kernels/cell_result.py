@@ -24,7 +24,7 @@ _REASONS = {"timeout": "The cell was stopped at its deadline", "interrupted": "T
 _RUNGS = {
     "interrupted": "by an interrupt",
     "interrupted_twice": "by a second interrupt",
-    "killed_children": "by killing the processes it had started",
+    "killed_children": "by killing the processes that it had started",
 }
 
 
@@ -145,7 +145,7 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
         lost = outcome.afterwards or (STATE_LOST if outcome.goes_on_from is None else outcome.goes_on_from.sentence)
         if outcome.reason is None:
             return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
-        return ErrorInfo(_NAMES[outcome.reason], f"{_REASONS[outcome.reason]}: its kernel had to end. {lost}"), outcome.reason
+        return ErrorInfo(_NAMES[outcome.reason], f"{_REASONS[outcome.reason]}: its kernel was killed. {lost}"), outcome.reason
     if outcome.reason is not None:
         name = _NAMES[outcome.reason]
         how = _RUNGS[outcome.recovery or "interrupted"]

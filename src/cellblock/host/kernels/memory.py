@@ -161,7 +161,7 @@ class MemoryWatch:
 
     def _expect_answer(self) -> None:
         if self._unanswered is None:
-            why = f"its memory could not be measured for {_PATIENCE:g} s, so it might have used more than it may"
+            why = f"its memory could not be measured for {_PATIENCE:g} s, so it may have exceeded its limit"
             self._unanswered = self._loop.call_later(_PATIENCE, self._on_excess, why)
 
     def check(self, used: int, copies: int, excess: str = "") -> None:

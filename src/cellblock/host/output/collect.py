@@ -254,7 +254,7 @@ class Collector:
         if message.kind == "update_display_data" and message.display_id in self._places:
             return bundle if self._update(self._places[message.display_id], bundle) else None
         if self._displays >= self._limits.displays:
-            self._note_left_out(f"what is displayed after the first {self._limits.displays:,} is left out (Limits.displays)")
+            self._note_left_out(f"displays after the first {self._limits.displays:,} are left out (Limits.displays)")
             return None
         self._displays += 1
         self._values_room -= bundle.size
