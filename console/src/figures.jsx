@@ -69,7 +69,7 @@ function Chart({ title, now, note = "", points, format = decimal }) {
         {path && <path class="area" d={`${path}L${WIDTH} ${HEIGHT}L0 ${HEIGHT}Z`} />}
         {path && <path class="curve" d={path} />}
       </svg>
-      <div class="axis" aria-hidden="true"><span>0</span><span>{points.length > 1 ? `${span(last - first)} ago` : ""}</span><span>now</span></div>
+      <div class="axis" aria-hidden="true"><span>{points.length > 1 ? `0 · ${span(last - first)} ago` : "0"}</span><span>now</span></div>
     </figure>
   );
 }
