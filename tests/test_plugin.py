@@ -71,6 +71,7 @@ def test_the_command_line_knows_what_every_client_passes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(8))
+@pytest.mark.sampled(4)
 async def test_what_a_client_starts_runs_code_in_both_eras(number: int, tmp_path: Path) -> None:
     # As a client would: in the directory of a project, with few variables, and with its placeholders replaced.
     (project := tmp_path / "project").mkdir()
