@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
 from cellblock.errors import ONLY_PROXY, ProtocolError
+from cellblock.wire.fields import MAX_MIMES, MAX_TEXT
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Changes,
@@ -428,10 +429,9 @@ class Worker:
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the directory was removed
             self._enter_own_directory()
-        self._channel.send(Ready(VERSION))
+        lacks = tuple(sentence.encode("utf-8", "replace").decode()[:MAX_TEXT] for sentence in lost[:MAX_MIMES])
+        self._channel.send(Ready(VERSION, lacks))
         self._outbox.parking = False
-        for sentence in lost:
-            self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _tell_of_threads(self) -> None:
         """Report, once, that a library's threads prevent checkpoints: undo would report it too late."""
