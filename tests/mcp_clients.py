@@ -22,6 +22,9 @@ from processes import eventually
 
 Era = Literal["auto", "legacy"]
 
+PATIENT = Implementation(name="test", version="1")
+"""A client without a limit that the server knows. The SDK's own name stands for clients that wait for five seconds."""
+
 
 @asynccontextmanager
 async def connect(
