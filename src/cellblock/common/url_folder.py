@@ -269,7 +269,7 @@ class _StoreFolder:
             store, path = self._at(name)
             size = store.info(path).get("size")
             if type(size) is not int:
-                raise StoreError("the store does not say how long it is")
+                raise StoreError("the store does not report its size")
             with store.open(path, "rb", cache_type="readahead") as source:
                 _copy(source, size, file, stop)
 
@@ -289,7 +289,7 @@ class _StoreFolder:
                 return float(store.modified(path).timestamp())
             except NotImplementedError:
                 raise UnsupportedError(
-                    f"the package for {self._scheme}: URLs does not say when something was written, which takes another store"
+                    f"the package for {self._scheme}: URLs does not report modification times: use another store"
                 ) from None
 
     def _place(self, name: str, write: Callable[[Any, str], object], stop: threading.Event | None = None) -> None:
@@ -342,13 +342,13 @@ class _StoreFolder:
         except (InvalidInputError, UnsupportedError, Stopped):
             raise
         except NotImplementedError as error:
-            raise UnsupportedError(f"{self.url} {what}: the package for {self._scheme}: URLs cannot do that") from error
+            raise UnsupportedError(f"{self.url} {what}: the package for {self._scheme}: URLs does not support this") from error
         except Exception as error:
             said = f"{type(error).__name__}: {_short(error)}"
             if isinstance(error, FileNotFoundError):
                 said = f"there is no such file or bucket ({_short(error)})"
             elif isinstance(error, PermissionError) or _REFUSED.search(said):
-                said = f"the store refuses: {said}. Credentials are those of the process that runs sessions"
+                said = f"the store denied access: {said}. Set credentials for the process that runs the sessions"
             raise StoreError(f"{self.url} {what}: {said}") from error
 
 
@@ -378,4 +378,4 @@ def _copy(source: IO[bytes], size: int, file: IO[bytes], stop: threading.Event |
         file.write(piece)
         left -= len(piece)
     if source.read(1):
-        raise StoreError(f"it has more than the {size:,} bytes that it is said to have")
+        raise StoreError(f"it has more than its stated size of {size:,} bytes")

@@ -43,7 +43,7 @@ class ExecutionResult:
     ``cellblock.ExecutionResult`` is another class: KernelBox's name for `CodeExecutionResult`.
 
     Attributes:
-        text: The text, or None if there is none.
+        text: The text, or None if missing.
         images: The image files.
     """
 
@@ -297,7 +297,7 @@ class KernelClient:
         Raises:
             StateError: There is no connection to a kernel.
         """
-        _ = self.kernel_id  # raises if there is none
+        _ = self.kernel_id  # raises if missing
         count = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cellblock.errors import McpServerError
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.package import tools_hash, write_package
 from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.mcp.changes import facts_of
-from cellblock.tools.mcp.params import ServerParams, parse_params
+from cellblock.tools.mcp.params import OAuth, RemoteServer, ServerParams, parse_params
 from cellblock.tools.mcp.place import files_within, made_absolute
 from cellblock.tools.mcp.servers import Servers
 from cellblock.tools.registry.servers import ServerRegistry
@@ -38,11 +40,11 @@ async def generate_mcp_sources(
 
     Args:
         server_name: The name of the package, and of the server in code: a Python identifier.
-        server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``. ``${NAME}`` is replaced
-            from the environment on each connection. A program starts in an empty directory, unless ``cwd`` names another.
-            Paths that begin with a dot, and scripts, are relative to the caller's current directory. ``sandbox`` puts a
-            program into a native sandbox: True for the default policy, or settings for `Policy.load`, as a dict or the path
-            of a file that is read now (docs/tools.md).
+        server_params: ``command``, ``args`` and ``env`` of a program, or ``url``, ``headers`` and ``auth``. ``${NAME}`` is
+            replaced from the environment on each connection. A program starts in an empty directory, unless ``cwd`` names
+            another. Paths that begin with a dot, and scripts, are relative to the caller's current directory. ``sandbox``
+            puts a program into a native sandbox: True for the default policy, or settings for `Policy.load`, as a dict or
+            the path of a file that is read now (docs/tools.md).
         root_dir: The directory for packages. Only sessions with it in their workspace, or in `tools`, may name the server.
         connect_timeout: Limit in seconds for the start of the server, and again for its answer.
         registry: The registry; this user's by default.
@@ -55,12 +57,54 @@ async def generate_mcp_sources(
 
     Raises:
         InvalidInputError: The name or the parameters are invalid, or a directory that was not generated is in the way.
-        McpServerError: The server could not be started or reached, or its answer was invalid.
+        McpServerError: The server could not be started or reached, or its answer was invalid. If it needs a login, it is
+            registered without tools, and the message names the command that logs in and writes the package.
         StoreError: The registry cannot be used.
         OSError: `root_dir` cannot be written.
     """
-    check_server_name(server_name)
     params = made_absolute(parse_params(server_name, server_params), os.getcwd())
+    async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
+        generated = await generate(server_name, params, root_dir, servers, registry, on_progress, on_left_out, last=True)
+    return generated.names
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A generated API.
+
+    Attributes:
+        names: The names of the modules, one for each tool.
+        instructions: What the server says about its use.
+    """
+
+    names: list[str]
+    instructions: str
+
+
+async def generate(
+    server_name: str,
+    params: ServerParams,
+    root_dir: str | os.PathLike[str],
+    servers: Servers,
+    registry: ServerRegistry | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
+    on_left_out: Callable[[str, str], object] | None = None,
+    *,
+    last: bool = False,
+) -> Generated:
+    """Generate the API as `generate_mcp_sources`, from a server of `servers`, which may run already.
+
+    Args:
+        server_name: The server's name.
+        params: The server's parameters, with absolute paths.
+        root_dir: The directory for packages.
+        servers: The servers.
+        registry: The registry; this user's by default.
+        on_progress: As for `generate_mcp_sources`.
+        on_left_out: As for `generate_mcp_sources`.
+        last: Whether to stop the servers, which takes longer than writing the package.
+    """
+    check_server_name(server_name)
     root = await asyncio.to_thread(os.path.realpath, root_dir)
     _warn(server_name, params, root)
     loop = asyncio.get_running_loop()
@@ -70,24 +114,41 @@ async def generate_mcp_sources(
             loop.call_soon_threadsafe(on_progress, done, total)
 
     def write(tools: list[ToolSpec]) -> list[str]:
-        names = write_package(root_dir, server_name, tools, report)
+        names = write_package(root_dir, server_name, tools, report, instructions)
         # Last: a package without a server reports that it is not registered; a server without a package would stay
         # unnoticed.
         facts = {tool.name: facts_of(tool) for tool in tools}
         (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, facts)
         return names
 
-    async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
+    try:
         listed = await servers.list_tools(server_name)
-        for tool in listed:
-            if tool.why_not:
-                _LOG.warning("MCP server %r: tool %r is left out: %s", server_name, tool.name, tool.why_not)
-                if on_left_out is not None:
-                    on_left_out(tool.name, tool.why_not)
-        tools = [tool for tool in listed if not tool.why_not]
-        # The server needs longer to end than the package to be written.
-        names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
-    return names
+    except McpServerError:
+        if isinstance(params, RemoteServer) and servers.needs_login(server_name):
+            # The command that the error names finds the server by its name, and writes the package.
+            params = replace(params, auth=params.auth or OAuth())
+            known = ServerRegistry() if registry is None else registry
+            await asyncio.to_thread(known.register, server_name, params, "", root)
+        raise
+    instructions = await servers.instructions(server_name)
+    for tool in listed:
+        if tool.why_not:
+            _LOG.warning("MCP server %r: tool %r is left out: %s", server_name, tool.name, tool.why_not)
+            if on_left_out is not None:
+                on_left_out(tool.name, tool.why_not)
+    tools = [tool for tool in listed if not tool.why_not]
+    names, *_ = await asyncio.gather(asyncio.to_thread(write, tools), *([servers.close()] if last else []))
+    return Generated(names, instructions)
+
+
+async def add_announced(root_dir: str, server_name: str, tools: list[ToolSpec], instructions: str) -> None:
+    """Write the API of a server that has announced other tools.
+
+    The registered facts stay: a call of a new or changed tool is decided about with that in mind (`changes`).
+    """
+    if root_dir:
+        known = [tool for tool in tools if not tool.why_not]
+        await asyncio.to_thread(write_package, root_dir, server_name, known, None, instructions)
 
 
 def _warn(server_name: str, params: ServerParams, root: str) -> None:

@@ -22,6 +22,7 @@ import anyio
 
 from cellblock.errors import McpServerError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
+from cellblock.tools.mcp.logins import needs_login
 from cellblock.tools.mcp.params import RemoteServer, ServerParams, resolve, secrets
 from cellblock.tools.mcp.stdio import StdioTransport
 from cellblock.tools.mcp.words import MAX_WORDS, cut
@@ -51,7 +52,7 @@ class Connection:
 
     def __init__(self, server: str, params: ServerParams, environment: Mapping[str, str], connect_timeout: float) -> None:
         self._server = server
-        self._connect_timeout = connect_timeout
+        self._connect_timeout = params.startup_timeout_sec or connect_timeout
         self._secrets = secrets(params, environment)
         self._params = resolve(params, environment, server_name=server)
         self._transport: StdioTransport | HttpTransport | None = None
@@ -110,7 +111,8 @@ class Connection:
                     _LOG.info("MCP server %r started in %.0f ms", self._server, took)
                     await self._end.wait()
             if self._opening.cancelled_caught and not self._end.is_set():
-                self._cause = self._cause or f"it was not ready within {self._connect_timeout:g} s"
+                late = f"it was not ready within {self._connect_timeout:g} s ('startup_timeout_sec' in its parameters: longer)"
+                self._cause = self._cause or late
         except Exception as error:  # the SDK, its transports and their libraries raise many kinds, in groups
             self._cause = self._cause or _reason(error)
         finally:
@@ -134,7 +136,7 @@ class Connection:
             assert self._opening is not None
             self._opening.deadline = anyio.current_time() + self._connect_timeout  # the import is not the server's fault
             if isinstance(self._params, RemoteServer):
-                streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
+                streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost, self._server)
             bare = isinstance(self._transport, StdioTransport)
             assert self._transport is not None
             dialogue = module.Dialogue.connect(self._server, streams, self.lost, self._transport.large, bare=bare)
@@ -157,14 +159,21 @@ class Connection:
         """Return the failure of an HTTP request; empty if there was none."""
         return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
 
+    @property
+    def needs_login(self) -> bool:
+        """Whether the server asks for a login."""
+        return self.trouble() == needs_login(self._server)
+
     def error(self, message: str) -> McpServerError:
         """Return an error about this server, with the end of its stderr, and without secrets."""
+        message = needs_login(self._server) if self.needs_login else message
         stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
         return McpServerError(self._without_secrets(message) + _written(stderr), server=self._server, stderr=stderr)
 
     def _without_secrets(self, text: str) -> str:
         """Remove secrets from a text for code in a session: servers print their environment, and libraries print URLs."""
-        for secret in self._secrets:
+        more = [] if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.secrets()
+        for secret in filter(None, (*more, *self._secrets)):
             text = text.replace(secret, "***")
         return text
 
@@ -191,6 +200,18 @@ class Connection:
         assert self._dialogue is not None
         doing = f"the list of tools of MCP server {self._server!r}"
         return await self._answer(doing, self._dialogue.list_tools(), self._connect_timeout)
+
+    @property
+    def instructions(self) -> str:
+        """What the server says about its use."""
+        return "" if self._dialogue is None else self._dialogue.instructions
+
+    def has_announced(self) -> bool:
+        """Return whether the server has announced other tools since the last call of this method."""
+        if self._dialogue is None or not self._dialogue.announced:
+            return False
+        self._dialogue.announced = False
+        return True
 
     async def _answer(self, doing: str, answer: Awaitable[_T], timeout: float | None) -> _T:
         """Wait for an answer; explain failures by their cause."""

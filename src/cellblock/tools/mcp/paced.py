@@ -119,16 +119,19 @@ class PacedTransport(httpx2.AsyncBaseTransport):
     Args:
         url: The server's URL. A proxy from the environment is used.
         tls: The TLS settings.
+        direct: The backend of connections without a proxy.
     """
 
-    def __init__(self, url: str, tls: ssl.SSLContext) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext, direct: httpcore2.AsyncNetworkBackend | None = None) -> None:
+        proxy = _proxy_for(url)
+        backend = httpcore2.AnyIOBackend() if direct is None or proxy is not None else direct
         self._pool = httpcore2.AsyncConnectionPool(
             tls,
-            proxy=_proxy_for(url),
+            proxy=proxy,
             max_connections=_MAX_CONNECTIONS,
             max_keepalive_connections=_MAX_IDLE,
             keepalive_expiry=_SECONDS_IDLE,
-            network_backend=PacedBackend(httpcore2.AnyIOBackend()),
+            network_backend=PacedBackend(backend),
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx2
 from mcp.client.sse import sse_client
@@ -17,8 +17,13 @@ from mcp.client.streamable_http import streamable_http_client
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.events import EventError, Events
 from cellblock.tools.mcp.large import LargeResults, RefusedMessageError
+from cellblock.tools.mcp.logins import refusal_of
+from cellblock.tools.mcp.named_urls import LoginError, NamedUrls
 from cellblock.tools.mcp.paced import PacedTransport
 from cellblock.tools.mcp.params import RemoteServer
+
+if TYPE_CHECKING:
+    from cellblock.tools.mcp.oauth import StoredLogin
 
 _MAX_COOKIES = 100
 _SECONDS_TO_LEAVE = 2.0  # for telling the server that its session has ended
@@ -33,13 +38,16 @@ class HttpTransport:
         params: The server's parameters, resolved.
         connect_timeout: Limit in seconds for the TCP connection.
         lost: Called when the connection can no longer be used.
+        server: The server's name.
 
     Attributes:
         large: The large results that were read.
     """
 
-    def __init__(self, params: RemoteServer, connect_timeout: float, lost: Callable[[], None]) -> None:
+    def __init__(self, params: RemoteServer, connect_timeout: float, lost: Callable[[], None], server: str = "") -> None:
         self.large = LargeResults()
+        self._server = server
+        self._login: StoredLogin | None = None
         self._params = params
         self._timeout = connect_timeout
         self._lost = lost
@@ -52,6 +60,10 @@ class HttpTransport:
         """Prepare the connection, as far as possible before the first message."""
         headers = dict(self._params.headers)
         self._tls = await asyncio.to_thread(httpx2.create_ssl_context)  # it reads all CA certificates
+        if self._params.auth is not None:
+            from cellblock.tools.mcp.oauth import StoredLogin  # few servers need it
+
+            self._login = StoredLogin(self._server, self._params, NamedUrls(self._params.url, self._tls))
         try:
             if self._params.transport == "sse":
                 entering: Any = sse_client(self._params.url, headers, httpx_client_factory=self._client)
@@ -67,6 +79,8 @@ class HttpTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Disconnect, and end the server's session."""
+        if self._login is not None:
+            await self._login.finish()
         # Not an anyio scope: scopes that end here were entered outside of it.
         try:
             async with asyncio.timeout(_SECONDS_TO_LEAVE):
@@ -77,6 +91,10 @@ class HttpTransport:
     def explain(self) -> str:
         """Return the failure, as far as this end knows; else an empty text."""
         return self.trouble or ""
+
+    def secrets(self) -> list[str]:
+        """Return the tokens of the login."""
+        return [] if self._login is None else self._login.secrets()
 
     def stderr(self) -> str:
         """Return nothing: a server over HTTP does not share its standard error."""
@@ -98,6 +116,8 @@ class HttpTransport:
         return _Client(
             self.noticed,
             self.large,
+            login=self._login,
+            refusal=lambda status, header: refusal_of(self._server, self._params, status, header),
             posts_are_answered=self._params.transport != "sse",
             headers={**(headers or {}), "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(None, connect=self._timeout),
@@ -117,31 +137,61 @@ class _Client(httpx2.AsyncClient):
 
     Args:
         noticed: Called with failures.
+        login: The login that authorizes requests.
+        refusal: Returns the message about a status and a header ``WWW-Authenticate``, if a login can help.
         posts_are_answered: Whether the response to a POST may be an event stream.
         options: Options of `httpx2.AsyncClient`.
     """
 
-    def __init__(self, noticed: _Notice, large: LargeResults, *, posts_are_answered: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        noticed: _Notice,
+        large: LargeResults,
+        *,
+        login: StoredLogin | None,
+        refusal: Callable[[int, str], str],
+        posts_are_answered: bool,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        self._login = login
+        self._refusal = refusal
         self._noticed = noticed
         self._large = large
         self._streaming = ("GET", "POST") if posts_are_answered else ("GET",)
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
-            response = await super().send(request, **options)
+            response = await self._send_authorized(request, options)
         except httpx2.HTTPError as error:
-            self._noticed(request, f"{request.url.host}: {str(error) or type(error).__name__}", final=False)
+            said = str(error) or type(error).__name__
+            by_login = isinstance(error, LoginError)
+            self._noticed(request, said if by_login else f"{request.url.host}: {said}", final=by_login)
             raise
         if response.status_code >= 400:
-            trouble = f"HTTP {response.status_code} {response.reason_phrase}"
-            self._noticed(request, trouble, final=await self._is_forgotten(request, response.status_code))
+            refusal = self._refusal(response.status_code, response.headers.get("WWW-Authenticate", ""))
+            final = bool(refusal and response.status_code == 401) or await self._is_forgotten(request, response.status_code)
+            self._noticed(request, refusal or f"HTTP {response.status_code} {response.reason_phrase}", final=final)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await self._refuse(response, "it sent a compressed body, which was not accepted")
         if len(self.cookies.jar) > _MAX_COOKIES:
             await self._refuse(response, f"it set more than {_MAX_COOKIES} cookies")
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = self._bounded(request, response, response.stream)
+        return response
+
+    async def _send_authorized(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
+        """Send a request with the token of the login, if there is one; again with another token if that was refused."""
+        token = None if self._login is None else await self._login.authorize(request)
+        response = await super().send(request, **options)
+        if self._login is None or token is None:
+            return response
+        if response.status_code == 401:
+            await response.aclose()  # its body has no limit yet
+            if await self._login.authorize(request, refused=token):
+                response = await super().send(request, **options)
+        if response.status_code == 403:
+            await self._login.want(response.headers.get("WWW-Authenticate", ""))
         return response
 
     async def _is_forgotten(self, request: httpx2.Request, status: int) -> bool:
