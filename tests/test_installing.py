@@ -144,7 +144,7 @@ BROUGHT: dict[str, set[str]] = {
     "": set(),
     "client": {"client"},
     "mcp": {"client", "mcp"},
-    "serve": {"serve"},
+    "serve": {"client", "serve"},
     "all": {*FEATURES},
 }
 """Installed extra → the extras whose features work."""
