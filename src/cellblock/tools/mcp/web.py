@@ -163,10 +163,11 @@ class _Client(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
             response = await self._send_authorized(request, options)
+        except LoginError as error:
+            self._noticed(request, str(error), final=True)
+            return httpx2.Response(401, request=request)  # the server would answer the same without a token
         except httpx2.HTTPError as error:
-            said = str(error) or type(error).__name__
-            by_login = isinstance(error, LoginError)
-            self._noticed(request, said if by_login else f"{request.url.host}: {said}", final=by_login)
+            self._noticed(request, f"{request.url.host}: {str(error) or type(error).__name__}", final=False)
             raise
         if response.status_code >= 400:
             refusal = self._refusal(response.status_code, response.headers.get("WWW-Authenticate", ""))
