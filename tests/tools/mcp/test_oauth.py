@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import subprocess
@@ -74,7 +75,9 @@ async def token_of(server: OAuthServer) -> str | None:
 
 
 @pytest.mark.slow
-async def test_a_login_serves_connections_until_it_is_removed(server: OAuthServer) -> None:
+async def test_a_login_serves_connections_until_it_is_removed(
+    server: OAuthServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async with servers_of(server) as servers:
         with pytest.raises(McpServerError) as caught:
             await servers.call("it", "add", {"a": 1, "b": 2})
@@ -95,6 +98,8 @@ async def test_a_login_serves_connections_until_it_is_removed(server: OAuthServe
         with pytest.raises(McpServerError) as caught:
             await servers.call("it", "add", {"a": 1, "b": 2})
         assert str(caught.value) == NEEDED
+    gc.collect()
+    assert "asynchronous generator" not in caplog.text  # each connection was left, also those that needed a login
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -79,14 +80,16 @@ class HttpTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Disconnect, and end the server's session."""
-        if self._login is not None:
-            await self._login.finish()
         # Not an anyio scope: scopes that end here were entered outside of it.
         try:
             async with asyncio.timeout(_SECONDS_TO_LEAVE):
                 return await self._stack.__aexit__(kind, error, traceback)
         except TimeoutError:
             return None
+        finally:
+            if self._login is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._login.finish()
 
     def explain(self) -> str:
         """Return the failure, as far as this end knows; else an empty text."""
