@@ -14,7 +14,6 @@ UV = $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
 PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 # The seed of the sample of mutants in slow tests: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
-QUICK := not slow and not srt and not npm and not clients and not ray
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
 # may have been busy with something else. Both runs show what failed.
@@ -49,9 +48,10 @@ help:
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 	@echo 'make escape-benchmark   the same attacks from inside of several sandboxes, and the tables in docs/escape-benchmark.md'
 
+# Also one that `uv sync` has made, which has no pip.
 define environment
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(PIP) --upgrade pip uv
+	@test -x $(BIN)/uv || { $(BIN)/python -m ensurepip >/dev/null && $(PIP) --upgrade pip uv; }
 endef
 
 # Install the package with dependency groups and an extra. By uv, as pip takes minutes for what uv installs in seconds. It is compiled
@@ -97,7 +97,7 @@ demo:
 	@$(VENV)-demo/bin/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
-	$(call run,$(QUICK))
+	$(call run,quick)
 
 test-all: slow srt npm ray clients frameworks fuzz user pythons
 	@$(BIN)/python examples/quickstart.py >/dev/null

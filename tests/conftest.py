@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("cellblock", parent=settings.get_profile("default"), deadline=None, max_examples=40)
     settings.load_profile("cellblock")
     _heed_signals()
-    selection["slow"] = "not slow" not in config.option.markexpr
+    selection["slow"] = config.option.markexpr != "quick" and "not slow" not in config.option.markexpr
     gc.disable()  # until everything is collected, which makes a million objects that stay
     if hasattr(config, "workerinput"):
         _collect_elsewhere_first(config)
@@ -89,7 +89,8 @@ def _collect_elsewhere_first(config: pytest.Config) -> None:
     config.args = places[start:] + places[:start]
 
 
-# Marks of which `make test` runs none, where a file has one for all its tests.
+_NOT_QUICK = ("slow", "srt", "npm", "clients", "ray")
+# A mark for all tests of a file, none of which is quick then.
 _NONE_IS_QUICK = re.compile(r"^pytestmark = .*\bmark\.(slow|npm|clients|ray)\b", re.MULTILINE)
 
 
@@ -98,9 +99,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     mark = config.option.markexpr.partition(" ")[0]
     if not collection_path.match("test_*.py"):
         return None
-    if mark == "not" and all(f"not {other}" in config.option.markexpr for other in ("slow", "npm", "clients", "ray")):
+    if mark == "quick":
         return True if _NONE_IS_QUICK.search(collection_path.read_text(encoding="utf-8")) else None
-    if mark not in ("slow", "srt", "npm", "clients", "ray"):
+    if mark not in _NOT_QUICK:
         return None
     word = "srt" if mark == "srt" else f"mark.{mark}"  # see below
     above = [path for path in collection_path.parents if path.is_relative_to(TESTS) and path != TESTS]
@@ -110,11 +111,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have all processes agree on the order, and mark what needs srt, by its name: it is left out where there is none."""
+    """Have all processes agree on the order, and mark what needs srt, by its name, and what is quick."""
     items[:] = spread(sorted(items, key=lambda item: str(item.path)))
     for item in items:
         if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
             item.add_marker(pytest.mark.srt)
+        if not any(item.get_closest_marker(mark) for mark in _NOT_QUICK):
+            item.add_marker(pytest.mark.quick)
 
 
 def pytest_collection_finish() -> None:

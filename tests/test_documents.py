@@ -1,4 +1,4 @@
-"""The documents are true: their Python runs and prints what they show, and their links lead somewhere.
+"""The documents are true: their Python runs and prints what they show, their links lead somewhere, their commands exist.
 
 A ``python`` block that is followed by a ``text`` block prints exactly that. The blocks of one document share their names, as
 in ``python -m asyncio``; a block that calls `asyncio.run` is a program of its own.
@@ -9,9 +9,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import functools
 import inspect
 import io
+import os
+import random
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -22,12 +26,17 @@ import pytest
 
 from cellblock.common import loop_thread
 from cellblock.host import shared
+from cli_commands import wrong_in
 from daemons import own_daemon
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+_SHELL = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_UNTESTED = re.compile(r"^```py\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_TARGETS = re.compile(r"^([\w$(). /-]+):", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 @pytest.fixture
@@ -64,6 +73,30 @@ async def test_the_python_of_a_document_prints_what_it_shows(
         loop_thread.shared().close()  # where synchronous executors run, with their host
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # 15 s of processor time
+async def test_the_commands_of_the_readme_work_in_any_order(own_shared_host: None, tmp_path: Path) -> None:
+    """With a daemon running. The orders differ from day to day, and are the same when the test is run once more."""
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"(?:^|`)\.venv/bin/(cellblock [^`#\n]+)(?:`|# (.*)$)", text, re.MULTILINE)
+    assert len(commands) > 1
+    ((_, program, shown),) = blocks(ROOT / "README.md")
+    order = [*commands, commands[0], (program, shown)]
+    chosen = random.Random(os.environ["MUTANTS_SEED"])
+    with own_daemon(tmp_path):
+        for _ in range(2):
+            chosen.shuffle(order)
+            for command, expected in order:
+                if command is program:
+                    assert await _in_turn(program, {"__name__": "document"}, "README.md") == expected
+                    continue
+                line = shlex.split(command)
+                line[0] = str(Path(sys.executable).parent / line[0])
+                done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60, check=False)
+                assert (done.returncode, done.stderr) == (0, ""), order
+                assert expected in ("", done.stdout.strip()), order
+
+
 async def _run(document: Path) -> None:
     names: dict[str, Any] = {"__name__": "document"}
     for line, code, shown in blocks(document):
@@ -89,10 +122,63 @@ async def _in_turn(code: str, names: dict[str, Any], place: str) -> str:
     return printed.getvalue()
 
 
+def commands(document: Path) -> Iterator[list[str]]:
+    """Yield the words of each command in the shell blocks of a document."""
+    for block in _SHELL.findall(document.read_text()):
+        for line in block.replace("\\\n", " ").splitlines():
+            lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=";|&()<>")
+            lexer.whitespace_split = True
+            words: list[str] = []
+            with contextlib.suppress(ValueError):  # a quotation over several lines
+                for word in [*lexer, ";"]:
+                    if set(word) <= set(";|&()<>"):
+                        yield words
+                        words = []
+                    elif words or not re.fullmatch(r"\w+=.*", word):
+                        words.append(word)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_commands_of_a_document_exist(document: Path) -> None:
+    targets = set(" ".join(_TARGETS.findall((ROOT / "Makefile").read_text())).split())
+    wrong = []
+    for program, *words in filter(None, commands(document)):
+        if program == "cellblock" and wrong_in(words) and words != ["lsit"]:  # a mistake on purpose
+            wrong.append(words)
+        if program == "make" and not {word for word in words if "=" not in word} <= targets:
+            wrong.append(words)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if _UNTESTED.search(path.read_text())], ids=name)
+def test_the_other_python_of_a_document_compiles(document: Path) -> None:
+    for code in _UNTESTED.findall(document.read_text()):
+        compile(code, name(document), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
-    targets = [target.partition("#")[0] for target in _LINK.findall(document.read_text()) if "://" not in target]
-    assert [target for target in targets if target and not (document.parent / target).exists()] == []
+    wrong = []
+    for link in _LINK.findall(prose(document)):
+        path, _, heading = link.partition("#")
+        target = document.parent / path if path else document
+        if "://" not in link and not (
+            target.exists() and (not heading or target.suffix != ".md" or heading in headings(target))
+        ):
+            wrong.append(link)
+    assert wrong == []
+
+
+def prose(document: Path) -> str:
+    """Return a document without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@functools.cache
+def headings(document: Path) -> set[str]:
+    """Return the names of the headings of a document, as GitHub links to them."""
+    titles = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", _LINK_TEXT.sub(r"\1", title).lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -100,3 +186,20 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert [
         path.name for path in ROOT.glob("docs/*.md") if not re.search(rf": {re.escape(path.name)}$", navigation, re.MULTILINE)
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("exec demo 1", []),
+        ("exec --timeout 3 demo 1", []),
+        ("exce demo 1", ["exce"]),
+        ("exec --limit 3 demo", ["--limit"]),
+        ("trash move demo", []),
+        ("sh demo -- ls --all", []),
+        ("run --memory 2G script.py --verbose", []),
+        ("daemon begin", ["begin"]),
+    ],
+)
+def test_commands_that_do_not_exist_are_seen(words: str, wrong: list[str]) -> None:
+    assert wrong_in(words.split()) == wrong

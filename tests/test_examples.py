@@ -121,7 +121,7 @@ async def test_a_tree_search_adopts_the_best_branches_and_draws_the_tree(tmp_pat
 async def test_input_is_answered(tmp_path: Path) -> None:
     shown = (await run("answer_input.py", tmp_path)).splitlines()
     assert shown[:2] == ["What is your name? Ada", "Hello, Ada!"]
-    assert shown[2].startswith("Without an answer: input() is not available here")
+    assert shown[2].startswith("Without an answer: input() is not available")
 
 
 @pytest.mark.npm

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +24,7 @@ TEXTS = [
     *ROOT.glob("docs/**/*.md"),
     *(path for folder in ("plugin", "deploy", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()),
 ]
+UV = [sys.executable, "-m", "uv", "--system-certs", "--no-progress"]
 _INSTALL = re.compile(
     r"(?<![\w-])((?:uv )?pip3? install|pipx (?:install|run)|uv (?:tool (?:install|run)|add)|uvx)(?![\w-])"
     r"((?:[ \t]|\\\n)[^`\n|&;#]*)"
@@ -129,8 +133,67 @@ def test_messages_install_what_there_is() -> None:
     assert found == {}
 
 
+FEATURES = {
+    "client": (["python", "-c", "import cellblock; cellblock.Client('http://127.0.0.1:1').close()"], ""),
+    "mcp": (["cellblock", "mcp"], ""),
+    "serve": (["cellblock", "serve", "--no-auth", "--host", "0.0.0.0"], "without tokens"),
+}
+"""Extra → a command that needs it and ends, and what it says if the extra is there."""
+
+MOST_PACKAGES = 35
+MOST_MB = 50
+"""A plain installation's files, without bytecode, which doubles them."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the package as a wheel. Installing the directory could install an older wheel of it from uv's cache."""
+    place = tmp_path_factory.mktemp("wheel")
+    subprocess.run([*UV, "build", "--quiet", "--wheel", "--out-dir", place, ROOT], check=True)
+    return next(place.glob("*.whl"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", ["", *FEATURES, "all"])
+def test_an_installation_names_extras_that_it_lacks(wheel: Path, tmp_path: Path, extra: str) -> None:
+    place = tmp_path / "project"
+    programs = place / ".venv" / "bin"
+    subprocess.run([*UV, "venv", "--quiet", "--python", sys.executable, programs.parent], check=True)
+    wanted = f"{wheel}[{extra}]" if extra else wheel
+    subprocess.run([*UV, "pip", "install", "--quiet", "--python", programs / "python", wanted], check=True)
+    environment = {**os.environ, "CELLBLOCK_HOME": str(tmp_path / "home"), "COLUMNS": "100"}
+    environment.pop("PYTHONPATH", None)
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command of the installation, in its directory and without input."""
+        return subprocess.run(command, cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+    if not extra:
+        files = [path for path in (programs.parent / "lib").rglob("*") if path.is_file()]
+        assert len({path.parent for path in files if path.match("*.dist-info/METADATA")}) <= MOST_PACKAGES
+        assert sum(path.stat().st_size for path in files if path.suffix != ".pyc") < MOST_MB * 1e6
+    try:
+        first = next(line for line in (ROOT / "README.md").read_text().splitlines() if " exec demo " in line)
+        command, _, answer = first.partition("#")
+        done = run(["sh", "-c", command])
+        assert done.stdout == f"{answer.strip()}\n", done.stderr
+        assert "exec" in run([f"{programs}/cellblock", "--help"]).stdout
+        assert "Kernels run in a sandbox here" in run([f"{programs}/cellblock", "doctor"]).stdout
+        assert run([f"{programs}/python", "-c", "from cellblock import *; Client, ToolServer, KernelGateway"]).returncode == 0
+        for needed, ((program, *arguments), said) in FEATURES.items():
+            done = run([f"{programs}/{program}", *arguments])
+            missing = f" need an extra: pip install 'cellblock[{needed}]'"
+            assert (missing in done.stderr) == (extra not in (needed, "all")), done.stderr
+            assert missing in done.stderr or (said in done.stderr and "Traceback" not in done.stderr), done.stderr
+    finally:
+        run([f"{programs}/cellblock", "daemon", "stop"])
+
+
 def test_the_entry_for_the_registry_runs_what_the_package_has() -> None:
-    # The registry takes an entry only once the index has the package, and clients run `uvx IDENTIFIER ARGUMENTS`.
+    # The registry takes an entry only once the index has the package, and clients run `uvx OPTIONS IDENTIFIER ARGUMENTS`. An
+    # identifier has no extras.
     (package,) = json.loads((ROOT / "server.json").read_text())["packages"]
     assert (package["identifier"], package["runtimeHint"]) == (PROJECT["name"], "uvx")
     assert package["identifier"] in PROJECT["scripts"]
+    ((option, extra),) = ((each["name"], each["value"]) for each in package["runtimeArguments"])
+    assert (option, extra) == ("--with", f"{PROJECT['name']}[mcp]")

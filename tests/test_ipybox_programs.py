@@ -325,7 +325,7 @@ async def test_a_tool_server_says_that_it_runs_and_what_came_of_a_request(no_idl
         with pytest.raises(ToolRunnerError, match=r"good\.echo failed: .*not connected"):
             await runner.run("echo", {})
         async with ApprovalClient(callback=_never_decide, port=server.port):
-            with pytest.raises(ToolRunnerError, match=r"good\.echo expired: nobody decided within 0\.05 s"):
+            with pytest.raises(ToolRunnerError, match=r"good\.echo expired: no decision arrived within 0\.05 s"):
                 await runner.run("echo", {})
 
 

@@ -141,6 +141,7 @@ ROOMS: dict[str, set[str]] = {
     "fronts/rollouts": {"fronts/executor"},
     "fronts/mcp_server": {"fronts/where"},
     "fronts/cli": {
+        "fronts/client",
         "fronts/e2b",
         "fronts/executor",
         "fronts/functions",
@@ -244,6 +245,7 @@ TESTED_IN: dict[str, str] = {
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
     "service/daemon/link": "fronts/gateway/test_events.py",
+    "fronts/gateway/forwarding": "fronts/gateway/test_ports.py",
     # Both ends of a cluster's connections, and what is between: it takes nodes to see.
     "cluster/connection": "cluster/test_sync_hosts.py",
     "cluster/director": "cluster/test_faults.py",
@@ -325,7 +327,7 @@ OTHERS: dict[str, set[str]] = {
     "fronts/client": {"httpx2"},
     "fronts/jupyter": {"zmq"},
     "fronts/e2b": {"pydantic", "python_multipart", "starlette"},
-    "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
+    "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "h11", "pydantic", "starlette", "uvicorn", "websockets"},
     "service/settings": {"pydantic", "pydantic_settings"},
     "cluster": {"cryptography", "ray"},
     "fronts/mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cellblock import __version__
+
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TARGETS = {*re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)[0].split()}
@@ -90,6 +94,20 @@ def test_the_owner_is_replaced_everywhere() -> None:
     named = {path for path, text in texts.items() if re.search(r"\bOWNER\b", text)}
     assert {path.name for path in named if "OWNER/cellblock" not in texts[path]} == set()
     assert ROOT / "server.json" in named or "OWNER" not in PROJECT["project"]["urls"]["Repository"]
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    # A tag of this commit publishes it: .ci/dist.
+    assert re.search(rf"^## \[{re.escape(__version__)}\] - 20\d\d-\d\d-\d\d\n", CHANGELOG, re.MULTILINE)
+
+
+def test_the_development_container_uses_files_and_targets_of_the_repository() -> None:
+    text = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
+    container = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    used = [argument.partition("${localWorkspaceFolder}/")[2] for argument in container["runArgs"]]
+    assert [path for path in used if not (ROOT / path).exists()] == []
+    made = container["postCreateCommand"].partition("make ")[2].split()[0]
+    assert f"\n{made.replace('.venv', '$(VENV)')}:" in MAKEFILE
 
 
 def test_extras_are_for_users() -> None:

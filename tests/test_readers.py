@@ -40,6 +40,7 @@ PARSERS: dict[str, str] = {
     "fronts/jupyter/zeromq.py": OWN,
     "fronts/kernel_mgr/client.py": CLIENT,
     "fronts/mcp_server/asking.py": "it reads the server's own state, which the SDK has checked by its seal",
+    "fronts/mcp_server/client_input.py": "its only client is a program of this user, and the SDK decodes each message as well",
     "host/checkpoints/branches.py": OWN,
     "host/eager.py": "texts have at most 64 KiB, parts of them 8 KiB, and a part is tried four times",
     "host/launch/srt.py": "it reads the answer of a program of this user, which runs no code of sessions",

@@ -66,3 +66,10 @@ def test_the_newest_python_runs_whatever_a_version_between_runs() -> None:
     assert [
         path for path in selected("other-python") if not any((ROOT / path).is_relative_to(place) for place in newest)
     ] == []
+
+
+def test_tests_without_another_mark_are_quick(request: pytest.FixtureRequest) -> None:
+    marks = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in request.session.items}
+    assert "quick" in marks[request.node.nodeid]
+    others = {"slow", "srt", "npm", "clients", "ray"}
+    assert [name for name, found in marks.items() if ("quick" in found) is bool(found & others)] == []

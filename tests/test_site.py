@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import sys
 from pathlib import Path
@@ -50,3 +51,29 @@ def test_every_request_is_listed_with_its_fields() -> None:
         section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
         fields = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # it is a dataclass
         assert [row[0].strip("`") for row in rows(section)[2:]] == fields
+
+
+def test_every_error_is_listed_with_what_it_says() -> None:
+    page = pages.problems()
+    raised = [
+        each for path in (ROOT / "src" / "cellblock").rglob("*.py") for each in pages.raised(ast.parse(path.read_text()))
+    ]
+    assert len(raised) > 800
+    for name, text in raised:
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert f"| {pages._cell(pages._literal(text))} |" in section, text
+
+
+@pytest.mark.parametrize(
+    ("source", "texts"),
+    [
+        ("raise StateError('it is closed')", ["it is closed"]),
+        ("raise StateError(f'{self._name!r} is closed') from error", ["{name} is closed"]),
+        ("StateError('it ' + ('is new' if new else 'is old'), 1)", ["it is new", "it is old"]),
+        ("_WHY = 'it is closed'\nraise StateError(_WHY)", ["it is closed"]),
+        ("StateError(f'{shown(one.path)} is there: {a + b}')", ["{path} is there: {…}"]),
+        ("StateError(str(error))\nprint('it is closed')", []),
+    ],
+)
+def test_texts_of_errors_are_found(source: str, texts: list[str]) -> None:
+    assert [text for _, text in pages.raised(ast.parse(source))] == texts

@@ -100,7 +100,7 @@ async def test_custom_timeouts() -> None:
                     await clock.advance(seconds)
                     states.append(request.state)
                 assert states == ["pending", "withdrawn"]
-                with pytest.raises(CodeExecutionError, match="nobody decided within 10 s"):
+                with pytest.raises(CodeExecutionError, match="no decision arrived within 10 s"):
                     await anext(events)
         # set custom execution timeout, default is 120 seconds
         with pytest.raises(TimeoutError, match=r"exceeded its timeout of 0\.20s"):
@@ -344,7 +344,7 @@ async def test_the_default_sandbox_runs_code_and_blocks_the_internet(tmp_path: P
 async def test_the_documented_default_configuration_means_what_it_says(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("SECRET=1")
     (tmp_path / "sandbox.json").write_text(DEFAULT_CONFIG)
-    with pytest.warns(UserWarning, match="code can read every file that this user can, except .env"):
+    with pytest.warns(UserWarning, match="code can read every file that this user can read, except .env"):
         made = CodeExecutor(sandbox=True, sandbox_config=tmp_path / "sandbox.json", working_dir=tmp_path)
     async with made as executor:
         result = await executor.execute("open('made', 'w').write('x'); open('/etc/hostname').read()")

@@ -156,7 +156,7 @@ async def test_nobody_decides_in_time(make: Make) -> None:
         assert await request.response() is False
 
     async with make(approval_timeout=0.3) as executor:
-        with pytest.raises(CodeExecutionError, match=r"request for bad\.echo expired: nobody decided within 0\.3 s"):
+        with pytest.raises(CodeExecutionError, match=r"request for bad\.echo expired: no decision arrived within 0\.3 s"):
             await streamed(executor, f"{CALL}bad.run_sync('echo', {{}})", wait)
         assert (await executor.execute("'goes on'")).text == "'goes on'"
     assert (recorded(1)[0].outcome, recorded(1)[0].by) == ("deny", "nobody")

@@ -51,6 +51,8 @@ class Recorded:
                 return ToolOutcome(
                     False, "a cat", None, (ToolImage(b"\x89PNG", "image/png"),), (ToolResource("file:///a", text="abc"),)
                 )
+            case "links":
+                return ToolOutcome(False, "", resources=(ToolResource("demo://a", "text/plain", "a"),))
             case "waits":
                 try:
                     await self.blocking.wait()

@@ -100,8 +100,7 @@ TWINS = (
                 r"            await asyncio\.wait\(\[closing\]\)\n"
                 r"            if not closing\.cancelled\(\) and .*? not _is_gone\(error\):\n"
                 r"                raise error\n",
-                "            with suppress(LookupError):  # there is no such session any more\n"
-                "                session.close()\n",
+                "            with suppress(LookupError):  # the session no longer exists\n                session.close()\n",
             ),
             (r"(?s)\n\ndef _is_gone.*?LookupError\)\n", ""),
             (r"It belongs to one event loop\.", "Threads may share it."),

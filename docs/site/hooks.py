@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pages import modules, requests, wire
+from pages import modules, problems, requests, wire
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
@@ -22,7 +22,12 @@ _ALERT = re.compile(r"^> \[!(\w+)\]\n((?:>.*\n)+)", re.MULTILINE)
 _SECTION = re.compile(r"^  - ([^:\n]+):(?: (\S+\.md))?\n((?:      .*\n?)*)", re.MULTILINE)
 _PAGE = re.compile(r"^ +- ([^:\n]+): (\S+\.md)$", re.MULTILINE)
 _GENERATED = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
-_MADE = {"reference/modules.md": modules, "reference/messages.md": wire, "reference/requests.md": requests}
+_MADE = {
+    "reference/modules.md": modules,
+    "reference/messages.md": wire,
+    "reference/requests.md": requests,
+    "reference/problems.md": problems,
+}
 _FOR_USERS = ("Start", "Guides", "Sandbox")
 
 

@@ -1,4 +1,4 @@
-"""Generates pages of the site from the code: modules, messages between processes, and requests to the daemon."""
+"""Generates pages of the site from the code: modules, messages between processes, requests to the daemon, and errors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from cellblock import errors
 from cellblock.operations import OPERATIONS
 from cellblock.wire import control, copies, datagrams, fields, frames, messages, programs, sandbox
 from cellblock.wire.protocol import TRANSITIONS
@@ -35,6 +36,7 @@ _CONTROL = {
     "Host → init of an MCP server": control.TO_SERVER,
     "Init of an MCP server → host": control.FROM_SERVER,
 }
+_ERRORS = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
 _LIMITS = (frames, fields, datagrams, control, programs)
 _NO_LIMITS = ("VERSION", "EXIT_")
 
@@ -78,6 +80,76 @@ def requests() -> str:
             *(_request(name, kind) for name, kind in OPERATIONS.items()),
         ]
     )
+
+
+def problems() -> str:
+    """Return the page of error messages, by class."""
+    found: dict[str, list[str]] = {name: [] for name in _ERRORS}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        for name, text in raised(ast.parse(path.read_text(encoding="utf-8"))):
+            if (row := f"| {_cell(_literal(text))} | `{place}` |") not in found[name]:
+                found[name].append(row)
+    parts = [
+        f"## {name}\n\n{_summary(_ERRORS[name])}\n\n| message | raised in |\n|---|---|\n" + "\n".join(rows)
+        for name, rows in found.items()
+        if rows
+    ]
+    about = "What cellblock raises, and the texts. `{…}` stands for a value. [The classes](errors.md) are a tree."
+    return "\n\n".join(["# Error messages", about, *parts])
+
+
+def raised(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each error that a module creates: the name of its class, and its message with placeholders."""
+    constants = {
+        node.targets[0].id: node.value
+        for node in ast.walk(module)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ERRORS and node.args:
+            for text in _texts(node.args[0], constants):
+                if re.search(r"\w \w", text):
+                    yield node.func.id, text
+
+
+def _texts(node: ast.expr, constants: dict[str, ast.expr], deep: int = 3) -> Iterator[str]:
+    """Yield the texts that an expression can be."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            yield "".join(part.value if isinstance(part, ast.Constant) else _placeholder(part) for part in values)
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            for one in _texts(left, constants, deep):
+                yield from (one + two for two in _texts(right, constants, deep))
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _texts(body, constants, deep)
+            yield from _texts(orelse, constants, deep)
+        case ast.Name(id=name) if name in constants and deep:
+            yield from _texts(constants[name], constants, deep - 1)
+        case _:
+            yield "{…}"
+
+
+def _placeholder(part: ast.expr) -> str:
+    """Return the placeholder of a value: its name, if it has one."""
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    while isinstance(value, ast.Call | ast.Subscript):
+        value = (
+            value.args[0]
+            if isinstance(value, ast.Call) and value.args
+            else value.func
+            if isinstance(value, ast.Call)
+            else value.value
+        )
+    name = value.attr if isinstance(value, ast.Attribute) else value.id if isinstance(value, ast.Name) else ""
+    return "{" + (name.strip("_") or "…") + "}"
+
+
+def _literal(text: str) -> str:
+    """Return a text as it is, in a cell of Markdown."""
+    return re.sub(r"([<>*_\[\]`\\])", r"\\\1", text)
 
 
 def _request(name: str, kind: Any) -> str:

@@ -13,16 +13,16 @@ itself failed, or was asked for something that it cannot do::
     ├── AccessError               the gateway refuses: no valid token, or one that may not do this
     ├── DaemonError               the daemon cannot be started or reached, or ended during a request
     │   ├── NotRunError           … before the code began to run: it can be submitted again
-    │   │   └── MovingError       the session moves to another node of a cluster: nothing was done, and it can be asked there
-    │   ├── NotPlacedError        a cluster's node was asked for a session that it is not to make: it is placed again
-    │   └── OutcomeUnknownError   … and nobody can say whether or how far the code ran
+    │   │   └── MovingError       the session moves to another node of a cluster: repeat the request there
+    │   ├── NotPlacedError        a cluster's node may not create a session: it is placed again
+    │   └── OutcomeUnknownError   … and it is unknown whether or how far the code ran
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
     │   ├── PreloadError          a module to preload failed to import
     │   ├── SandboxError          the sandbox cannot be enforced, so nothing was started
-    │   └── CustodianError        the process that holds the kernels' descriptors is not there, or can hold no more
-    ├── CheckpointError           a checkpoint cannot be made, or is gone; the session goes on as it was
+    │   └── CustodianError        the process that holds the kernels' descriptors is missing, or is full
+    ├── CheckpointError           a checkpoint cannot be made, or no longer exists; the session is unchanged
     │   └── UnknownCheckpointError    the session has none of that name or id
     ├── KernelDiedError           the kernel died during a request that is not a cell
     ├── ProcessError              a program beside the kernel could not be started; ``errno`` is the system's error number
@@ -62,7 +62,7 @@ NO_NETWORK_BY_LANDLOCK = (
     "this session has no network, because isolate='landlock' has none (docs/landlock.md): hosts can be allowed with "
     "isolate='native' only"
 )
-"""The same for a sandbox that has no network whatever is allowed."""
+"""The same for a sandbox without any network."""
 
 ONLY_PROXY = (
     "this session reaches only the hosts that its option hosts (--host) or its policy names, and those through its proxy, "
@@ -209,7 +209,7 @@ class LaunchError(CellblockError):
 
     Attributes:
         step: The step that failed, as listed by `cellblock doctor`; empty if none of them did.
-        code: The system's error number (`errno`); 0 if there is none.
+        code: The system's error number (`errno`); 0 if none.
         said: The message of the system or the process.
     """
 
@@ -244,7 +244,7 @@ class ProcessError(CellblockError):
     """A program outside the kernel could not be started, or its helper failed. The message has the reason.
 
     Attributes:
-        errno: The system's error number; 0 if there is none.
+        errno: The system's error number; 0 if none.
     """
 
     _details: ClassVar[Mapping[str, Any]] = {"errno": int}
@@ -255,7 +255,7 @@ class ProcessError(CellblockError):
 
 
 class CheckpointError(CellblockError):
-    """A checkpoint could not be made, is gone, or belongs to another host. The session is unchanged."""
+    """A checkpoint could not be made, no longer exists, or belongs to another host. The session is unchanged."""
 
 
 class UnknownCheckpointError(CheckpointError):
@@ -326,7 +326,7 @@ class McpServerError(CellblockError):
 
     Attributes:
         server: The server's name.
-        stderr: The last lines of the server's standard error; empty if there are none.
+        stderr: The last lines of the server's standard error; empty if none.
     """
 
     def __init__(self, message: str, *, server: str = "", stderr: str = "") -> None:
@@ -365,9 +365,9 @@ def failure(data: Mapping[str, Any], execution: str) -> CellblockError:
     """Create the error of an execution that has no result.
 
     Args:
-        data: The data of its ``failed`` event; empty if there is none.
+        data: The data of its ``failed`` event; empty if none.
         execution: The execution's id.
     """
-    message = str(data.get("message") or "nobody knows how the execution ended: its result is not kept")
+    message = str(data.get("message") or "the outcome of the execution is unknown: its result was not stored")
     kind = OutcomeUnknownError if data.get("ran") in (None, "unknown") else named(str(data.get("error")))
     return kind.remade(message, {"execution": execution})

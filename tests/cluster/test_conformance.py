@@ -46,13 +46,16 @@ from cellblock.operations.files import (
 )
 from cellblock.operations.overview import Cells, Decisions, Watch
 from cellblock.operations.programs import (
+    ConnectPort,
     Exec,
+    Ports,
     Processes,
     ReadProcess,
     ResizeProcess,
     SignalProcess,
     Spawn,
     StopProcess,
+    WritePort,
     WriteProcess,
 )
 from cellblock.operations.saving import ChangedVariables, Export, Load, Save, Variables
@@ -329,6 +332,20 @@ async def test_calls_wait_for_decisions(link: Link, session: str) -> None:
     (allowed,) = await link.call(Allowed(session))
     assert await link.call(Revoke((allowed["id"],))) == [allowed["id"]]
     assert await link.call(Allowed()) == []
+
+
+async def test_a_server_is_listed_and_reached(link: Link, session: str) -> None:
+    code = "import socket; s = socket.create_server(('127.0.0.1', 8501))"
+    assert (await run(link, session, code))["status"] == "success"
+    assert await link.call(Ports(session)) == [8501]
+    asked.add(ConnectPort)
+    async with aclosing(link.inner.follow(ConnectPort(session, 8501))) as parts:
+        connection = bytes(await anext(parts)).decode()
+        assert await link.call(WritePort(session, connection, end=True), b"hello")
+        answer = "client, _ = s.accept(); client.sendall(client.makefile('rb').read() * 2); client.close()"
+        assert (await run(link, session, answer))["status"] == "success"
+        assert b"".join([part async for part in parts]) == b"hellohello"
+    assert not await link.call(WritePort(session, connection), b"late")
 
 
 async def test_tools_are_registered_found_and_called(link: Link, session: str, tmp_path: Path) -> None:

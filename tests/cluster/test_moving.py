@@ -152,8 +152,8 @@ async def test_what_would_lose_something_stays_and_the_reason_is_said(cluster: S
         reasons |= (await drained(cluster, node, 0.5))["left"]
         await cluster.director.drain(cluster.hosts[node].name, False)
     assert re.match(r"this would be lost: f \(", reasons["opened"])
-    assert reasons["program"] == "programs run in it, and would be ended"
-    assert reasons["checkpoint"] == "its checkpoints would be lost: 'before'"
+    assert reasons["program"] == "it has running programs, which a move would end"
+    assert reasons["checkpoint"] == "a move would lose its checkpoints: 'before'"
     assert (await sessions["opened"].execute("x")).text == "5"
     for session in sessions.values():
         await session.close()
@@ -169,7 +169,7 @@ async def test_a_node_that_ray_drains_saves_what_can_be_saved(cluster: SmallClus
     result = await session.execute("x")
     assert result.text is not None
     assert result.text.endswith("\n5")
-    assert "The session was moved to another node. What could not be brought along: f (" in result.text
+    assert "The session was moved to another node. Not moved: f (" in result.text
     await session.close()
 
 
@@ -225,5 +225,5 @@ async def test_a_durable_session_moves_with_its_lease(cluster: SmallCluster, hos
     result = await again.execute("x")
     assert result.text is not None
     assert result.text.endswith("\n2")
-    assert "The session goes on from what was saved" in result.text
+    assert "The session continues from the save of" in result.text
     await again.close()

@@ -45,7 +45,7 @@ async def test_a_durable_session_goes_on_elsewhere_after_its_node_was_killed(hos
     result = await made.execute("x, y")
     assert result.text is not None
     assert result.text.endswith("(1, 2)")
-    assert "The session goes on from what was saved at" in result.text
+    assert "The session continues from the save of" in result.text
     assert "It is unknown which cells ran after" in result.text
     assert result.recovery == "restored_earlier"
     for one in (made, *(one for one in fleeting if one.id[-8:] != session.id[-8:])):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cellblock.common import config
+from cellblock.errors import InvalidInputError
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +68,29 @@ def test_what_is_not_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
             (os.rmdir if os.path.isdir(".env") else os.unlink)(".env")
 
 
-def test_a_relative_directory_has_no_effect_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.delenv("KERNELBOX_HOME", raising=False)
-    monkeypatch.setenv("CELLBLOCK_HOME", "state")
-    with pytest.warns(UserWarning, match="CELLBLOCK_HOME must be an absolute path: 'state' has no effect"):
-        assert config.state_directory() == tmp_path / "cellblock"
+@pytest.mark.parametrize("variable", ["CELLBLOCK_HOME", "KERNELBOX_HOME", "XDG_STATE_HOME", "HOME"])
+@pytest.mark.parametrize("path", ["state", "./state", "../state", "~/state", "."])
+def test_a_relative_state_directory_is_refused(variable: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, path)
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match=f"{variable} must be an absolute path, not '{re.escape(path)}'"):
+            config.state_directory()
+
+
+@pytest.mark.parametrize("variable", ["CELLBLOCK_CONFIG", "XDG_CONFIG_HOME", "HOME"])
+def test_a_relative_path_of_settings_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CELLBLOCK_CONFIG", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "settings.toml")
+    with pytest.raises(InvalidInputError, match=f"{variable} must be an absolute path"):
+        config.settings_file()
+
+
+def test_empty_variables_mean_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "CELLBLOCK_CONFIG"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert config.state_directory() == tmp_path / ".local/state/cellblock"
+    assert config.settings_file() == tmp_path / ".config/cellblock/config.toml"

@@ -256,7 +256,7 @@ async def test_writing_in_a_loop_waits_for_another_process_and_blocks_nobody(tmp
     for _ in range(5):
         await asyncio.sleep(0.01)
     assert not writing.done()
-    with pytest.raises(StoreError, match="others are writing"):
+    with pytest.raises(StoreError, match="other processes are writing"):
         await database.write("INSERT INTO notes VALUES ('never')", patience=0)
     other.execute("COMMIT")
     await writing

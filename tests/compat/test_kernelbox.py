@@ -26,5 +26,5 @@ def test_one_line_makes_the_name_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_switch_that_comes_too_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kernelbox", ModuleType("kernelbox"))
-    with pytest.raises(StateError, match="before whatever imports it"):
+    with pytest.raises(StateError, match="before the module that imports it"):
         kernelbox.install()

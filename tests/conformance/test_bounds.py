@@ -86,7 +86,7 @@ async def test_a_flood_of_displays_keeps_the_first_ones(host: Host, tmp_path: Pa
         assert result.truncated
         assert [item.text for item in result.outputs[:3]] == ["0", "1", "2"]
         assert len(result.outputs) == SMALL.displays + 1
-        assert result.stderr == "[cellblock] what is displayed after the first 50 is left out (Limits.displays)\n"
+        assert result.stderr == "[cellblock] displays after the first 50 are left out (Limits.displays)\n"
         assert not (await ok(session, "display(1)")).truncated
 
 

@@ -453,7 +453,7 @@ async def test_a_working_dir_that_is_removed_is_told(host: Host, tmp_path: Path)
     work.mkdir()
     async with host.session(images_dir=tmp_path, working_dir=work) as session:
         result = await ok(session, f"import os; os.chdir('/'); os.rmdir({str(work)!r})")
-        assert "cannot go back to the working directory" in result.stderr
+        assert "cannot return to the working directory" in result.stderr
         assert await value(session, "1") == 1
 
 

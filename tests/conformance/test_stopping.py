@@ -134,7 +134,7 @@ async def test_a_cell_that_ignores_signals_is_stopped_and_costs_only_itself(
     assert not result.state_lost
     assert result.output == "said\n"
     assert result.error is not None
-    assert "variables are kept as they were" in result.error.evalue
+    assert "variables have the values from then" in result.error.evalue
     assert await value(session, "kept") == 1
 
 

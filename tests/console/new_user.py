@@ -44,12 +44,13 @@ def written(readme: str, starting: str) -> dict[str, str]:
     shells = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)
     install, first = shells[0].strip().splitlines()
     console = starting[starting.index("**A first decision**") :]
+    extra = re.search(r"`(\.venv/bin/pip install [^`]+)`", console)
     opens = re.search(r"`(cellblock console)` opens", console)
     asks = re.search(r"```sh\n(cellblock exec .*?)\n```", console)
     keys = re.search(r"press `(.)`\s+and\s+`(.)`\s+in\s+the\s+page", console)
-    assert None not in (opens, asks, keys), "docs/starting.md has other words"
-    found = {"install": install, "first": first.partition("#")[0].strip(), "console": opens[1], "asks": asks[1]}
-    return found | {"keys": keys[1] + keys[2]}
+    assert None not in (extra, opens, asks, keys), "docs/starting.md has other words"
+    found = {"install": install, "first": first.partition("#")[0].strip(), "extra": extra[1], "console": opens[1]}
+    return found | {"asks": asks[1], "keys": keys[1] + keys[2]}
 
 
 def go() -> float:
@@ -86,6 +87,8 @@ def go() -> float:
             steps.done(readme["install"])
             assert run(readme["first"]).strip() == "7"
             steps.done(readme["first"])
+            run(readme["extra"])
+            steps.done(readme["extra"])
             with browser() as started:  # the person's browser was open before
                 steps.done("(the person's browser)")
                 processes.append(start(readme["console"]))

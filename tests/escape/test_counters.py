@@ -72,7 +72,7 @@ KINDS = {
     "locks": (LOCKS, "file locks"),
     "locks of open files": (LOCKS_OF_FILES, "file locks"),
     "maps": (MAPS, "memory maps"),
-    "descriptors in messages": (IN_FLIGHT + "send(2000), time.sleep(60)", "descriptors in messages that nobody has received"),
+    "descriptors in messages": (IN_FLIGHT + "send(2000), time.sleep(60)", "descriptors in unreceived messages"),
 }
 
 
@@ -95,7 +95,7 @@ async def test_a_session_with_too_much_of_the_kernels_memory_ends_and_its_result
     result = await jail.execute(code, timeout=60)
     assert result.status == "died", result.text
     assert result.error is not None
-    assert f" {named} or more, and may have " in result.error.evalue
+    assert f" {named} or more; the limit is " in result.error.evalue
     assert await value(jail, "6 * 7") == 42
 
 

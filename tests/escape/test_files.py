@@ -343,4 +343,4 @@ async def test_what_the_host_writes_follows_no_link_of_the_session(
     assert result.status == "success"
     assert (result.images, result.spilled) == ([], [])
     assert [*victim.iterdir()] == []
-    assert result.stderr.count("the path has a symbolic link that a session could have made") == 2
+    assert result.stderr.count("the path has a symbolic link that a session could have created") == 2

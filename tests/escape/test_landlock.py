@@ -643,4 +643,4 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "answers system calls by a filter of its own" in done.stderr
+    assert "handles system calls by its own filter" in done.stderr

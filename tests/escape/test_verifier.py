@@ -152,5 +152,5 @@ async def test_code_that_kills_a_verifier_or_its_watcher_gets_no_verdict(jail: S
     process = await jail.spawn([sys.executable, "-I", "-c", _VERIFIER, "the-verifier"])
     await ok(jail, f"os.kill(int(open('/proc/{process.pid}/stat').read().split()[3]), 9)")
     ended = await process.wait(30)
-    assert (ended.status, ended.exit_code, ended.reason) == ("unknown", None, "what watched it was killed")
+    assert (ended.status, ended.exit_code, ended.reason) == ("unknown", None, "its watcher was killed")
     assert (await jail.exec("echo still")).out == "still\n"

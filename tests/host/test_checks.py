@@ -41,7 +41,7 @@ from cellblock.wire.fields import MAX_CODE
         (("a" * MAX_REQUIREMENTS, "b"), "what to install has 32,770 characters, and the limit is 32,768"),
         (("a",) * MAX_REQUIREMENTS, "what to install has 65,535 characters"),
         (("a", 5), "one for each package"),
-        ((), "say what to install"),
+        ((), "name the packages to install"),
     ],
     ids=["long", "many", "a number", "nothing"],
 )
@@ -173,9 +173,11 @@ def test_who_starts_at_home_is_told_to_go_elsewhere(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "me" / ".local" / "state" / "cellblock"))
     for place in (tmp_path / "me", tmp_path):
-        with pytest.raises(InvalidInputError, match=r"your home directory is there, .* Change to the directory of a project"):
+        with pytest.raises(
+            InvalidInputError, match=r"it contains your home directory .* Change to the directory of a project"
+        ):
             check_state_apart([str(place)])
-    with pytest.raises(InvalidInputError, match="cellblock's own state is there"):
+    with pytest.raises(InvalidInputError, match="cellblock's own state is in"):
         check_state_apart([str(tmp_path / "me" / ".local")])
 
 

@@ -73,25 +73,28 @@ def test_doctor_does_not_propose_what_is_chosen_already() -> None:
     command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "The native sandbox, which promises more, is not possible here:" in done.stdout
+    assert "This machine cannot run the native sandbox, which has stronger guarantees:" in done.stdout
     assert "MISSING" not in done.stdout
     assert "export CELLBLOCK_ISOLATE=landlock" not in done.stdout
     assert done.stdout.rstrip().endswith("Kernels run in a sandbox here, with isolate='landlock'.")
 
 
 @pytest.mark.parametrize(
-    ("version", "mounted", "undivided"),
+    ("version", "mounted", "root", "undivided"),
     [
-        ((6, 18), 0, []),
-        ((6, 1), 0, ["6.14"]),
-        ((5, 13), 0, ["5.14", "6.14"]),
-        ((5, 10), os.ST_RDONLY, ["5.12", "5.14", "6.14"]),
-        ((6, 18), os.ST_RDONLY, ["/proc/sys is read-only here"]),
+        ((6, 18), 0, True, []),
+        ((6, 1), 0, True, ["6.14"]),
+        ((6, 1), 0, False, []),  # Linux limits the processes of an ordinary user's sessions
+        ((5, 13), 0, True, ["5.14", "6.14"]),
+        ((5, 10), os.ST_RDONLY, False, ["5.12", "5.14"]),
+        ((6, 18), os.ST_RDONLY, False, ["/proc/sys is read-only here"]),
     ],
 )
 def test_doctor_says_which_limits_of_the_user_one_session_can_use_up(
-    version: tuple[int, int], mounted: int, undivided: list[str]
+    version: tuple[int, int], mounted: int, root: bool, undivided: list[str]
 ) -> None:
-    check = _shared(version, mounted)
+    check = _shared(version, mounted, root=root)
     assert check.ok is not bool(undivided)
     assert re.findall(r"\((?:Linux )?([^)]+)\)", check.found) == undivided
+    assert check.found.count("inotify") == 1
+    assert check.found.endswith("counted: descriptors in messages, epoll watches, open files")

@@ -41,7 +41,7 @@ async def test_a_variable_that_is_missing_is_named_and_so_is_the_session(session
     number = repr(session).split()[1]
     with pytest.raises(InvalidInputError) as caught:
         await session.get("dato")
-    assert str(caught.value) == f"session {number} has no variable 'dato'; variables() lists those that it has"
+    assert str(caught.value) == f"session {number} has no variable 'dato'; variables() lists its variables"
 
 
 async def test_what_cannot_be_carried_is_named(session: Session) -> None:

@@ -30,7 +30,7 @@ async def test_a_cell_that_fails_without_its_directory_says_so(
         assert (await executor.execute("x")).return_value == "1"
         with pytest.raises(CodeExecutionError) as caught:
             await executor.execute("open('a', 'w')")
-        said = f"the session's working directory {workspace} was deleted while the session ran: make it again"
+        said = f"the session's working directory {workspace} was deleted while the session ran: create it again"
         assert f"FileNotFoundError: [Errno 2] No such file or directory: 'a' ({said}" in str(caught.value)
         result = caught.value.result
         assert result is not None
@@ -55,10 +55,10 @@ async def test_a_directory_that_was_made_again_is_not_the_one_that_the_code_has(
         workspace.mkdir()
         result = await executor.execute("open('a', 'w')", check=False)
         assert result.error is not None
-        assert f"{workspace} was deleted and made again, and its code still has the old one: reset" in result.error.evalue
+        assert f"{workspace} was deleted and created again, and its code still uses the old one: reset" in result.error.evalue
         async for last in executor.stream("open('a', 'w')", check=False):
             assert isinstance(last, CodeExecutionResult)
-            assert "was deleted and made again" in (last.text or "")
+            assert "was deleted and created again" in (last.text or "")
         await executor.reset()
         await executor.execute("open('a', 'w')")
 

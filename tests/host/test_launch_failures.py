@@ -189,4 +189,4 @@ asyncio.run(main())
     env = os.environ | {"PYTHONPATH": here}
     command = [sys.executable, "-c", program.replace("HERE", repr(here))]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert "cellblock was installed anew or moved since this program started" in done.stderr, done.stderr
+    assert "cellblock was reinstalled or moved after this program started" in done.stderr, done.stderr

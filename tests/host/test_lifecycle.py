@@ -209,7 +209,7 @@ async def test_a_kernel_that_does_not_answer_when_its_state_is_kept_says_why_it_
     monkeypatch.setattr(stopping, "_PATIENCES", (0.1,))
     stubborn = "def stay():\n    signal.pthread_sigmask(0, [2])\n    while True: pass"
     await session.execute(f"import os, signal\n{stubborn}\nos.register_at_fork(before=stay)")
-    assert "it did not answer when its state was to be kept" in ((await session.execute("1")).text or "")
+    assert "it did not answer when a checkpoint was made" in ((await session.execute("1")).text or "")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ async def test_code_that_breaks_the_loop_costs_its_own_cell(session: Session, co
     await session.execute(code)
     result = await session.execute("x")
     assert (result.return_value, result.recovery) == ("1", "restored_earlier")
-    assert "the code broke the kernel's channel, or what the kernel itself runs on" in (result.text or "")
+    assert "the code broke the kernel's channel or its modules" in (result.text or "")
 
 
 async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session) -> None:
@@ -293,7 +293,7 @@ async def test_a_callback_that_executes_in_the_session_that_waits_for_it_is_told
         return str(await session.complete("1"))
 
     for on_input in (execute, complete, lambda prompt: execute(prompt)):
-        with pytest.raises(StateError, match="waits for this callback"):
+        with pytest.raises(StateError, match="running the cell that called this function"):
             await session.execute(ASK, timeout=None, on_input=on_input)
     assert (await session.execute("1 + 1")).return_value == "2"
 
@@ -322,7 +322,7 @@ async def test_repeated_questions_leave_the_programs_own_threads_alone(session: 
     (tmp_path / "file").write_text("text")
     running = asyncio.create_task(session.execute(ASK_AND_GIVE_UP, timeout=60, on_input=block))
     try:
-        with pytest.raises(StateError, match="has not returned for 3 earlier questions"):
+        with pytest.raises(StateError, match="has not yet returned for 3 earlier questions"):
             await running
         assert await asyncio.to_thread((tmp_path / "file").read_text) == "text"
     finally:

@@ -49,7 +49,7 @@ async def test_what_is_no_longer_kept_is_said(host: Host, tmp_path: Path) -> Non
         await session.execute("print('b' * 2000)")
         await session.export(tmp_path / "s.ipynb")
         first, second = read((tmp_path / "s.ipynb").read_text())
-        assert "no longer kept" in first["outputs"][0]["text"]
+        assert "no longer stored" in first["outputs"][0]["text"]
         assert "bbb" in second["outputs"][0]["text"]
         assert [entry.result is None for entry in session.history()] == [True, False]
 

@@ -80,7 +80,7 @@ def test_the_name_that_other_libraries_have_for_an_option_leads_to_it(kind: Any,
 
 
 async def test_a_session_has_its_hosts_from_its_policy(host: Host) -> None:
-    with pytest.raises(InvalidInputError, match=r"'network'; the sandbox's policy has it: policy=Policy\(network="):
+    with pytest.raises(InvalidInputError, match=r"'network'; it belongs to the sandbox's policy: policy=Policy\(network="):
         host.session(network=["pypi.org"])  # type: ignore[call-arg]
 
 

@@ -101,7 +101,7 @@ async def test_a_store_that_fails_keeps_what_it_had(session: Session, url: str, 
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "put_file", refuse)
-        with pytest.raises(StoreError, match=r"s.cellblock: the store refuses: PermissionError: Forbidden"):
+        with pytest.raises(StoreError, match=r"s.cellblock: the store denied access: PermissionError: Forbidden"):
             await session.save(url)
     assert folder_at(url.rpartition("/")[0]).read("s.cellblock", 10**6) == before
 

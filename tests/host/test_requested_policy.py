@@ -161,7 +161,7 @@ def test_ipybox_shows_everything_by_complete_settings_and_says_so(tmp_path: Path
         (tmp_path / name).mkdir()
     config, warning = as_in_ipybox(COMPLETE)
     assert config == {**COMPLETE, "defaults": "sandbox-runtime"}
-    assert "every file that this user can, except ~/.ssh, .env; among them ~/.aws." in warning
+    assert "every file that this user can read, except ~/.ssh, .env; among them ~/.aws." in warning
     path = tmp_path / "complete.json"
     path.write_text(json.dumps(COMPLETE))
     assert as_in_ipybox(path) == (config, warning)

@@ -51,7 +51,7 @@ async def test_closing_and_resetting_at_once_leaves_nothing(host: Host) -> None:
     [
         ("interrupt", "Variables are kept."),
         ("reset", "The session was restarted: variables and imports are lost."),
-        ("restore", "The session goes back to an earlier state."),
+        ("restore", "The session restores an earlier state."),
         ("close", "The session was ended."),
     ],
 )

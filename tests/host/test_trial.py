@@ -18,7 +18,7 @@ def test_the_step_that_failed_parts_the_others() -> None:
 
 def test_a_program_is_told_the_cause_and_the_ways_out() -> None:
     found = Trial(0.5, "no", Failure("worker", errno.ENOMEM, "Cannot allocate memory")).as_data()
-    assert found["cause"] == "There is no memory left for it"
+    assert found["cause"] == "There is no memory left"
     assert found["ways"][0] == {"what": "see what there is", "line": "free -m"}
     assert found["said"] == "Cannot allocate memory"
 

@@ -72,7 +72,7 @@ async def test_a_server_that_is_not_registered_is_what_an_import_of_its_tools_fa
     for code, missing in (("import mcptools", "mcptools"), ("from mcptools.github.search import run", "mcptools")):
         first = (await session.execute(code)).for_model().split("\n")[0]
         assert first == (
-            f"Error: ModuleNotFoundError: there is no {missing} here: register the MCP server first, or check its name"
+            f"Error: ModuleNotFoundError: there is no {missing}: register the MCP server first, or check its name"
         )
 
 
@@ -186,7 +186,7 @@ def test_long_output_loses_its_middle_and_says_how_much(limit: int) -> None:
     assert len(text) <= limit
     assert text.startswith("line 0\n")
     assert "line 19999" in text[-20:]
-    assert "characters left out: print less at once …" in text
+    assert "characters left out: print less …" in text
 
 
 def test_everything_long_at_once_still_fits() -> None:

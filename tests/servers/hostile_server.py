@@ -206,9 +206,14 @@ def handle(message: dict[str, Any]) -> None:
         case "initialize":
             info = {"name": "hostile", "version": "1"}
             version = "1999-01-01" if MODE == "old" else params["protocolVersion"]
-            send({"id": number, "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}})
+            said = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info, "instructions": "Be kind."}
+            send({"id": number, "result": said})
         case "tools/list":
             send({"id": number, "result": tools(params.get("cursor"))})
+        case "resources/read":
+            found = {"uri": params["uri"], "mimeType": "text/plain", "text": f"all of {params['uri']}"}
+            data = {"uri": params["uri"], "mimeType": "application/pdf", "blob": "UERG"}
+            send({"id": number, "result": {"contents": [found, data]}})
         case "tools/call":
             token = (params.get("_meta") or {}).get("progressToken")
             call(number, params["name"], params.get("arguments") or {}, token)

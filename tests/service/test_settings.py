@@ -109,7 +109,7 @@ def test_a_file_that_others_can_write_is_refused(file: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", ["CELLBLOCK_TOKEN", "CELLBLOCK_MCP_TOKEN", "CELLBLOCK_MCP_PROGRAMS", "CELLBLOCK_TRASH_DAYS"])
+@pytest.mark.parametrize("name", ["CELLBLOCK_TOKEN", "CELLBLOCK_MCP_TOKEN", "CELLBLOCK_MCP_PROGRAMS", "CELLBLOCK_MCP_WAIT"])
 def test_a_variable_that_a_front_reads_is_not_warned_about(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     sources.read.cache_clear()
     monkeypatch.setenv(name, "x")

@@ -295,7 +295,7 @@ task = asyncio.create_task(later())
     await ok(shell, code)
     (tmp_path / "work" / "go").touch()
     await eventually((tmp_path / "work" / "done").exists)
-    assert "nobody can be asked about this command" in (await ok(shell, "await task")).output
+    assert "approval of this command is not possible" in (await ok(shell, "await task")).output
     assert decider.asked == []
 
 
@@ -305,7 +305,7 @@ async def test_what_is_no_text_or_too_large_is_refused(shell: Session, decider: 
         result = await shell.execute(code)
         assert result.error is not None
         assert result.error.ename == "ValueError"
-        assert "nobody can be asked about this command" in result.error.evalue
+        assert "approval of this command is not possible" in result.error.evalue
     assert decider.asked == []
     await ok(shell, "import os\nfor n in range(300): os.environ[f'V{n}'] = 'x'")
     result = await shell.execute("!echo")
@@ -480,7 +480,7 @@ async def test_a_script_in_the_background_can_be_read_later(session: Session) ->
 async def test_a_script_in_the_background_allows_no_checkpoint_until_it_has_ended(session: Session) -> None:
     await ok(session, "!mkfifo fifo")
     await ok(session, "%%bash --bg --out said\nread line < fifo; echo $line")
-    with pytest.raises(CheckpointError, match=r"a program that a script cell .* has started still runs"):
+    with pytest.raises(CheckpointError, match=r"a program of a script cell .* still runs"):
         await session.checkpoint()
     await ok(session, "open('fifo', 'w').write('later\\n')")
 

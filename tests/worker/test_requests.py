@@ -128,7 +128,7 @@ def test_a_prompt_of_any_length_can_be_asked(desk: Desk) -> None:
 
 
 def refused(ask: Callable[[], str]) -> None:
-    with pytest.raises(StdinNotImplementedError, match=r"not available here.*set the value in the code instead"):
+    with pytest.raises(StdinNotImplementedError, match=r"not available.*set the value in the code instead"):
         ask()
 
 
@@ -193,13 +193,13 @@ def test_answers_to_other_questions_let_nothing_through(desk: Desk) -> None:
 
 def test_a_host_that_has_gone_lets_nothing_through(desk: Desk) -> None:
     desk.host.shutdown(socket.SHUT_WR)
-    with pytest.raises(PermissionError, match="the host is gone"):
+    with pytest.raises(PermissionError, match="the host has ended"):
         desk.asker.command("shell", "ls")
 
 
 def test_a_command_that_cannot_be_shown_as_it_is_is_not_asked_for(desk: Desk) -> None:
     for text in ("\udcff", "x" * (1 << 20) + "x"):
-        with pytest.raises(ValueError, match="nobody can be asked"):
+        with pytest.raises(ValueError, match="need approval"):
             desk.asker.command("shell", text)
     assert desk.heard() == []
 

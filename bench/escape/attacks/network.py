@@ -77,7 +77,7 @@ def proxy_address(given: dict[str, Any]) -> object:
     return by_http(b"CONNECT " + place + b" HTTP/1.1", place)
 
 
-@attack("… to one that is spelled in another way", _SSRF, secret="tcp")
+@attack("… to an address in another spelling", _SSRF, secret="tcp")
 def proxy_spelling(given: dict[str, Any]) -> object:
     names = ("[::ffff:127.0.0.1]", "[::1]", "2130706433", "0x7f.1", "127.1", "0.0.0.0", "localhost")
     places = [f"{name}:{given['port']}".encode() for name in names]

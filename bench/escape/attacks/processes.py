@@ -111,7 +111,7 @@ def _still_writes(world: World) -> bool:
     return path.read_text() != before
 
 
-@attack("go on after the sandbox has ended", "https://attack.mitre.org/techniques/T1543/", proof=_still_writes)
+@attack("survive the end of the sandbox", "https://attack.mitre.org/techniques/T1543/", proof=_still_writes)
 def outlive(given: dict[str, Any]) -> object:
     if os.fork() == 0:
         try:

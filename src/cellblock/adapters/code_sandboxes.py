@@ -102,7 +102,7 @@ class CellblockSandbox(Sandbox):
         if language != "python":
             raise ValueError(f"a session runs Python, not {language}: use commands")
         if envs:
-            raise ValueError("variables of one cell are not supported: set those of the session, or os.environ in the code")
+            raise ValueError("variables for one cell are not supported: set variables of the session, or os.environ in code")
         began, heard = time.time(), {}
         for stream, handler in (("stdout", on_stdout), ("stderr", on_stderr)):
             if handler is not None:

@@ -99,7 +99,7 @@ class CellblockInterpreter:
             CodeInterpreterError: The process died, or the session is closed.
         """
         if not self._lock.acquire(blocking=False):
-            raise CodeInterpreterError("this interpreter runs code already: make one for each thread")
+            raise CodeInterpreterError("this interpreter already runs code: create one interpreter per thread")
         try:
             self.start()
             executor = self._session.executor

@@ -124,7 +124,7 @@ def _options(config: Any) -> dict[str, Any]:
 
 
 def _is_ours(user: str) -> bool:
-    """Return whether a name or number is that of the session's user, which is this program's user."""
+    """Return whether a name or number names the session's user, which is this program's user."""
     with contextlib.suppress(KeyError):
         return (int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid) == os.geteuid()
     return False

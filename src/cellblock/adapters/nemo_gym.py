@@ -64,7 +64,7 @@ class CellblockProvider:
         self._options = options
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        """Start a session. `provider_options` of the specification override those of the provider.
+        """Start a session. `provider_options` of the specification override the provider's options.
 
         Raises:
             SandboxCreateError: The session could not be started in time, or the specification requests an unsupported
@@ -134,11 +134,9 @@ def _check(spec: SandboxSpec) -> None:
     asked = [name for name in ("image", "entrypoint", "ports") if getattr(spec, name, None)]
     asked += [name for name in _RESOURCES if getattr(spec.resources, name) is not None]
     if asked:
-        raise SandboxCreateError(f"a session has none of these, which the specification asks for: {', '.join(asked)}")
+        raise SandboxCreateError(f"sessions do not support these fields of the specification, remove them: {', '.join(asked)}")
     if os.path.isabs(spec.workdir or ""):
-        raise SandboxCreateError(
-            f"the workdir of a session is relative to the directory that it is made in, not {spec.workdir}"
-        )
+        raise SandboxCreateError(f"workdir must be relative to the session's directory, not {spec.workdir}")
 
 
 def _is_ours(user: str | int) -> bool:

@@ -29,7 +29,7 @@ from cellblock.model.files import FileInfo
 
 _PROVIDER = "cellblock"
 _environments: weakref.WeakValueDictionary[str, AsyncSession] = weakref.WeakValueDictionary()
-"""The sessions that a ref can name: those of this program."""
+"""The sessions of this program, which a ref can name."""
 
 
 class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem, SupportsRealpath):
@@ -66,7 +66,9 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
             WorkspaceUnavailableError: The session has ended.
         """
         if self._session is None:
-            raise WorkspaceUnavailableError(f"{self._ref} names no workspace of this program, or one that has ended")
+            raise WorkspaceUnavailableError(
+                f"{self._ref} is not a workspace of this program, or its session has ended: create a new one"
+            )
         try:
             executor = await self._session.executor()
         except StateError as error:
@@ -136,7 +138,7 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         parent, name = posixpath.split(posixpath.normpath(path))
         real = posixpath.join(await fs.realpath(parent), name)
         if posixpath.commonpath([real, working := await self.working_dir()]) == real:
-            raise ValueError(f"{path} is the workspace {working}, or what it is in")
+            raise ValueError(f"{path} is the workspace {working}, or one of its parents: name a path inside the workspace")
         await fs.remove(path, recursive=True)
 
     async def exists(self, path: str) -> bool:

@@ -41,7 +41,7 @@ class CellblockSandbox(Sandbox):
         self._session = AsyncSession(executor, options)
 
     def get_tools(self) -> list[Any]:
-        """Return the agent's tools: those of other sandboxes, under their names."""
+        """Return the agent's tools, named as in other sandboxes."""
         return [make_file_editor(sandbox=self, name="sandbox_file_editor"), make_shell(sandbox=self, name="sandbox_shell")]
 
     async def execute_streaming(

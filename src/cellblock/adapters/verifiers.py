@@ -94,7 +94,7 @@ class CellblockRuntime(Runtime):
         if self._relay is None:
             self._relay = await executor.spawn(["python3", "-c", _RELAY, str(self._port)], label="verifiers")
         if {piece.stream for piece in await self._relay.read()} != {"stdout"}:
-            raise SandboxError(f"port {self._port} cannot be relayed: see that the session may reach 127.0.0.1:{self._port}")
+            raise SandboxError(f"port {self._port} cannot be relayed: allow the session to reach 127.0.0.1:{self._port}")
 
     async def teardown(self) -> None:
         """End the session, if the runtime owns it. Otherwise the session ends with the program."""
@@ -117,7 +117,7 @@ class CellblockRuntime(Runtime):
         executor = await self._session.executor()
         done = await executor.exec(argv, env=self.process_env(env), timeout=None, max_output=MAX_OUTPUT)
         if done.truncated:
-            raise SandboxError(f"{argv[0]} has said more than {MAX_OUTPUT} bytes")
+            raise SandboxError(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
         return ProgramResult(exit_code(done), done.out, done.err)
 
     async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:
@@ -144,13 +144,15 @@ class CellblockRuntime(Runtime):
 
     async def expose(self, port: int) -> str:
         """Refuse: nothing outside can connect to a session."""
-        raise SandboxError(f"port {port} of a session cannot be reached from outside: let the task's tools run elsewhere")
+        raise SandboxError(
+            f"port {port} of a session cannot be reached from outside: run the task's tools outside the session"
+        )
 
     async def prepare_execution(self, routes: list[str] | None) -> None:
         """Close the hosts of the set-up, except the framework's servers and allowed hosts."""
         if not self.network_restricted:
             return
         if routes is None:
-            raise SandboxError("the network of this runtime was closed for good: lend a new one to each run")
+            raise SandboxError("the network of this runtime is closed permanently: use a new runtime for each run")
         framework = [urlsplit(route).netloc for route in routes]
         await (await self._session.executor()).session.close_egress([*framework, *self.config.allow])

@@ -43,7 +43,7 @@ class CellblockProcess(RuntimeProcess):
                 if not pieces:
                     return
                 if sum(len(data) for other in self._waiting.values() if other is not mine for data in other) > MAX_OUTPUT:
-                    raise SandboxError(f"nobody reads the other stream than {name}, and it is full")
+                    raise SandboxError(f"the program waits because its other stream is full: read it as well as {name}")
 
     async def write(self, data: bytes) -> None:
         await self._process.write(data)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cellblock.common.loop_thread import LoopThread
 
 _AHEAD = 1000
-"""Parts of an answer that are read before anybody asks for them."""
+"""Parts of an answer that are read before they are requested."""
 
 
 class ClusterConnection:

@@ -113,7 +113,7 @@ class Director:
             credentials: The cluster's certificate and key.
             options: `ClusterOptions`.
             version: The version of the program that creates the director.
-            nodes: The nodes; by default those of its Ray cluster.
+            nodes: The nodes; by default the nodes of its Ray cluster.
         """
         if version != __version__:
             raise RuntimeError(f"the head node has cellblock {__version__}, and this program {version}")
@@ -162,7 +162,7 @@ class Director:
         await self._begun.wait()
         if self._successor:
             raise DaemonError(
-                f"director {self._names.epoch} has been replaced by {self._successor}, which this program cannot see"
+                f"director {self._names.epoch} was replaced by director {self._successor}: connect to the cluster again"
             )
         return self._names
 
@@ -183,7 +183,7 @@ class Director:
 
         Args:
             mark: The host's mark.
-            epoch: The number of the director that the host obeys; 0 if there is none. A higher number means that this
+            epoch: The number of the director that the host obeys; 0 if none. A higher number means that this
                 director was replaced.
             census: The answer to `Census`.
         """
@@ -289,7 +289,9 @@ class Director:
         if site is None or site.why:
             return {"lost": self._why_lost(mark)}
         if site.node.draining:
-            return {"full": f"node {site.node.name} is draining, so it takes no branches of its sessions"}
+            return {
+                "full": f"node {site.node.name} is draining and accepts no branches: try again when its sessions have moved"
+            }
         if (doubt := self._names.doubt) is not None:
             await asyncio.sleep(doubt.seconds)
         if taken := self._names.reserve(names, mark, memory or self._options.session_memory):
@@ -576,13 +578,13 @@ class Director:
     def _why_lost(self, mark: str) -> str:
         site = self._names.sites.get(mark)
         if site is None:
-            return f"the node is lost: {self._names.lost.get(mark, 'nothing is known of it')}"
+            return f"the node is lost: {self._names.lost.get(mark, 'the director has no record of it')}"
         return f"node {site.node.name} is lost: {site.why}"
 
     def _full(self, name: str, why: str, patience: float) -> str:
         problems = "".join(f"; node {node}: {problem}" for node, problem in self._problems.items())
         return (
-            f"there was no room for session {name!r} within {patience:g} s: {why}{problems}. End sessions, add nodes to the "
+            f"no node had room for session {name!r} within {patience:g} s: {why}{problems}. End sessions, add nodes to the "
             "Ray cluster, or give hosts more memory ('cellblock cluster status' shows them)"
         )
 

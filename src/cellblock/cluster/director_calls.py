@@ -69,8 +69,8 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS).close()
     except OSError as error:
         raise DaemonError(
-            f"Ray's control service does not answer at {address}: {error.strerror or error}. Programs that hold sessions go "
-            "on with them, but no other one can find them"
+            f"Ray's control service does not answer at {address}: {error.strerror or error}. Programs keep "
+            "the sessions that they use, but cannot find others until it answers"
         ) from error
 
 
@@ -88,13 +88,15 @@ def start_director(options: ClusterOptions | None = None) -> DirectorCalls:
         found = ray.get_actor(DIRECTOR, namespace=NAMESPACE)
     except ValueError as error:
         if options is None:
-            why = "no sessions are served by this Ray cluster: 'cellblock cluster start --address ADDRESS' starts that"
+            why = "this Ray cluster serves no sessions: run 'cellblock cluster start --address ADDRESS' first"
             raise DaemonError(why) from error
         found = _make(options)
     calls = DirectorCalls(found)
     about = calls.ask("credentials")
     if about["version"] != __version__:
-        raise UnsupportedError(f"the cluster has cellblock {about['version']}, and this program {__version__}")
+        raise UnsupportedError(
+            f"the cluster has cellblock {about['version']}, and this program {__version__}: install the same version"
+        )
     calls.credentials = about["credentials"]
     return calls
 
@@ -169,4 +171,4 @@ def _check(error: RayError, deadline: float) -> None:
         raise DaemonError(f"the cluster's director failed: {error.cause!r}") from error
     if time.monotonic() > deadline or "ray.kill" in str(error):
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        raise DaemonError(f"the cluster's director has ended, and does not come back: {lines[0][:300]}") from error
+        raise DaemonError(f"the cluster's director has ended and did not restart: {lines[0][:300]}") from error

@@ -64,7 +64,7 @@ class Emptying:
         room, pause, first = asyncio.Semaphore(_AT_ONCE), _PAUSE, True
         while not self.site.why:
             names = [name for name in self.site.sessions if name in self.site.told]
-            self.left = {name: self.left.get(name, "it has its turn later") for name in names}
+            self.left = {name: self.left.get(name, "it is waiting to be moved") for name in names}
             before = self.moved
             await asyncio.gather(*(self._one(name, room, wait=not first) for name in names))
             if not self.site.sessions or self._remaining <= 0:

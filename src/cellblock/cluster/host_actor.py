@@ -248,4 +248,4 @@ def _wait_for_the_end(state: Path) -> None:
                     Custodian.connect(state).end()
             time.sleep(0.02)
         if is_held(state / lock):
-            raise DaemonError(f"an earlier host of this node does not end: {state / lock} is held")
+            raise DaemonError(f"an earlier host of this node still runs: it holds {state / lock}")

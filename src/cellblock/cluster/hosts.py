@@ -56,7 +56,7 @@ class RayHosts:
         await self.close()
 
     async def start(self) -> None:
-        """Connect to the cluster, and create a host on each of its nodes if there is none yet.
+        """Connect to the cluster, and create a host on each of its nodes that has none.
 
         Raises:
             DaemonError: No Ray cluster exists at the address.
@@ -102,8 +102,8 @@ class RayHosts:
             memory: Bytes reserved for it; 0 for the cluster's default.
             patience: Seconds to wait for room; None for the default of these hosts.
             fresh: Whether an existing session is an error.
-            options: Options of a new session (docs/named-sessions.md). Paths are the node's. Without ``working_dir``, it
-                gets a directory of its own, which ends with it.
+            options: Options of the session, which an existing session must have (docs/named-sessions.md). Paths are the
+                node's. Without ``working_dir``, it gets a directory of its own, which ends with it.
 
         Raises:
             BusyError: There was no room; the message says what is full.
@@ -112,7 +112,7 @@ class RayHosts:
         from cellblock.cluster.session import ClusterSession
 
         given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in options.items()}
-        request = Create(name, given, dict(tags or {}), fresh)
+        request = Create(name, given, dict(tags or {}), fresh, chosen=tuple(given))
         made = await self.link.create(request, memory=memory, patience=patience)
         return ClusterSession(self.link, SessionRecord.from_dict(made))
 

@@ -315,7 +315,7 @@ class ClusterLink:
         return [Where(**one) for one in await self.director.asked("heirs", mark)] if mark else []
 
     async def _at(self, request: Request[Any], key: str, ask: Callable[[Where], Awaitable[_T]]) -> _T:
-        """Send a request to a session's node. If the session or the node is gone, find its new location."""
+        """Send a request to a session's node. If the session or the node was lost, find its new location."""
         where = await self._locate(key)
         try:
             return await ask(where)
@@ -346,7 +346,7 @@ class ClusterLink:
             self._forget(where)
             why = answer.get("lost") or f"node {where.node} is lost: its host has ended"
             if isinstance(error, OutcomeUnknownError):
-                raise OutcomeUnknownError(f"{why}; nobody can say how far it came", error.execution) from error
+                raise OutcomeUnknownError(f"{why}; the code may have run in part", error.execution) from error
             raise SessionLostError(why) from error
 
     async def _locate(self, key: str) -> Where:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from cellblock.common import config
+from cellblock.common.extras import require_extra
 from cellblock.errors import DaemonError, StateError
 
 _START = 120.0
@@ -63,10 +64,12 @@ def start_nodes(count: int) -> str:
     Raises:
         StateError: A cluster already exists.
         DaemonError: The cluster cannot be started.
+        UnsupportedError: Ray is not installed.
     """
+    require_extra("ray", "sessions on a Ray cluster")
     path = _path()
     if (running := running_address()) is not None:
-        raise StateError(f"there is a cluster on this machine already, at {running}: 'cellblock cluster stop' ends it")
+        raise StateError(f"a cluster already runs on this machine, at {running}: stop it with 'cellblock cluster stop'")
     token = _token()
     with contextlib.suppress(FileNotFoundError):
         token.unlink()
@@ -90,7 +93,7 @@ def start_nodes(count: int) -> str:
         pid, _, address = said.readline().decode().strip().partition(" ")
     process.wait()
     if not address:
-        last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["it said nothing"]
+        last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["it printed nothing"]
         raise DaemonError(f"Ray did not start: {last[-1][:300]} ({log})")
     path.write_text(json.dumps({"pid": int(pid), "began": _began(int(pid)), "address": address}))
     return address
@@ -110,7 +113,7 @@ def authenticate(address: str) -> None:
 
 
 def running_address() -> str | None:
-    """Return the address of the cluster started by `start_nodes`; None if there is none."""
+    """Return the address of the cluster started by `start_nodes`, or None."""
     found = _running()
     return None if found is None else str(found["address"])
 

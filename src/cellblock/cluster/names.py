@@ -139,7 +139,9 @@ class Names:
         if not self._awaited or left <= 0:
             self._awaited = set()
             return None
-        return InDoubt(f"the director has just started, and {len(self._awaited)} nodes have not told their sessions", left)
+        return InDoubt(
+            f"the director has just started, and {len(self._awaited)} nodes have not reported their sessions yet", left
+        )
 
     # -- nodes -----------------------------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class Names:
     # -- names -----------------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Site | None:
-        """Return the host that has a name; None if there is none."""
+        """Return the host that has a name, or None."""
         promise = self._names.get(name)
         return None if promise is None else promise.site
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cellblock.cluster import local
-from cellblock.errors import UnsupportedError
+from cellblock.common.extras import require_extra
 
 if TYPE_CHECKING:
     from cellblock.cluster.director_calls import DirectorCalls
     from cellblock.cluster.link import ClusterLink
     from cellblock.cluster.options import ClusterOptions
-
-_NEEDED = ("ray", "cryptography")
 
 
 def open_director(address: str, options: ClusterOptions | None = None) -> DirectorCalls:
@@ -27,12 +25,9 @@ def open_director(address: str, options: ClusterOptions | None = None) -> Direct
         UnsupportedError: Ray is not installed, or the cluster has another version of cellblock.
     """
     local.authenticate(address)
-    try:
-        from cellblock.cluster.director_calls import connect_ray, start_director
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
-            raise
-        raise UnsupportedError(f"sessions on a Ray cluster need {error.name}: pip install '.[ray]'") from error
+    require_extra("ray", "sessions on a Ray cluster")
+    from cellblock.cluster.director_calls import connect_ray, start_director
+
     connect_ray(address)
     return start_director(options)
 

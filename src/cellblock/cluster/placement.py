@@ -68,7 +68,7 @@ class NoRoom:
         wanted: Bytes that the session needs.
         nodes: The number of nodes.
         draining: The number of draining nodes.
-        free: The maximum of free bytes on a node that is not draining; 0 if there is none.
+        free: The maximum of free bytes on a node that is not draining; 0 if none.
         memory: The maximum of bytes that such a node can ever have free.
     """
 
@@ -109,7 +109,7 @@ def place(nodes: Sequence[Node], wanted: Wanted, random: Callable[[], float]) ->
         random: Returns a number from 0 up to, but not including, 1, such as `random.random`.
 
     Returns:
-        A node, or why there is none.
+        A node, or why no node fits.
     """
     pair = _two_of(nodes, random)
     if not pair or not all(_can_take(node, wanted) for node in pair):

@@ -36,7 +36,7 @@ async def connect(where: Where) -> socket.socket:
     try:
         return await addresses.connect(where.address, where.port, _CONNECT)
     except ConnectionRefusedError as error:
-        raise EndedError(f"node {where.node} has ended: nothing listens at {where.address}:{where.port} any more") from error
+        raise EndedError(f"node {where.node} has ended: nothing listens at {where.address}:{where.port}") from error
     except OSError as error:
         raise DaemonError(f"node {where.node} cannot be reached: {error.strerror or 'it does not answer'}") from error
 

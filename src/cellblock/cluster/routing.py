@@ -72,9 +72,7 @@ def lost(answer: Mapping[str, Any], key: str) -> SessionLostError | None:
     """Return the error for a session that is unknown or lost; None if the director knows its location."""
     if "lost" not in answer:
         return None
-    return SessionLostError(
-        answer["lost"] or f"there is no session {key!r} in the cluster; if there was one, its node is no more, and it is lost"
-    )
+    return SessionLostError(answer["lost"] or f"the cluster has no session {key!r}; if it existed, it was lost with its node")
 
 
 def check_branch(request: Adopt, here: Where, there: Where) -> None:
@@ -85,6 +83,6 @@ def check_branch(request: Adopt, here: Where, there: Where) -> None:
     """
     if here.mark != there.mark:
         raise UnsupportedError(
-            f"session {request.session!r} is on node {here.node} and {request.branch!r} on node {there.node}: sessions adopt "
-            "branches of their own node; save the branch, and load it"
+            f"session {request.session!r} is on node {here.node} and {request.branch!r} on node {there.node}: a session "
+            "can adopt only a branch on its own node; save the branch and load it instead"
         )

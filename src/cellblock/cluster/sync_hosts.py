@@ -57,7 +57,7 @@ class SyncRayHosts:
         self.close()
 
     def start(self) -> None:
-        """Connect to the cluster, and create a host on each of its nodes if there is none yet.
+        """Connect to the cluster, and create a host on each of its nodes that has none.
 
         Raises:
             DaemonError: No Ray cluster exists at the address.
@@ -103,8 +103,8 @@ class SyncRayHosts:
             memory: Bytes reserved for it; 0 for the cluster's default.
             patience: Seconds to wait for room; None for the default of these hosts.
             fresh: Whether an existing session is an error.
-            options: Options of a new session (docs/named-sessions.md). Paths are the node's. Without ``working_dir``, it
-                gets a directory of its own, which ends with it.
+            options: Options of the session, which an existing session must have (docs/named-sessions.md). Paths are the
+                node's. Without ``working_dir``, it gets a directory of its own, which ends with it.
 
         Raises:
             BusyError: There was no room; the message says what is full.
@@ -113,7 +113,7 @@ class SyncRayHosts:
         from cellblock.cluster.sync_session import SyncClusterSession
 
         given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in options.items()}
-        request = Create(name, given, dict(tags or {}), fresh)
+        request = Create(name, given, dict(tags or {}), fresh, chosen=tuple(given))
         made = self.link.create(request, memory=memory, patience=patience)
         return SyncClusterSession(self.link, SessionRecord.from_dict(made))
 
@@ -132,7 +132,7 @@ class SyncRayHosts:
         try:
             yield session
         finally:
-            with suppress(LookupError):  # there is no such session any more
+            with suppress(LookupError):  # the session no longer exists
                 session.close()
 
     def find(self, name: str) -> SyncClusterSession:

@@ -6,12 +6,13 @@ import functools
 import os
 import re
 import stat
-import warnings
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+from cellblock.errors import InvalidInputError
 
 _T = TypeVar("_T")
 
@@ -22,7 +23,7 @@ Isolate = Literal[SandboxName, "none"]
 """How kernels can be isolated: in a sandbox, or not at all."""
 
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-"""The variables that every MCP server gets from the host's environment: those of the SDK, without secrets."""
+"""The variables that every MCP server gets from the host's environment: the same variables as in the SDK, without secrets."""
 
 _MAX_DOTENV = 64 * 1024
 _MAX_TOML = 128 * 1024
@@ -190,13 +191,12 @@ def state_directory() -> Path:
     """Return the directory of persistent state, whether or not it exists.
 
     ``$CELLBLOCK_HOME`` or ``$KERNELBOX_HOME``, or ``cellblock`` in ``$XDG_STATE_HOME``, or ``~/.local/state/cellblock``.
-    Relative paths are ignored, as in the XDG base directory specification. For the first two, a warning says so.
+
+    Raises:
+        InvalidInputError: The variable has a relative path.
     """
-    for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME"):
-        if os.path.isabs(own := os.environ.get(name, "")):
-            return _path(own)
-        if own:
-            warnings.warn(f"{name} must be an absolute path: {own[:200]!r} has no effect", stacklevel=3)
+    if own := _absolute("CELLBLOCK_HOME") or _absolute("KERNELBOX_HOME"):
+        return _path(own)
     return _path(_base("XDG_STATE_HOME", ".local/state"), "cellblock")
 
 
@@ -214,15 +214,29 @@ def settings_file() -> Path:
     """Return the path of the settings file, whether or not it exists. No session may write to its directory.
 
     ``$CELLBLOCK_CONFIG``, or ``cellblock/config.toml`` in ``$XDG_CONFIG_HOME``, or ``~/.config/cellblock/config.toml``.
+
+    Raises:
+        InvalidInputError: The variable has a relative path.
     """
-    if os.path.isabs(own := os.environ.get("CELLBLOCK_CONFIG", "")):
+    if own := _absolute("CELLBLOCK_CONFIG"):
         return _path(own)
     return _path(_base("XDG_CONFIG_HOME", ".config"), "cellblock/config.toml")
 
 
 def _base(variable: str, default: str) -> str:
-    given = os.environ.get(variable, "")
-    return given if os.path.isabs(given) else os.path.join(os.path.expanduser("~"), default)
+    return _absolute(variable) or os.path.join(_absolute("HOME") or os.path.expanduser("~"), default)
+
+
+def _absolute(variable: str) -> str:
+    """Return the path in a variable; empty if there is none.
+
+    Raises:
+        InvalidInputError: It is relative. Ignoring it would use the daemon and the settings that it was meant to replace.
+    """
+    path = os.environ.get(variable, "")
+    if path and not os.path.isabs(path):
+        raise InvalidInputError(f"{variable} must be an absolute path, not {path[:200]!r}")
+    return path
 
 
 @functools.lru_cache(maxsize=16)

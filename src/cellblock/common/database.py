@@ -156,7 +156,7 @@ class Database:
 
     def _check(self, deadline: float) -> None:
         if time.monotonic() >= deadline:
-            raise StoreError(f"{self._path} cannot be used: others are writing to it all the time; try again")
+            raise StoreError(f"{self._path} cannot be used: other processes are writing to it; try again")
 
 
 class _LockedError(Exception):
@@ -357,6 +357,6 @@ def _prepare(directory: Path) -> None:
     if found.st_uid != os.geteuid():
         raise StoreError(f"{directory} belongs to another user, who could change the files in it")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StoreError(f"others can write to {directory} and change the files in it: chmod 700 it")
+        raise StoreError(f"{directory} is writable by other users, who could change its files: chmod 700 {directory}")
     if found.st_mode & 0o077:
         directory.chmod(0o700)

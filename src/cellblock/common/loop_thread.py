@@ -56,7 +56,7 @@ class LoopThread:
             if isinstance(work, Coroutine):
                 work.close()  # otherwise it would warn that it was never awaited
             raise StateError(
-                "this was made before a fork, or its loop has ended: make a new one"
+                "this object was created before a fork, or its event loop has ended: create a new one"
                 if not self.usable
                 else "a callback that runs in the event loop cannot call synchronous functions of cellblock"
             )

@@ -36,7 +36,7 @@ MakeStep: TypeAlias = Callable[..., "Step"]
 """Begins a step of a session's work: like `Step`, without a parent."""
 
 _PATIENCE = 2.0
-"""Seconds in which a process that ends may send what it has not sent yet."""
+"""Seconds in which a process that ends may send the rest."""
 
 _CELL = "gen_ai.execute_tool.duration"
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -44,19 +44,19 @@ _MAX_SERIES = 200
 """Combinations of labels of one metric. Code cannot choose labels; if a mistake lets it, the memory is bounded."""
 
 HISTOGRAMS = {
-    _CELL: "How long cells and programs beside the kernel ran.",
+    _CELL: "How long cells and programs ran.",
     "mcp.client.operation.duration": "How long calls of MCP servers' tools took.",
     "cellblock.session.creation.duration": "How long it took to start sessions.",
-    "cellblock.checkpoint.duration": "How long checkpoints, and ways back to them, took.",
+    "cellblock.checkpoint.duration": "How long checkpoints and restores took.",
     "cellblock.approval.wait.duration": "How long calls waited for a decision.",
 }
 """Metrics of how long something takes, in seconds."""
 
-COUNTERS = {"cellblock.egress.requests": "Requests of code for hosts, through the proxy."}
+COUNTERS = {"cellblock.egress.requests": "Requests for hosts through the proxy."}
 """Metrics that only grow."""
 
 GAUGES = {
-    "cellblock.sessions": "Sessions that are started.",
+    "cellblock.sessions": "Running sessions.",
     "cellblock.approvals.pending": "Calls that wait for a decision.",
 }
 """Metrics that go up and down."""
@@ -159,7 +159,7 @@ def measure_memory(used: Callable[[], int]) -> None:
     """
     if (metrics := sys.modules.get("opentelemetry.metrics")) is not None:
         metrics.get_meter(SCOPE).create_observable_up_down_counter(
-            "cellblock.memory", [lambda _: [metrics.Observation(used())]], "By", "Memory of all sessions together."
+            "cellblock.memory", [lambda _: [metrics.Observation(used())]], "By", "Memory of all sessions."
         )
 
 
@@ -293,7 +293,7 @@ def inherit() -> None:
 
 
 def outgoing() -> dict[str, str]:
-    """Return the current trace context for another process: ``traceparent`` and ``tracestate``; empty if there is none."""
+    """Return the current trace context for another process: ``traceparent`` and ``tracestate``; empty if none."""
     if api() is None:
         return _passed_on.get() or _inherited
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

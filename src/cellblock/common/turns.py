@@ -16,7 +16,7 @@ _SHORTEST = 0.001
 class Turns:
     """A scheduler that lets the connections of one loop work in turns.
 
-    A read that finds data at once does not suspend its task, so a busy connection would never yield by itself.
+    A read that finds data at once does not suspend its task, so a busy connection would never yield.
     """
 
     def __init__(self) -> None:

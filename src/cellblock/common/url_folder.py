@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Protocol
 
+from cellblock.common.extras import missing_extra
 from cellblock.common.urls import check, local_path
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import InvalidInputError, StoreError, UnsupportedError
@@ -268,7 +269,7 @@ class _StoreFolder:
             store, path = self._at(name)
             size = store.info(path).get("size")
             if type(size) is not int:
-                raise StoreError("the store does not say how long it is")
+                raise StoreError("the store does not report its size")
             with store.open(path, "rb", cache_type="readahead") as source:
                 _copy(source, size, file, stop)
 
@@ -288,7 +289,7 @@ class _StoreFolder:
                 return float(store.modified(path).timestamp())
             except NotImplementedError:
                 raise UnsupportedError(
-                    f"the package for {self._scheme}: URLs does not say when something was written, which takes another store"
+                    f"the package for {self._scheme}: URLs does not report modification times: use another store"
                 ) from None
 
     def _place(self, name: str, write: Callable[[Any, str], object], stop: threading.Event | None = None) -> None:
@@ -319,13 +320,12 @@ class _StoreFolder:
             try:
                 from fsspec.core import url_to_fs
             except ImportError:
-                raise UnsupportedError(
-                    f"{self._scheme}: URLs need the package fsspec, and most schemes another one: pip install fsspec"
-                    + (" s3fs" if self._scheme == "s3" else "")
-                ) from None
+                raise missing_extra("s3" if self._scheme == "s3" else "urls", f"{self._scheme}: URLs") from None
             try:
                 store, root = url_to_fs(self.url)
             except ImportError as error:  # it names the package
+                if self._scheme == "s3":
+                    raise missing_extra("s3", "s3: URLs") from None
                 raise UnsupportedError(f"{self._scheme}: URLs need another package: {_short(error)}") from None
             except ValueError as error:
                 raise InvalidInputError(f"{self.url!r} cannot be used: {_short(error)}") from None
@@ -342,13 +342,13 @@ class _StoreFolder:
         except (InvalidInputError, UnsupportedError, Stopped):
             raise
         except NotImplementedError as error:
-            raise UnsupportedError(f"{self.url} {what}: the package for {self._scheme}: URLs cannot do that") from error
+            raise UnsupportedError(f"{self.url} {what}: the package for {self._scheme}: URLs does not support this") from error
         except Exception as error:
             said = f"{type(error).__name__}: {_short(error)}"
             if isinstance(error, FileNotFoundError):
                 said = f"there is no such file or bucket ({_short(error)})"
             elif isinstance(error, PermissionError) or _REFUSED.search(said):
-                said = f"the store refuses: {said}. Credentials are those of the process that runs sessions"
+                said = f"the store denied access: {said}. Set credentials for the process that runs the sessions"
             raise StoreError(f"{self.url} {what}: {said}") from error
 
 
@@ -378,4 +378,4 @@ def _copy(source: IO[bytes], size: int, file: IO[bytes], stop: threading.Event |
         file.write(piece)
         left -= len(piece)
     if source.read(1):
-        raise StoreError(f"it has more than the {size:,} bytes that it is said to have")
+        raise StoreError(f"it has more than its stated size of {size:,} bytes")

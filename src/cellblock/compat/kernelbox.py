@@ -46,4 +46,6 @@ def install() -> None:
         StateError: KernelBox was already imported, and other modules may hold its functions.
     """
     if sys.modules.setdefault(_NAME, sys.modules[__name__]) is not sys.modules[__name__]:
-        raise StateError("kernelbox is imported already: call cellblock.compat.kernelbox.install() before whatever imports it")
+        raise StateError(
+            "kernelbox is imported already: call cellblock.compat.kernelbox.install() before the module that imports it"
+        )

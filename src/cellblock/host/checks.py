@@ -171,18 +171,18 @@ def check_state_apart(writable: Iterable[str]) -> None:
     for place in writable:
         found = ""
         if is_inside(state, place) or is_inside(place, state):
-            found = f"state is there, in {state} (CELLBLOCK_HOME can name another directory)"
+            found = f"state is in {state} (CELLBLOCK_HOME can name another directory)"
         elif any(is_inside(path, place) for path in settings):
-            found = f"settings are there, in {file} (CELLBLOCK_CONFIG can name another file)"
+            found = f"settings are in {file} (CELLBLOCK_CONFIG can name another file)"
         if found and is_inside(os.path.realpath(os.path.expanduser("~")), place):
             raise InvalidInputError(
-                f"a sandboxed session cannot work in {place}: your home directory is there, and so are cellblock's own files. "
+                f"a sandboxed session cannot work in {place}: it contains your home directory and cellblock's own files. "
                 "Change to the directory of a project, or name one (working_dir=, --workspace, allowWrite)"
             )
         if found:
             raise InvalidInputError(
-                f"a sandboxed session cannot work in {place}: cellblock's own {found}, and a session that could write "
-                "to it could decide what the host starts. Give the session another directory (working_dir, allowWrite)"
+                f"a sandboxed session cannot work in {place}: cellblock's own {found}, and a session that can write "
+                "to them controls what the host starts. Give the session another directory (working_dir, allowWrite)"
             )
 
 
@@ -194,7 +194,7 @@ def check_forbidding(tier: Tier, asked: bool) -> None:
     """
     if not tier.ours:
         raise InvalidInputError(
-            f"forbid_programs needs isolate={names_of_ours()}: with isolate={tier.name!r} nothing can keep code from "
+            f"forbid_programs needs isolate={names_of_ours()}: with isolate={tier.name!r} nothing can prevent code from "
             "executing programs"
         )
     if not asked:
@@ -212,7 +212,7 @@ def check_branches(n: int, seeds: Sequence[int] | None) -> None:
     if seeds is None:
         return
     if not isinstance(seeds, Sequence) or len(seeds) != n:
-        raise InvalidInputError(f"seeds must be a list with as many seeds as branches, {n}, not {seeds!r}"[:_SHOWN])
+        raise InvalidInputError(f"seeds must be a list of {n} seeds, one per branch, not {seeds!r}"[:_SHOWN])
     check_seeds(seeds)
 
 
@@ -248,10 +248,10 @@ def check_requirements(requirements: tuple[object, ...]) -> None:
     """Validate the arguments of `install`.
 
     Raises:
-        InvalidInputError: They are invalid, or there are none.
+        InvalidInputError: They are invalid or missing.
     """
     if not requirements:
-        raise InvalidInputError("say what to install: install('package>=1')")
+        raise InvalidInputError("name the packages to install: install('package>=1')")
     for requirement in requirements:
         if not isinstance(requirement, str):
             raise InvalidInputError(

@@ -11,7 +11,7 @@ class AsyncOnly:
     """A base class for asynchronous context managers that gives a helpful error for ``with``."""
 
     _sync_twin: ClassVar[str] = ""
-    """The name of the class for programs without an event loop; empty if there is none."""
+    """The name of the class for programs without an event loop; empty if none."""
 
     def __enter__(self) -> NoReturn:
         """Raise an error with the correct syntax.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import fcntl
 import os
 import select
@@ -16,6 +17,8 @@ PIPE_READ = 64 * 1024
 """Maximum bytes to read from a pipe at once."""
 
 _MAX_TAIL = 16 * 1024
+_SIOCGSKNS = 0x894C
+"""The request for the network namespace of a socket (<linux/sockios.h>)."""
 
 
 def pending(descriptor: int) -> int:
@@ -59,7 +62,7 @@ def receive_message(connection: socket.socket, size: int) -> tuple[bytes, list[i
 
 
 def receive_control(control: socket.socket, size: int) -> tuple[bytes, socket.socket | None]:
-    """Receive one control message, with its listening TCP socket. Any other descriptor is closed.
+    """Receive one control message, with its TCP socket. Any other descriptor is closed.
 
     Raises:
         BlockingIOError: There is no message.
@@ -73,12 +76,48 @@ def receive_control(control: socket.socket, size: int) -> tuple[bytes, socket.so
         except OSError:
             os.close(descriptor)
             continue
-        stream = passed.family == socket.AF_INET and passed.type == socket.SOCK_STREAM
-        if stream and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        if passed.family == socket.AF_INET and passed.type == socket.SOCK_STREAM and passed.proto == socket.IPPROTO_TCP:
             found = passed
         else:
             passed.close()
     return data, found
+
+
+def accepts(passed: socket.socket) -> bool:
+    """Return whether a socket is a listener."""
+    return bool(passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def is_in_other_network(passed: socket.socket) -> bool:
+    """Return whether a socket is in a network namespace that this process has created, directly or by its children."""
+    try:
+        namespace = fcntl.ioctl(passed, _SIOCGSKNS)  # fails in a namespace of others
+    except OSError:
+        return False
+    try:
+        return not os.path.samestat(os.fstat(namespace), os.stat("/proc/self/ns/net"))
+    finally:
+        os.close(namespace)
+
+
+async def connected(connecting: socket.socket, address: tuple[str, int], timeout: float) -> None:
+    """Wait until a socket is connected.
+
+    Raises:
+        OSError: The connection failed, took too long, or is to another address.
+    """
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    loop.add_writer(connecting.fileno(), _set, done)
+    try:
+        async with asyncio.timeout(timeout):
+            await done
+    finally:
+        loop.remove_writer(connecting.fileno())
+    if code := connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(code, os.strerror(code))
+    if (peer := connecting.getpeername()) != address:
+        raise OSError(errno.EPROTO, f"it is connected to {peer}")
 
 
 class Tail:

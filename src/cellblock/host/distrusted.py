@@ -55,7 +55,7 @@ def check_links(name: str, path: str) -> None:
         if any(is_inside(directory, place) for place in places) or _is_recorded(directory):
             raise InvalidInputError(
                 f"{name}: {link} is a symbolic link in a directory that a session can write, and may have been made by one: "
-                "it is not followed. If you trust it, pass the path that it leads to"
+                "it is not followed. If you trust it, pass the path of its target"
             )
 
 

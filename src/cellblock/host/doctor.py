@@ -105,7 +105,7 @@ def examine(native: Trial, other: Trial | None = None, chosen: Tier = NATIVE) ->
             f"{soft:,}, and up to {hard:,} on demand" if hard != resource.RLIM_INFINITY else f"{soft:,}, no upper limit",
             "raise the hard limit ('ulimit -Hn'): a thousand kernels need 5,000, and sessions get half at most",
         ),
-        _shared(kernel_version(), os.statvfs("/proc/sys").f_flag if linux else 0),
+        _shared(kernel_version(), os.statvfs("/proc/sys").f_flag if linux else 0, root=os.geteuid() == 0),
     ]
 
 
@@ -128,26 +128,36 @@ def _landlock(missing: tuple[str, ...], trial: Trial | None, *, needed: bool) ->
     return Check(name, trial.ok, needed, found, trial.error)
 
 
+_INOTIFY = "inotify"
 _DIVIDED = {
-    (5, 12): "inotify",
-    (5, 14): "the processes, pending signals and message queues of this user",
-    (6, 14): "the processes of a session whose host is root",
+    _INOTIFY: (5, 12),
+    "processes, pending signals and message queues of this user": (5, 14),
 }
-"""What sessions cannot use up for others, from which version of Linux on."""
+"""What sessions cannot use up for others, and from which version of Linux on."""
+_OF_ROOT = {"processes of root's sessions": (6, 14)}
+"""The same, for a host that is root."""
 
 
-def _shared(version: tuple[int, int], mounted: int) -> Check:
+def _shared(version: tuple[int, int], mounted: int, *, root: bool) -> Check:
     """Return which per-user limits native sandboxes share with other processes.
 
     Args:
         version: Version of Linux.
         mounted: Mount flags of /proc/sys.
+        root: Whether the host is root.
     """
-    missing = [f"{what} (Linux {'.'.join(map(str, least))})" for least, what in _DIVIDED.items() if version < least]
-    if mounted & os.ST_RDONLY and version >= (5, 12):
-        missing.insert(0, "inotify (/proc/sys is read-only here)")
-    found = f"undivided: {', '.join(missing)}" if missing else "sessions leave a part of each to others"
-    return Check("limits of the user", not missing, False, found, "one session can use these up for all programs of this user")
+    reasons = {
+        what: f"Linux {least[0]}.{least[1]}" if version < least else ""
+        for what, least in {**_DIVIDED, **(_OF_ROOT if root else {})}.items()
+    }
+    if mounted & os.ST_RDONLY and not reasons[_INOTIFY]:
+        reasons[_INOTIFY] = "/proc/sys is read-only here"
+    missing = [f"{what} ({reason})" for what, reason in reasons.items() if reason]
+    divided = [what for what, reason in reasons.items() if not reason]
+    counted = "counted: descriptors in messages, epoll watches, open files"
+    found = "; ".join([f"{kind}: {', '.join(what)}" for kind, what in (("undivided", missing), ("divided", divided)) if what])
+    remedy = "one session can use up what is undivided for all programs of this user"
+    return Check("limits of the user", not missing, False, f"{found}; {counted}", remedy)
 
 
 def _weaker_proc(trial: Trial) -> Check:

@@ -42,7 +42,7 @@ _AHEAD = re.compile(r"[ \t]*(#.*)?$")
 
 
 def ready(text: str) -> int:
-    """Return the length of the prefix that consists of complete statements, whatever follows.
+    """Return the length of the prefix that consists of complete statements, for every continuation.
 
     The last statement is excluded, because it may continue until another one begins.
 

@@ -164,15 +164,15 @@ def check_still_usable(directory: str) -> None:
         found = os.stat(directory)
     except OSError as error:
         raise LaunchError(
-            f"no kernel can start in {directory}: {error.strerror}. Put the directory back, then try again"
+            f"no kernel can start in {directory}: {error.strerror}. Restore the directory, then try again"
         ) from error
     if not stat.S_ISDIR(found.st_mode):
-        raise LaunchError(f"no kernel can start in {directory}, which is no directory any more. Put it back, then try again")
+        raise LaunchError(f"no kernel can start in {directory}, which is not a directory. Restore it, then try again")
     # In a sandbox, root has no extra permissions.
     if found.st_uid == os.geteuid() and found.st_mode & _ENTERED != _ENTERED:
         raise LaunchError(
-            f"no kernel can start in {directory}, because its mode is {stat.S_IMODE(found.st_mode):03o}: somebody, or a cell, "
-            f"has changed it. 'chmod u+rwx {shlex.quote(directory)}' allows it again; then try again"
+            f"no kernel can start in {directory}, because its mode is {stat.S_IMODE(found.st_mode):03o}: a cell or another "
+            f"program changed it. Run 'chmod u+rwx {shlex.quote(directory)}', then try again"
         )
 
 

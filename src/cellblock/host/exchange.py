@@ -86,7 +86,7 @@ class Values:
         if message is None:
             raise InvalidInputError(f"the session did not send the value of {name!r}")
         if message == f"refused\nthe session has no variable {name!r}".encode():
-            raise InvalidInputError(f"{self._name} has no variable {name!r}; variables() lists those that it has")
+            raise InvalidInputError(f"{self._name} has no variable {name!r}; variables() lists its variables")
         _check_not_refused(message)
         from cellblock.wire.values.forms import decode  # loads pickle, and is rarely used
 

@@ -65,7 +65,7 @@ class Explanations:
         now = self._look()
         if now is None and afresh:
             raise LaunchError(
-                f"the session's working directory {self._directory} no longer exists: make it again, or make a new session"
+                f"the session's working directory {self._directory} no longer exists: create it again, or make a new session"
             )
         if afresh or self._held is None:
             self._held = now
@@ -89,10 +89,12 @@ class Explanations:
         now = self._look()
         if now is None:
             then = f", then {_RESET}" if self._tier.sandboxed else ""
-            return f"the session's working directory {self._directory} was deleted while the session ran: make it again{then}"
+            return (
+                f"the session's working directory {self._directory} was deleted while the session ran: create it again{then}"
+            )
         if self._tier.sandboxed and self._held not in (None, now):
-            gone = f"the session's working directory {self._directory} was deleted and made again"
-            return f"{gone}, and its code still has the old one: {_RESET}"
+            gone = f"the session's working directory {self._directory} was deleted and created again"
+            return f"{gone}, and its code still uses the old one: {_RESET}"
         return ""
 
     def _of_processes(self, error: ErrorInfo) -> str:
@@ -102,7 +104,7 @@ class Explanations:
             return ""
         most = self._policy.resources.processes
         return (
-            f"the session may have {most:,} processes and threads: end some, or allow more in its policy, "
+            f"the session has reached its limit of {most:,} processes and threads: end some, or allow more in its policy, "
             "Resources(processes=…)"
         )
 
@@ -115,7 +117,7 @@ class Explanations:
         if any(is_inside(path, top) for top in (self._directory, *_OWN)):
             return ""
         return (
-            "a session sees only its workspace and the system: to let it read something else, make a session with "
+            "a session sees only its workspace and the system: to let it read another path, make a session with "
             'read=["PATH"] (on the command line: --read PATH)'
         )
 

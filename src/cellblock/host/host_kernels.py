@@ -185,7 +185,7 @@ class Kernels:
                 return kernel, cell
             _log.info("%s: its kernel was not ready when its host was killed", wanted.session)
         except (ValueError, KeyError, ProtocolError, LaunchError) as error:
-            _log.warning("%s: its kernel cannot be continued: %r", wanted.session, error)
+            _log.warning("%s: its kernel cannot be taken over: %r", wanted.session, error)
         except BaseException:
             await kernel.close()
             raise

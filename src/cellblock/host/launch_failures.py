@@ -36,15 +36,13 @@ def _explained(what: str, failure: Failure) -> str:
     try:
         from cellblock.walls.sandbox import causes  # rarely used
     except OSError:  # no descriptor is left to read the module
-        ways = "Ways out: close files, or allow more (ulimit -n)"
+        ways = "Solutions: close files, or allow more (ulimit -n)"
         return f"{what}: this program has too many files open ({failure.said}). {ways}. 'cellblock doctor' says more"
     except ImportError:
         if os.path.exists(__file__):
             raise
         ways = "Start this program again. For named sessions, 'cellblock daemon status' says what the daemon waits for"
-        return (
-            f"{what}: cellblock was installed anew or moved since this program started, and its earlier files are gone. {ways}"
-        )
+        return f"{what}: cellblock was reinstalled or moved after this program started, so its files no longer exist. {ways}"
     return causes.tell(what, failure)
 
 
@@ -76,12 +74,12 @@ def ended(what: str, said: str) -> LaunchError:
         what: How it ended, as a clause.
         said: Its output.
     """
-    last = (said.strip().splitlines() or ["it said nothing"])[-1][:_MAX_SAID]
+    last = (said.strip().splitlines() or ["it printed nothing"])[-1][:_MAX_SAID]
     return launch_error(what, Failure("python", _error_number(last), last), said)
 
 
 def _error_number(said: str) -> int:
-    """Return the system error number at the end of a traceback; 0 if there is none."""
+    """Return the system error number at the end of a traceback; 0 if none."""
     found = re.findall(r"\[Errno (\d{1,3})\]", said[-_MAX_SAID:])
     return int(found[-1]) if found else 0
 

@@ -33,7 +33,7 @@ class Telling:
 
 
 class NewFile:
-    """A file that is written next to the one that it will replace. Only its owner can read it.
+    """A file that is written next to the file that it will replace. Only its owner can read it.
 
     Attributes:
         path: Its final path.
@@ -83,7 +83,7 @@ class NewFile:
 
     def telling(self) -> Telling:
         """Return a context manager that converts system errors to `StoreError` for this file."""
-        return Telling(f"{self.path} cannot be written", "nothing was changed: what had that name before is as it was")
+        return Telling(f"{self.path} cannot be written", "nothing was changed: an existing file of that name is as before")
 
 
 class UnnamedFile:

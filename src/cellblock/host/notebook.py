@@ -19,7 +19,7 @@ _METADATA = {
     "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
     "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
 }
-_NOT_KEPT = "[cellblock] the output of this cell is no longer kept\n"
+_NOT_KEPT = "[cellblock] the output of this cell is no longer stored\n"
 
 
 async def export(path: str | os.PathLike[str], cells: Iterable[HistoryEntry]) -> Path:

@@ -64,7 +64,7 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _instead(name: str, known: Collection[str]) -> str:
-    """Return the replacement for an unknown option; empty if there is none."""
+    """Return the replacement for an unknown option; empty if none."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
     if name in _RESOURCES:
@@ -73,7 +73,7 @@ def _instead(name: str, known: Collection[str]) -> str:
         return f"; the sandbox's policy limits it: {policy if 'policy' in known else data}"
     same = _SAME.get(name, name)
     if same in _POLICY and same not in known:
-        return f"; the sandbox's policy has it: policy=Policy({_POLICY[same]})"
+        return f"; it belongs to the sandbox's policy: policy=Policy({_POLICY[same]})"
     return f"; did you mean {same!r}?" if same in known else did_you_mean(name, known)
 
 

@@ -306,9 +306,11 @@ def _steering(env: Mapping[str, str]) -> dict[str, None]:
 
 def _check(arguments: tuple[str, ...]) -> None:
     if sum(map(len, arguments)) + len(arguments) > _MAX_ARGUMENTS:
-        raise InvalidInputError(f"pip takes {_MAX_ARGUMENTS} characters of arguments: put the requirements in a file, for -r")
+        raise InvalidInputError(
+            f"pip accepts {_MAX_ARGUMENTS} characters of arguments: put the requirements in a file, for -r"
+        )
     if not any(not argument.startswith("-") for argument in arguments):
-        raise InvalidInputError("say what to install: install('package>=1')")
+        raise InvalidInputError("name the packages to install: install('package>=1')")
     for argument in arguments:
         name = argument.partition("=")[0]
         # pip accepts unambiguous prefixes of long options.

@@ -100,7 +100,7 @@ def _check_writable(path: str) -> None:
         check_workspace(path)
     except InvalidInputError:
         raise InvalidInputError(
-            f"write: {path} belongs to the system, or every sandbox has its own: name a directory of your own"
+            f"write: {path} belongs to the system, or is private to each sandbox: name a directory of your own"
         ) from None
 
 
@@ -136,7 +136,7 @@ def as_in_ipybox(config: Config) -> tuple[Config, str]:
     secrets = [f"~/{name}" for name in SECRET if os.path.exists(os.path.expanduser(f"~/{name}"))]
     shown = [name for name in secrets if not any(is_inside(os.path.realpath(os.path.expanduser(name)), top) for top in kept)]
     return data | {"defaults": SANDBOX_RUNTIME}, (
-        "sandbox_config has sandbox-runtime's meaning here: code can read every file that this user can, except "
+        "sandbox_config has sandbox-runtime's defaults here: code can read every file that this user can read, except "
         f"{', '.join(dict.fromkeys((*hidden, '.env')))}"
         + (f"; among them {', '.join(shown)}" if shown else "")
         + '. To show only what allowRead names, add "defaults": "cellblock" to it; to keep this, "defaults": "sandbox-runtime"'

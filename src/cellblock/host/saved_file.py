@@ -224,7 +224,7 @@ class LoadedFile:
         state = manifest.state
         total = self._zip.getinfo(VARIABLES).file_size
         if any(group.size < 0 for group in state.groups) or sum(group.size for group in state.groups) != total:
-            raise InvalidInputError("its pickles are not as long as the manifest says")
+            raise InvalidInputError("its pickles do not have the lengths in its manifest")
         self.has_workspace = WORKSPACE in self._zip.namelist()
         self.manifest, self.cells = manifest, [*self._read_cells()]
         file.most = 2 * PIECE

@@ -135,7 +135,7 @@ class Saving:
         checkpoints = self._checkpoints
         await checkpoints.automatic.made()
         if checkpoints.crowded:
-            raise CheckpointError("another kernel of the session could be over its limit of memory: give it more with memory=")
+            raise CheckpointError("a second kernel of the session could exceed its memory limit: raise the limit with memory=")
         checkpoint = next((one for one in reversed(checkpoints.all()) if one.automatic and one.moment.state == state), None)
         if checkpoint is None:
             raise CheckpointError("there is no checkpoint of that state")
@@ -288,7 +288,7 @@ async def _take_state(ends: Ends, file: SavedFile, timeout: float | None) -> Sta
     async def take(message: bytes) -> None:
         nonlocal size, state
         if state is not None:
-            raise ProtocolError("the session sent more than its state")
+            raise ProtocolError("the session sent data after its state")
         if message.startswith(DATA):
             size += len(message) - len(DATA)
             await in_thread(file.write, message[len(DATA) :])
@@ -389,7 +389,7 @@ async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Lo
         raise failure
     sent(result, "the session was not loaded")
     if not answer:
-        raise ProtocolError("the session did not say what it has loaded")
+        raise ProtocolError("the session did not report the loaded state")
     return await in_thread(read, Loaded, answer[0])
 
 

@@ -42,6 +42,7 @@ from cellblock.host.kernels.questions import Questions
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of
 from cellblock.host.output.kept import KeptResults
+from cellblock.host.ports import Ports
 from cellblock.host.programs.programs import Programs
 from cellblock.host.reader import Reader
 from cellblock.host.session_surroundings import SessionSurroundings, resolve_for, walls_of
@@ -204,6 +205,7 @@ class Session(AsyncOnly):
         self._questions = Questions(self._cells)
         self._exact = isinstance(kind_of(options.recovery), Exact)
         self._programs = Programs(self._name, self._kernels.live, self._cells.check_running, self.trace)
+        self._ports = Ports(self._name, resolved.tier, self._kernels.live, self._cells.check_running)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks, label)
@@ -399,7 +401,7 @@ class Session(AsyncOnly):
             raise UnsupportedError(f"the network of a session with isolate={self.isolate!r} cannot be closed by cellblock")
         kernel = await self._kernels.live()
         if kernel.family.branched:
-            raise StateError(f"{self._name} has branches, which share its network: close it before they are made")
+            raise StateError(f"{self._name} has branches, which share its network: close it before you make branches")
         kernel.family.seal()
         await network.close_to(routes)
 
@@ -689,6 +691,11 @@ class Session(AsyncOnly):
     processes = _of("_programs", Programs.processes)
     process = _of("_programs", Programs.process)
 
+    # -- servers of its code -------------------------------------------------------------------------------------------
+
+    connect = _of("_ports", Ports.connect)
+    ports = _of("_ports", Ports.ports)
+
     # -- checkpoints and branches --------------------------------------------------------------------------------------
 
     checkpoint = _traced("checkpoint")(_of("_checkpoints", Checkpoints.checkpoint))
@@ -773,7 +780,9 @@ class Session(AsyncOnly):
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
         undone = await self._checkpoints.undo(count, partial=partial, before=self._ending(processes))
-        going_on = [f"process {one.id} goes on: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running]
+        going_on = [
+            f"process {one.id} keeps running: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running
+        ]
         return replace(undone, outside=[*undone.outside, *going_on]) if going_on else undone
 
     redo = _traced("redo")(_of("_checkpoints", Checkpoints.redo))
@@ -786,7 +795,7 @@ class Session(AsyncOnly):
             raise InvalidInputError(f"processes must be 'keep' or 'stop', not {processes!r}")
         if processes == "keep":
             return None
-        return functools.partial(self._programs.end_all, "its session went back to an earlier state")
+        return functools.partial(self._programs.end_all, "its session restored an earlier state")
 
     @overload
     async def fork(

@@ -75,7 +75,7 @@ def resolve_for(
 
 
 def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
-    """Return the paths that the host must not access on a session's behalf; None if there are none.
+    """Return the paths that the host must not access on a session's behalf, or None.
 
     Without a sandbox, these are cellblock's own state, if the session works there. Opening SQLite's files outside SQLite drops
     this process's locks (`common.database`), and undo must not restore records of decisions.
@@ -154,7 +154,7 @@ class SessionSurroundings:
         rules = resolved.policy.network
         on_host = None if options.on_host is None else self._may_reach
         self.network = SandboxNetwork(rules, note, on_host, hold, step) if tier.ours else None
-        # Next to the packages, so that whatever removes those after the host's death removes this as well.
+        # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
@@ -185,8 +185,8 @@ class SessionSurroundings:
         """
         if self._branched():
             self._note(
-                f"[cellblock] nobody is asked about {host}:{port} while {self._name} has branches, which share its network: "
-                "name the host in hosts= (--host), when the session is made"
+                f"[cellblock] approval of {host}:{port} is not possible while {self._name} has branches, which share its "
+                "network: name the host in hosts= (--host) when you create the session"
             )
             return False
         assert self._on_host is not None  # otherwise the proxy does not ask

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 _PATIENCE = 10.0
-"""Seconds that a host may take to end after its connections have: a program closes them before it is gone."""
+"""Seconds that a host may take to end after its connections have: a program closes them before it has ended."""
 
 _LOOK_AGAIN = 0.05
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -93,7 +93,7 @@ def remove_after(host: int | None, beginning: str | None, connection: int | None
     """Remove the host's paths if the host has ended, as a process that outlives it. A living host does it itself.
 
     Args:
-        host: A pidfd of the host; None if there are none, and then nothing is removed.
+        host: A pidfd of the host; with None, nothing is removed.
         beginning: As `find_places`; None for nothing.
         connection: A socket to the host. If its other end is closed, the host may be about to end, and is waited for.
     """
@@ -120,7 +120,7 @@ def remove_place(place: str, identity: tuple[int, int] | None = None) -> None:
     try:
         top = os.open(place, _DIRECTORY)
     except OSError:
-        return  # it is gone, or has another owner
+        return  # it was removed, or has another owner
     try:
         if identity is None or _is(top, identity):
             _remove(place, top)
@@ -191,7 +191,7 @@ def _remove_files(directory: int) -> list[str]:
 
 
 def open_ours(name: str, parent: int) -> int | None:
-    """Open a directory and make it writable for us, whatever its mode; None if it is not a directory any more."""
+    """Open a directory and make it writable for us, regardless of its mode; None if it is no longer a directory."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         held = os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | flags, dir_fd=parent)

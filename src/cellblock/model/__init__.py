@@ -13,7 +13,7 @@ Status = Literal["success", "error", "timeout", "interrupted", "died", "max_atte
 """How an execution ended; ``died`` means that the kernel's process ended under it."""
 
 Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restored", "restored_earlier", "restarted"]
-"""The step that stopped the code, or what became of the session when its kernel died: it goes on from its state before the
+"""The step that stopped the code, or what became of the session when its kernel died: it continues from its state before the
 cell (``restored``), from an earlier one (``restored_earlier``), or with a fresh kernel (``restarted``)."""
 
 STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
@@ -170,7 +170,7 @@ class CodeExecutionResult:
     """The result of one execution, the same for every interface.
 
     Attributes:
-        text: All visible output in order, without surrounding empty lines; None if there is none.
+        text: All visible output in order, without surrounding empty lines, or None.
         images: Paths of the files (PNG, JPEG, GIF, WebP) that were written for this cell's plots and images.
         status: How it ended.
         output: Text written to stdout.
@@ -182,7 +182,7 @@ class CodeExecutionResult:
         outputs: All outputs in order, with every MIME type.
         truncated: Whether something was omitted from `text` or `outputs` because it was too large.
         attempts: Earlier attempts, if the execution was retried.
-        recovery: How the code was stopped, if it did not end by itself, and whether the kernel was lost.
+        recovery: How the code was stopped, if it was, and whether the kernel was lost.
         spilled: Files with output above the limits, if a spill directory was given.
         exit_status: The exit status of the kernel's process, or minus the number of a signal, if the code ended the process.
         not_undoable: Why the code cannot be undone exactly, in a session with exact undo; empty if it can.
@@ -233,12 +233,12 @@ class CodeExecutionResult:
 
     @property
     def png(self) -> bytes | None:
-        """The last displayed image, such as a plot, as PNG; None if there is none."""
+        """The last displayed image, such as a plot, as PNG, or None."""
         return next((data for item in reversed(self.outputs) if isinstance(data := item.data.get("image/png"), bytes)), None)
 
     @property
     def html(self) -> str | None:
-        """The last value or display with HTML, such as a data frame; None if there is none. It is not sanitised."""
+        """The last value or display with HTML, such as a data frame, or None. It is not sanitised."""
         return next((data for item in reversed(self.outputs) if isinstance(data := item.data.get("text/html"), str)), None)
 
     def to_anthropic(self, max_chars: int = MODEL_CHARS) -> list[dict[str, Any]]:
@@ -387,7 +387,7 @@ class HistoryEntry:
         abandoned: Whether the session was restored to an earlier state.
         kept: The reference to its result, which `result` returns.
         tag: The caller's label of the execution.
-        after: The label of the cell that led to its initial state; empty if there is none.
+        after: The label of the cell that led to its initial state; empty if none.
     """
 
     code: str

@@ -15,7 +15,7 @@ from cellblock.model.plain import Plain
 from cellblock.model.variables import VariableChanges
 
 FilesMode: TypeAlias = Literal["shared", "copy"]
-"""How the files of the workspace are handled: they stay as they are, or their state belongs to the checkpoint."""
+"""How the files of the workspace are handled: they are unchanged, or their state belongs to the checkpoint."""
 
 
 class ForkKeywords(TypedDict, total=False):
@@ -49,7 +49,7 @@ def branch_names(names: object) -> tuple[str, ...]:
 
 
 def undo_note(result: Mapping[str, Any]) -> str:
-    """Return the sentence in a result's text about why the code cannot be undone; empty if there is none.
+    """Return the sentence in a result's text about why the code cannot be undone; empty if none.
 
     For interfaces that show output as it arrives, not the text.
 
@@ -110,7 +110,7 @@ class Undone(Plain):
         files: Changes of workspace files, at most the first 1,000.
         files_left: Files left unchanged, with reasons: later changes by others, or `partial`. Empty if all were restored.
         outside: Tool calls, commands and connections approved meanwhile. Their effects outside the session are not undone.
-        trash: Id of the trash entry with the replaced and removed files; empty if there are none.
+        trash: Id of the trash entry with the replaced and removed files; empty if none.
         redoable: Number of undos that `redo` can revert until the next cell begins.
     """
 
@@ -169,7 +169,7 @@ class TrashEntry(Plain):
         id: Id, which sorts by time.
         at: Time in seconds since 1970.
         operation: ``undo``, ``redo``, ``restore``, ``adopt``, ``load`` or ``trash``.
-        cell: Number of the last undone cell; 0 if there is none.
+        cell: Number of the last undone cell; 0 if none.
         files: The files, at most the first 1,000.
         more: Number of further files.
         expires: Time of removal in seconds since 1970. It is earlier if the trash of all sessions is full.
@@ -193,7 +193,7 @@ class Changes(Plain):
         removed: Files, links and folders that were removed, without the contents of such folders.
         kept: Paths not restored because snapshots exclude them.
         more: Number of further paths. At most 1,000 of each kind are listed.
-        trash: Id of the trash entry with the replaced and removed files; empty if there are none.
+        trash: Id of the trash entry with the replaced and removed files; empty if none.
     """
 
     written: tuple[str, ...] = ()
@@ -284,7 +284,7 @@ class FileVersions(Plain):
     after: FileVersion | None = None
 
     def diff(self) -> str:
-        """Return the differences between the texts in the unified format, as from ``diff -u``; empty if there are none.
+        """Return the differences between the texts in the unified format, as from ``diff -u``; empty if none.
 
         Raises:
             FilesError: A version has no text. The message says why.

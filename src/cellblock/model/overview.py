@@ -72,7 +72,7 @@ class Refusal(Plain):
             or memory limit.
         what: The refused request, in words.
         why: Why it was refused.
-        remedy: The setting that would allow it; empty if there is none.
+        remedy: The setting that would allow it; empty if none.
     """
 
     id: str
@@ -154,7 +154,7 @@ class CellRecord(Plain):
         status: How it ended; empty if it has not, or was silent.
         execution_count: Number in the session, or None.
         abandoned: Whether the session was restored to an earlier state.
-        after: Id of the cell that led to its initial state; empty if there is none or it is unknown.
+        after: Id of the cell that led to its initial state; empty if none or it is unknown.
     """
 
     id: str
@@ -177,7 +177,7 @@ class DecisionRecord(Plain):
     Attributes:
         at: Time in seconds since the epoch.
         outcome: ``allow`` or ``deny``.
-        by: Who decided: a rule, a person, the caller, or nobody.
+        by: Who decided: a rule, a person, the caller, or ``nobody``.
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.

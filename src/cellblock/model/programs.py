@@ -14,11 +14,11 @@ from cellblock.model.plain import Plain
 
 ProgramStream: TypeAlias = Literal["stdout", "stderr"]
 ProgramStatus: TypeAlias = Literal["exited", "signalled", "timeout", "cancelled", "not_started", "unknown"]
-"""How a program ended: by itself; by a signal; at its time limit; by `stop`, or with its session; it was never executed;
-nobody knows, because what watched it was killed."""
+"""How a program ended: normally; by a signal; at its time limit; by `stop` or with its session; never executed;
+unknown, because its watcher was killed."""
 
 Scope: TypeAlias = Literal["program", "group", "tree"]
-"""Which processes a signal is for: the program alone, its process group, or all that it has started, whatever their group."""
+"""Which processes a signal is for: the program alone, its process group, or all that it has started, in any group."""
 
 Keep: TypeAlias = Literal["all", "tail"]
 """How unread output is handled: the program waits for a reader, or the oldest output is dropped."""
@@ -54,7 +54,7 @@ class ProgramOutput:
 Input: TypeAlias = bytes | bytearray | memoryview | str | AsyncIterable[bytes]
 OnOutput: TypeAlias = Callable[[ProgramOutput], object]
 Processes: TypeAlias = Literal["keep", "stop"]
-"""How running programs are handled when a session goes back to an earlier state."""
+"""How running programs are handled when a session restores an earlier state."""
 
 
 class ExecKeywords(TypedDict, total=False):
@@ -136,7 +136,7 @@ class ExecResult:
         elif self.reason:
             parts.append(f"[{self.reason}]")
         if self.left:
-            parts.append(f"[{len(self.left)} processes that it has started go on]")
+            parts.append(f"[{len(self.left)} processes that it started keep running]")
         return "\n".join(part for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:

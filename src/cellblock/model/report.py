@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, ErrorInfo
 
 _ROOM, _MOST = 200, 500_000
-"""Characters that the parts of a text need, and those of the longest text"""
+"""Characters that the parts of a text need, and the maximum for a text"""
 
 _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<frozen )")
 _HOST_PATH = re.compile(r"(?<=File )\S*?/(?:site-packages|dist-packages|lib/python3\.\d+)/")
@@ -64,7 +64,7 @@ def report(result: CodeExecutionResult, max_chars: int) -> str:
     if files := _files(result, named=len(result.text or "") > max_chars):
         after.append(_cut(files, max_chars // 6, ""))
     used = sum(len(text) + 1 for text in (*before, *after))
-    where = f": read {result.spilled[0]}" if result.spilled else ": print less at once"
+    where = f": read {result.spilled[0]}" if result.spilled else ": print less"
     shown = _cut(_shown(result), max_chars - used, where)
     return "\n".join(filter(None, (*before, shown, *after))).rstrip("\n") or "(no output)"
 
@@ -91,11 +91,11 @@ def _first_line(result: CodeExecutionResult) -> str:
     if refused := _refused(told):
         return f"Error: {error.ename}: {refused}"
     if missing := _NOT_GENERATED.fullmatch(told):
-        return f"Error: {error.ename}: there is no {missing[1]} here: register the MCP server first, or check its name"
+        return f"Error: {error.ename}: there is no {missing[1]}: register the MCP server first, or check its name"
     return f"Error: {error.ename}: {told}" if told else f"Error: {error.ename}"
 
 
-_RESTARTED = "the kernel died, and a fresh one took its place"
+_RESTARTED = "the kernel died and was replaced by a fresh one"
 
 
 def _refused(told: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from cellblock.errors import InvalidInputError, failure
+from cellblock.errors import failure
 from cellblock.model import CodeExecutionResult
 from cellblock.model.plain import Plain
 
@@ -22,7 +22,7 @@ SessionStatus = Literal["running", "idle", "dead", "unknown"]
 """``running``: a cell runs. ``idle``: none does. ``dead``: its kernel ended, and the next cell gets a fresh one."""
 
 ExecutionState = Literal["queued", "running", "done", "unknown"]
-"""``unknown``: it was running when the process that ran it was killed, and nobody can say how far it came."""
+"""``unknown``: it was running when the process that ran it was killed, and it may have run in part."""
 
 EventKind = Literal["begun", "stream", "display", "clear", "comm", "input", "approval", "decided", "gap", "failed", "result"]
 
@@ -82,24 +82,6 @@ class SessionRecord:
     def age_seconds(self) -> float:
         """Seconds since its creation."""
         return (datetime.now(UTC) - datetime.fromisoformat(self.created_at)).total_seconds()
-
-    def check_isolation(self, options: Mapping[str, Any]) -> None:
-        """Check that an existing session has the isolation in some options.
-
-        Args:
-            options: Options of `get_or_create`. The others only apply to a new session.
-
-        Raises:
-            InvalidInputError: The session has another isolation.
-        """
-        asked = "none" if options.get("sandbox") is False else options.get("isolate")
-        if asked is None and options.get("sandbox") and self.isolate == "none":
-            asked = "a sandbox"
-        if asked not in (None, self.isolate):
-            raise InvalidInputError(
-                f"session {self.name!r} has isolate={self.isolate!r}, and {asked} was asked for: a session keeps the "
-                "isolation that it was made with; destroy it first, or take another name"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON data."""
@@ -219,7 +201,7 @@ class PendingApproval(Plain):
         arguments: The exact arguments to execute. For a question, the ``message`` and the ``schema`` of the form.
         since: Start of the wait, in seconds since the epoch.
         text: The whole call in one line, without hidden characters.
-        changed: How the tool differs from the one that its API was generated for; empty if it does not.
+        changed: How the tool differs from its generated API; empty if it does not.
         state: ``pending``, or ``withdrawn`` if the daemon ended while the call waited.
     """
 

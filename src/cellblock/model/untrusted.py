@@ -146,7 +146,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = sorted(name for name, _ in pairs)
         twice = next(one for one, other in pairwise(names) if one == other)
-        raise ValueError(f"the key {twice[:100]!r} is there twice")
+        raise ValueError(f"the key {twice[:100]!r} occurs twice")
     return found
 
 

@@ -20,14 +20,16 @@ class Pending(
     Request["list[Data[sessions.PendingApproval]]"],
     op="pending",
     repeatable=True,
-    route=Route("GET", "/approvals", "List what waits for a decision", scope="read", within="pending", without=("withdrawn",)),
+    route=Route(
+        "GET", "/approvals", "List pending requests for approval", scope="read", within="pending", without=("withdrawn",)
+    ),
     join=in_order_of("since"),
 ):
-    """List what waits in the sessions that the token is for, oldest first.
+    """List the pending requests of the token's sessions, oldest first.
 
     Attributes:
         session: The session; empty for all.
-        withdrawn: Whether to list what waited when the last daemon ended, too.
+        withdrawn: Whether to include requests that were pending when the last daemon ended.
     """
 
     session: _Session = ""
@@ -38,15 +40,15 @@ class Precedents(
     Request["list[Data[overview.DecisionRecord]]"],
     op="precedents",
     repeatable=True,
-    route=Route("GET", "/approvals/{approval}/precedents", "List what was allowed before", scope="read", within="decisions"),
+    route=Route("GET", "/approvals/{approval}/precedents", "List recorded decisions", scope="read", within="decisions"),
     join=one_after_the_other,
 ):
-    """List the last calls that were allowed of the tool that waits for a decision, newest first, in whatever session.
+    """List the last allowed calls of a pending request's tool, newest first, in any session.
 
     Attributes:
         approval: The id of the pending approval. If it is no longer pending, the list is empty.
         session: The session whose calls count; empty for all.
-        count: How many at most.
+        count: Maximum number of calls.
     """
 
     approval: _Session
@@ -57,21 +59,23 @@ class Precedents(
 class Decide(
     Request[list[str]],
     op="decide",
-    route=Route("POST", "/approvals", "Decide about what waits", scope="approve", within="decided", without=("by", "session")),
+    route=Route(
+        "POST", "/approvals", "Decide about pending requests", scope="approve", within="decided", without=("by", "session")
+    ),
     join=one_after_the_other,
 ):
     """Allow or deny one call or several.
 
-    Answered by the ids to which the decision applies: the same decision once more changes nothing. If all of them have ended
-    otherwise, that is an error, which says why.
+    Answered by the ids to which the decision applies. The operation is idempotent. If all of them have ended otherwise, it
+    fails with the reason.
 
     Attributes:
-        ids: The ids of pending approvals. Those that are unknown, or have ended otherwise, are left out of the answer.
-        allow: Whether it may be done.
-        always: Allow the same tool, or the same call, from now on.
+        ids: The ids of pending approvals. The answer leaves out unknown ids, and requests that have ended otherwise.
+        allow: Whether to allow the calls.
+        always: Also allow the same tool, or the same call, for the rest of the session.
         by: Who decides, for the record.
         answer: The values of the form, by field, if an MCP server asks (kind 'question').
-        reason: Why it is denied. The code that asked gets it in its error.
+        reason: Why the calls are denied. The code gets it in its error.
         session: Only requests of this session (name or id); empty for all.
     """
 
@@ -88,10 +92,10 @@ class Allowed(
     Request["list[Data[sessions.Permission]]"],
     op="allowed",
     repeatable=True,
-    route=Route("GET", "/approvals/allowed", "List what was allowed", scope="read", within="allowed"),
+    route=Route("GET", "/approvals/allowed", "List permissions", scope="read", within="allowed"),
     join=in_order_of("since"),
 ):
-    """List what was allowed for the rest of the sessions that the token is for, oldest first."""
+    """List the permissions of the token's sessions, oldest first."""
 
     session: _Session = ""
 
@@ -99,12 +103,12 @@ class Allowed(
 class Revoke(
     Request[list[str]],
     op="revoke",
-    route=Route("POST", "/approvals/revoke", "Revoke what was allowed", scope="approve", within="revoked"),
+    route=Route("POST", "/approvals/revoke", "Revoke permissions", scope="approve", within="revoked"),
     join=one_after_the_other,
 ):
-    """Ask again about what was allowed.
+    """Revoke permissions.
 
-    Answered by the ids that there were.
+    Answered by the ids that existed.
     """
 
     ids: _Ids

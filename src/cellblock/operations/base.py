@@ -95,7 +95,7 @@ class Request(Generic[_AnswerT_co]):
     Attributes:
         op: The operation's name, on the daemon's socket and in errors.
         repeatable: Whether the operation is idempotent, so that a request with an unknown outcome can be repeated.
-        route: The HTTP route; None if there is none.
+        route: The HTTP route, or None.
         join: Merges the answers of a cluster's nodes, for operations on all sessions. None for operations on one session,
             which are sent to its node.
     """

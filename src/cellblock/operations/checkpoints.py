@@ -18,9 +18,9 @@ _Files = Annotated[str, Limits("shared", "copy")]
 class MakeCheckpoint(
     Request["Data[checkpoints.CheckpointRecord]"],
     op="make checkpoint",
-    route=Route("POST", f"{_SESSION}/checkpoints", "Keep the state that a session has now"),
+    route=Route("POST", f"{_SESSION}/checkpoints", "Create a checkpoint of a session's current state"),
 ):
-    """Keep the state that a session has now, to go back to later.
+    """Create a checkpoint of a session's current state, to restore later.
 
     Attributes:
         session: The session.
@@ -47,14 +47,14 @@ class Checkpoints(
 class Restore(
     Request["Data[checkpoints.Restored]"],
     op="restore",
-    route=Route("POST", f"{_CHECKPOINT}/restore", "Go back to a checkpoint"),
+    route=Route("POST", f"{_CHECKPOINT}/restore", "Restore a checkpoint"),
 ):
-    """Go back to a checkpoint, by its id or its name. It stays.
+    """Restore a checkpoint, by its id or its name. The checkpoint is not dropped.
 
     Attributes:
         session: The session.
         checkpoint: The checkpoint.
-        processes: keep: programs beside the kernel go on. stop: they are ended first.
+        processes: keep: programs beside the kernel continue. stop: they are ended first.
     """
 
     session: str
@@ -72,12 +72,12 @@ class DropCheckpoint(
 
 
 class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f"{_SESSION}/undo", "Undo cells")):
-    """Go back over the last cells of a session.
+    """Undo the last cells of a session.
 
     Attributes:
         session: The session.
-        count: How many cells.
-        partial: Whether to go back as far as is possible, if they cannot be undone exactly.
+        count: Number of cells.
+        partial: Whether to undo as far as possible if an exact undo is not possible.
         processes: As for `Restore`.
     """
 
@@ -87,8 +87,8 @@ class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f
     processes: Annotated[str, Limits("keep", "stop")] = "keep"
 
 
-class Redo(Request["Data[checkpoints.Undone]"], op="redo", route=Route("POST", f"{_SESSION}/redo", "Take an undo back")):
-    """Take back the last undo of a session. It works until the next cell begins.
+class Redo(Request["Data[checkpoints.Undone]"], op="redo", route=Route("POST", f"{_SESSION}/redo", "Reverse the last undo")):
+    """Reverse the last undo of a session. It works until the next cell begins.
 
     Attributes:
         session: The session.
@@ -111,14 +111,14 @@ class Trash(
 class RestoreTrash(
     Request["Data[checkpoints.Changes]"],
     op="restore trash",
-    route=Route("POST", f"{_SESSION}/trash", "Copy files back from the trash"),
+    route=Route("POST", f"{_SESSION}/trash", "Restore files from the trash"),
 ):
-    """Copy files of a session back from the trash to where they were. What is in their places is moved to the trash.
+    """Restore files of a session from the trash. Files that they replace are moved to the trash.
 
     Attributes:
         session: The session.
         path: A file or folder, relative to the workspace; empty for everything in the entry.
-        entry: The id of the entry; empty for the newest one that holds the path.
+        entry: The id of the entry; empty for the newest entry with the path.
     """
 
     session: str
@@ -132,12 +132,12 @@ class Diff(
     repeatable=True,
     route=Route("GET", f"{_CHECKPOINT}/diff", "Compare with a checkpoint"),
 ):
-    """Tell what has changed since a checkpoint: variables, and files if it holds them. It needs the kernel for a moment.
+    """Return what has changed since a checkpoint: variables, and files if it has them. The kernel must be idle for a moment.
 
     Attributes:
         session: The session.
         checkpoint: The checkpoint.
-        until: Another checkpoint, for the changes up to that; empty for those up to now.
+        until: Another checkpoint to compare with; empty for the current state.
     """
 
     session: str
@@ -149,17 +149,15 @@ class VersionsOfFile(
     Request["Data[checkpoints.FileVersions]"],
     op="file versions",
     repeatable=True,
-    route=Route(
-        "GET", f"{_CHECKPOINT}/file-versions", "Read a file as a checkpoint holds it, and as it was later", scope="read"
-    ),
+    route=Route("GET", f"{_CHECKPOINT}/file-versions", "Read two versions of a file", scope="read"),
 ):
-    """Read a file of the workspace as a checkpoint holds it, and as it was later: texts of up to 256 KiB.
+    """Read two versions of a file of the workspace, from a checkpoint and later: texts of up to 256 KiB.
 
     Attributes:
         session: The session.
         checkpoint: The checkpoint.
         path: The file, relative to the workspace.
-        until: Another checkpoint, for the file in that; empty for the file as it is now.
+        until: Another checkpoint for the second version; empty for the current file.
     """
 
     session: str
@@ -173,7 +171,7 @@ class Fork(
     op="fork",
     route=Route("POST", f"{_SESSION}/fork", "Make branches", within="kernels", others="make", without=("grant",)),
 ):
-    """Make sessions that begin with the state that another one has now.
+    """Create sessions that begin with another session's current state.
 
     Attributes:
         session: The session.
@@ -195,9 +193,9 @@ class Fork(
 class Adopt(
     Request["Data[checkpoints.Changes]"],
     op="adopt",
-    route=Route("POST", f"{_SESSION}/adopt", "Go on with a branch", others="use"),
+    route=Route("POST", f"{_SESSION}/adopt", "Adopt a branch", others="use"),
 ):
-    """Go on with the state of another session, mostly a branch, which is ended by that.
+    """Continue from another session's state (usually a branch) and close that session.
 
     Attributes:
         session: The session.

@@ -17,17 +17,17 @@ class Submit(Request[Any], op="submit"):
     Attributes:
         session: The session.
         language: ``python`` or ``bash``.
-        timeout: Milliseconds that it may run; 0 for the default, -1 for no limit.
-        key: The idempotency key: if an execution was submitted with it before, that one is meant, and nothing runs again.
+        timeout: Timeout in milliseconds; 0 for the default, -1 for no limit.
+        key: The idempotency key: if an execution was submitted with it before, the request is answered by that execution.
         live: Whether output becomes events while it runs.
-        stdin: Whether somebody will answer `input()`: it becomes an event, and `Answer` answers it.
+        stdin: Whether a client answers `input()`: it becomes an event, and `Answer` answers it.
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
         follow: Whether the answer is its events, as for `Follow`.
         retry: Whether it is an attempt of `execute_with_retry`, which the session's record counts.
         parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
             prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
-        own: Whether the session's own Python runs it, although the session is one of another language.
+        own: Whether the session's own Python runs it, although the session has another language.
     """
 
     session: str
@@ -55,7 +55,7 @@ class Follow(Request["Data[sessions.ExecutionEvent]"], op="follow", repeatable=T
     Attributes:
         execution: Its id.
         after: The number of the last event that is known already.
-        answers: Whether this client answers `input()`. A second after the last such client has gone, input ends.
+        answers: Whether this client answers `input()`. A second after the last such client has left, input ends.
     """
 
     execution: str
@@ -78,9 +78,9 @@ class Lookup(
     """Return the state of an execution: queued, running or done.
 
     Attributes:
-        execution: Its id, or nothing:
-        session: Then it is the one that was submitted to this session
-        key: with this key.
+        execution: Its id; empty to find the execution by `session` and `key`.
+        session: The session.
+        key: The key that the execution was submitted with.
     """
 
     execution: str = ""
@@ -94,7 +94,7 @@ class Source(
     repeatable=True,
     route=Route("GET", "/executions/{execution}/source", "Get the code of an execution", scope="read", within="code"),
 ):
-    """Return the code that an execution runs, or has run."""
+    """Return the code of an execution."""
 
     execution: str
 
@@ -117,9 +117,9 @@ class Cancel(
     repeatable=True,
     route=Route("POST", "/executions/{execution}/cancel", "Cancel an execution", within="done"),
 ):
-    """Stop an execution, or keep one that waits from running.
+    """Stop an execution, or cancel a queued one.
 
-    Answered by whether it had not ended.
+    Answered by whether it was queued or running.
     """
 
     execution: str
@@ -138,9 +138,9 @@ class Answer(
         without=("end",),
     ),
 ):
-    """Answer the input() for which an execution waits.
+    """Answer an execution that waits for `input()`.
 
-    The line is the body. Answered by whether it had asked.
+    The line is the body. Answered by whether the execution waited.
 
     Attributes:
         execution: Its id.

@@ -66,9 +66,9 @@ class WritePart(Request["Data[files.FileInfo] | None"], op="write part"):
     Attributes:
         session: The session.
         path: The file. It appears when it is complete.
-        upload: Identifies the upload: any text that no other upload has, the same for all of its parts.
-        more: Whether there are more parts to come. If none comes for a minute, the upload is given up.
-        abort: Whether it is given up now.
+        upload: Identifies the upload: a unique text, the same for all of its parts.
+        more: Whether more parts follow. Without a part for a minute, the upload is aborted.
+        abort: Whether to abort the upload now.
     """
 
     session: str
@@ -84,7 +84,7 @@ class StatFile(
     repeatable=True,
     route=Route("GET", "/sessions/{session}/stat", "Describe a file", scope="read"),
 ):
-    """Describe a file, a folder, or anything else at a path."""
+    """Describe the file or folder at a path."""
 
     session: str
     path: str
@@ -96,7 +96,7 @@ class MakeFolder(
     repeatable=True,
     route=Route("POST", "/sessions/{session}/folders", "Make a folder", within="done"),
 ):
-    """Make a folder, and those above it. One that exists is fine."""
+    """Create a folder and its parent folders. The folder may exist already."""
 
     session: str
     path: str
@@ -107,7 +107,7 @@ class RenameFile(
     op="rename file",
     route=Route("POST", "/sessions/{session}/rename", "Rename a file or a folder", within="done"),
 ):
-    """Give a file or a folder another name; a file of that name is replaced.
+    """Rename a file or a folder; a file of the new name is replaced.
 
     Attributes:
         session: The session.
@@ -123,7 +123,7 @@ class RenameFile(
 class WatchFiles(Request["Data[files.FileChange]"], op="watch files", repeatable=True):
     """Watch a folder as the session's own code sees it.
 
-    Answered by one reply for each change, after one that says that it is watched now.
+    Answered by one reply when the watch begins, and one for each change.
 
     Attributes:
         session: The session.
@@ -141,7 +141,7 @@ class RemoveFile(
     op="remove file",
     route=Route("DELETE", "/sessions/{session}/files/{path:file}", "Remove a file or a folder", within="done"),
 ):
-    """Remove a file, a link, or an empty folder; a folder with all that is in it if `recursive` says so."""
+    """Remove a file, a link, or an empty folder; with `recursive`, a folder and its contents."""
 
     session: str
     path: str

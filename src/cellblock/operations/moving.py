@@ -36,7 +36,7 @@ class GiveAway(Request[Any], op="give away"):
 
 
 class GivenAway(Request[bool], op="given away", repeatable=True):
-    """End a held session that continues elsewhere. Answered when nothing of it runs here any more.
+    """End a held session that continues elsewhere. Answered when nothing of it runs here.
 
     Attributes:
         session: The session's id.

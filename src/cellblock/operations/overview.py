@@ -16,10 +16,10 @@ _Count = Annotated[int, Limits(ge=1, le=1000)]
 class Watch(Request["Data[overview.Change]"], op="watch", repeatable=True):
     """Follow what happens in all sessions. Answered by one reply for each `Change`, without an end.
 
-    The first says what is there, or what has changed since a position, if that is still known.
+    The first reply has the current state, or the changes since a known position.
 
     Attributes:
-        after: The position of the last change that is known already; empty if there is none.
+        after: The position of the last known change; empty if none.
     """
 
     after: str = ""
@@ -31,7 +31,7 @@ class Cells(
     repeatable=True,
     route=Route("GET", "/sessions/{session}/cells", "List the cells of a session", scope="read", within="cells"),
 ):
-    """List the last cells of a session, oldest first, with those that were undone and those that have not ended."""
+    """List the last cells of a session, oldest first, including undone and unfinished ones."""
 
     session: str
     count: _Count = 200
@@ -43,7 +43,7 @@ class Decisions(
     repeatable=True,
     route=Route("GET", "/sessions/{session}/decisions", "List decisions", scope="read", within="decisions"),
 ):
-    """List the last decisions about what the code of a session asked for, oldest first."""
+    """List the last decisions about requests of a session's code, oldest first."""
 
     session: str
     count: _Count = 200

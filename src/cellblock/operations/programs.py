@@ -1,4 +1,4 @@
-"""Programs that run in addition to the kernel of a session."""
+"""Programs that run in addition to the kernel of a session, and connections to servers in the session."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Exec(
         "POST", "/sessions/{session}/exec", "Run a program beside the kernel", text="input", text_default="", attended=True
     ),
 ):
-    """Run a program in a session's sandbox beside its kernel, and answer how it ended and what it printed.
+    """Run a program in a session's sandbox beside its kernel, and return how it ended and what it printed.
 
-    It is stopped if the connection is lost. The body, over HTTP `input`, is what it reads.
+    It is stopped if the connection is lost. The body (over HTTP, `input`) is its standard input.
 
     Attributes:
         session: The session.
         command: The program and its arguments. A shell's command line is ``["sh", "-c", "…"]``.
-        cwd: Its directory; empty: the workspace, where a relative one is, too.
+        cwd: Its directory; empty: the workspace, where relative paths begin.
         env: Variables to set, or to remove (null).
         timeout: Milliseconds until it is stopped; -1 for no limit.
         merge: Whether standard error goes into standard output.
         log: A file of the session that gets all output instead.
-        max_output: The most bytes to keep of each stream.
+        max_output: Maximum number of bytes to keep of each stream.
         stop: The processes to stop at the time limit.
     """
 
@@ -60,15 +60,15 @@ class Spawn(
     op="spawn",
     route=Route("POST", _PROCESSES, "Start a program beside the kernel", without=("bound",)),
 ):
-    """Start a program in a session's sandbox beside its kernel. It goes on until it ends, is stopped, or its session ends.
+    """Start a program in a session's sandbox beside its kernel. It runs until it ends, is stopped, or its session ends.
 
     Attributes:
         session: The session.
         command: The program and its arguments.
         cwd: As for `Exec`.
         env: As for `Exec`.
-        stdin: Whether something will be written to its standard input.
-        rows: Rows of the terminal that it gets; 0: it gets none.
+        stdin: Whether it has a standard input to write to.
+        rows: Rows of its terminal; 0: no terminal.
         columns: Columns of that terminal.
         merge: As for `Exec`.
         log: As for `Exec`.
@@ -97,7 +97,7 @@ class Processes(
     repeatable=True,
     route=Route("GET", _PROCESSES, "List programs", scope="read", within="processes"),
 ):
-    """List the programs of a session, oldest first: those that run, and the last ones that have ended."""
+    """List the programs of a session, oldest first: running programs, and the last ended ones."""
 
     session: str
 
@@ -108,13 +108,13 @@ class ReadProcess(
     repeatable=True,
     route=Route("GET", f"{_PROCESS}/output", "Read what a program prints", scope="read"),
 ):
-    """Wait for output of a program from a position on, and return what there is, and how it ended if it has.
+    """Wait for output of a program after a position, and return the output, and how the program ended if it has.
 
     Attributes:
         session: The session.
         process: The program's id.
-        since: The position: how many bytes of output came before. What comes before it counts as read.
-        wait: How many milliseconds to wait for output, or for the end.
+        since: The position in bytes. Earlier output counts as read.
+        wait: Milliseconds to wait for output or for the end.
     """
 
     session: str
@@ -128,12 +128,12 @@ class WriteProcess(
     op="write process",
     route=Route("POST", f"{_PROCESS}/input", "Write to a program", within="done", text="data", text_default=""),
 ):
-    """Write the body, over HTTP `data`, to a program's standard input or terminal. Answered by whether it reads on.
+    """Write the body (over HTTP, `data`) to a program's standard input or terminal. Answered by whether its input is open.
 
     Attributes:
         session: The session.
         process: The program's id.
-        end: Whether its standard input ends with that.
+        end: Whether to close its standard input afterwards.
     """
 
     session: str
@@ -152,7 +152,7 @@ class SignalProcess(
         session: The session.
         process: The program's id.
         number: The number of the signal.
-        scope: The program alone, its process group, or the tree of all that it has started.
+        scope: The program alone, its process group, or its whole process tree.
     """
 
     session: str
@@ -181,16 +181,55 @@ class StopProcess(
     repeatable=True,
     route=Route("DELETE", _PROCESS, "Stop a program"),
 ):
-    """End a program and all that it has started: SIGTERM, and SIGKILL if it does not end. Answered by how it ended.
+    """End a program and its process tree: SIGTERM, and SIGKILL if it does not end. Answered by how it ended.
 
     Attributes:
         session: The session.
         process: The program's id.
         grace: Milliseconds between the two signals.
-        scope: The processes to end: the program alone, its process group, or the tree of all that it has started.
+        scope: The processes to end: the program alone, its process group, or its whole process tree.
     """
 
     session: str
     process: str
     grace: Annotated[int, Limits(ge=0, le=60_000)] = 500
     scope: _Scope = "tree"
+
+
+class Ports(
+    Request[list[int]],
+    op="ports",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/ports", "List the ports of servers", scope="read", within="ports"),
+):
+    """List the TCP ports at which code and programs of a session listen. A session without its own network has none."""
+
+    session: str
+
+
+class ConnectPort(Request[bytes], op="connect port"):
+    """Connect to a port of a session. Answered by the connection's id, and then by what the server sends, until it closes.
+
+    The connection is closed when the client stops reading the answer.
+
+    Attributes:
+        session: The session.
+        port: The port.
+    """
+
+    session: str
+    port: int
+
+
+class WritePort(Request[bool], op="write port"):
+    """Write the body to a connection of `ConnectPort`. Answered by whether the server reads on.
+
+    Attributes:
+        session: The session, as in `ConnectPort`.
+        connection: The connection's id.
+        end: Whether the client writes no more.
+    """
+
+    session: str
+    connection: str
+    end: bool = False

@@ -25,7 +25,7 @@ class Save(
     Attributes:
         session: The session.
         path: The file: a URL, or a path of the machine that runs sessions.
-        workspace: Whether to save the files of the workspace, too.
+        workspace: Whether to include the files of the workspace.
         timeout: Milliseconds that pickling may take; -1 for no limit.
     """
 
@@ -56,7 +56,7 @@ class Load(
 
 
 class Export(Request[bool], op="export", repeatable=True):
-    """Write the cells of a session as a notebook or a script, as the path's suffix says. Answered by true."""
+    """Write the cells of a session as a notebook or a script, depending on the path's suffix. Answered by true."""
 
     session: str
     path: str
@@ -68,15 +68,15 @@ class Variables(
     repeatable=True,
     route=Route("GET", "/sessions/{session}/variables", "List variables", within="variables"),
 ):
-    """List the variables of a session. It looks when it runs nothing else."""
+    """List the variables of a session, when it is idle."""
 
     session: str
 
 
 class ChangedVariables(Request[dict[str, Any]], op="changed variables"):
-    """Return what cells have changed since this was asked last; the first time, what there is.
+    """Return the variables that changed since the last such request; the first time, all variables.
 
-    Answered by ``changed``, the types of variables that are new or other ones, by name, and ``deleted``, a list of names; at
+    Answered by ``changed``, the types of new and changed variables, by name, and ``deleted``, a list of names; at
     most 50 of each.
     """
 

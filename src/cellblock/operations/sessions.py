@@ -21,7 +21,7 @@ _Cursor = Annotated[int, Limits(ge=-1, le=2**31)]
 def _joined_about(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the status of a cluster: total counts, and every node's problems."""
     if not answers:
-        raise NotFoundError("the cluster has no nodes that can be asked ('cellblock cluster status' says why)")
+        raise NotFoundError("no node of the cluster can be reached: 'cellblock cluster status' shows why")
     sums = {name: sum(one[name] for one in answers) for name in _COUNTED}
     first = min(answers, key=lambda one: float(one["started"]))
     limits = {
@@ -45,9 +45,9 @@ class Hello(Request[dict[str, Any]], op="hello"):
 class About(Request[dict[str, Any]], op="about", repeatable=True, join=_joined_about):
     """Get the status of the daemon.
 
-    Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
-    ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``,
-    ``problems``, a list of texts, ``failing``: why nothing new is run now, or an empty text, and ``figures``: what was counted
+    Answered by its ``pid``, the pid of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, the
+    numbers of ``clients``, ``sessions``, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``,
+    ``problems``, a list of texts, ``failing``: why no new code runs, or an empty text, and ``figures``: counters
     (`common.telemetry.Figures`).
     """
 
@@ -56,31 +56,32 @@ class End(Request[bool], op="end", join=all_of_them):
     """End the daemon and all of its sessions, except durable ones, which are saved, and continue with the next daemon.
 
     Attributes:
-        keep: Whether the other sessions stay listed, too; their kernels end, and with them their variables.
+        keep: Whether the other sessions stay listed, too; they lose their kernels and variables.
     """
 
     keep: bool = False
 
 
 class Census(Request[dict[str, Any]], op="census", repeatable=True):
-    """Tell which sessions there are, for the director of a cluster.
+    """Return the existing sessions, for the director of a cluster.
 
     Answered by the ``names`` of sessions that exist or are being made, and of those that were ``made`` since the last census,
-    at what ``time`` that was looked at (`service.daemon.lease.now`), which modules are ``warm`` (preloaded already), the marks
-    of the nodes on which sessions were made (``origins``), and what `About` says.
+    the ``time`` of the census (`service.daemon.lease.now`), which modules are ``warm`` (preloaded already), the marks
+    of the nodes on which sessions were made (``origins``), and the answer of `About`.
     """
 
 
 class Create(Request["Data[sessions.SessionRecord]"], op="create"):
-    """Make a session, or return the one of that name.
+    """Create a session, or return the existing session of that name.
 
     Attributes:
-        name: Its name; empty for one that nobody else has.
-        options: Its options (`named.options`), as JSON data. They are ignored if there is a session of that name.
-        tags: Labels, if it is made.
-        fresh: Whether it is an error if there is one of that name.
-        bound: Whether it ends with the connection that it is made on. It then has to be fresh.
-        grant: In a cluster: by which placement its node makes it (`Lease.check`).
+        name: Its name; empty for a new unique name.
+        options: Its options (`named.options`), as JSON data.
+        tags: Labels of a new session.
+        fresh: Whether an existing session of that name is an error.
+        bound: Whether it ends with the connection of this request. It must then be `fresh`.
+        grant: In a cluster: the placement for its node (`Lease.check`).
+        chosen: The names of the options that the caller chose. An existing session must have them.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     fresh: bool = False
     bound: bool = False
     grant: str = ""
+    chosen: tuple[str, ...] = ()
 
     @property
     def may_repeat(self) -> bool:
@@ -103,10 +105,10 @@ class List(
     route=Route("GET", "/kernels", "List the sessions", scope="read", within="kernels"),
     join=in_order_of("created_at"),
 ):
-    """List the sessions that the token is for, oldest first.
+    """List the token's sessions, oldest first.
 
     Attributes:
-        refresh: Whether to look first whether their kernels are alive.
+        refresh: Whether to check first that their kernels are alive.
     """
 
     refresh: bool = False
@@ -127,7 +129,7 @@ class Restart(
     Request["Data[sessions.SessionRecord]"],
     op="restart",
     repeatable=True,
-    route=Route("POST", "/kernels/{session}/restart", "Give it a fresh kernel"),
+    route=Route("POST", "/kernels/{session}/restart", "Restart a session with a fresh kernel"),
 ):
     """Give a session a fresh kernel, without variables."""
 
@@ -152,21 +154,21 @@ class Wipe(
     route=Route("DELETE", "/kernels", "End all sessions", scope="admin", within="destroyed"),
     join=one_after_the_other,
 ):
-    """End all sessions, whoever has made them."""
+    """End all sessions, of all programs."""
 
 
 class Interrupt(
     Request[bool],
     op="interrupt",
-    route=Route("POST", "/kernels/{session}/interrupt", "Stop what runs", within="done", without=("key",)),
+    route=Route("POST", "/kernels/{session}/interrupt", "Interrupt running code", within="done", without=("key",)),
 ):
-    """Stop what runs in a session; its variables stay.
+    """Interrupt running code in a session; its variables stay.
 
     Answered by whether something ran, after the code has stopped.
 
     Attributes:
         session: The session.
-        key: If it is given, only the execution that was submitted with this key is stopped, or kept from running.
+        key: If given, only the execution with this key is stopped or cancelled.
     """
 
     session: str
@@ -210,7 +212,7 @@ class Inspect(
     Attributes:
         session: The session.
         cursor: An index into the code; -1: its end.
-        detail: 1: with its source.
+        detail: 1 to include its source.
     """
 
     session: str
@@ -222,7 +224,7 @@ class History(
     Request["list[Data[model.HistoryEntry]]"],
     op="history",
     repeatable=True,
-    route=Route("GET", "/sessions/{session}/history", "List what ran", scope="read", within="history"),
+    route=Route("GET", "/sessions/{session}/history", "List executions", scope="read", within="history"),
 ):
     """List the cells that the session ran, oldest first."""
 

@@ -11,8 +11,8 @@ from cellblock.operations.base import Request
 class RegisterServer(Request[dict[str, Any]], op="register server"):
     """Generate the typed API of an MCP server in `mcptools/` of a session's workspace, and register the server.
 
-    That starts the server, outside of the sandbox: the caller has decided about it. Answered by ``tools``, the names of the
-    modules, and ``signatures``, a line for each.
+    This starts the server outside of the sandbox: the caller must have approved it. Answered by ``tools``, the names of the
+    modules, ``signatures``, a line for each, ``instructions`` of the server, and ``left_out``, the other tools with reasons.
 
     Attributes:
         session: The session.
@@ -26,14 +26,14 @@ class RegisterServer(Request[dict[str, Any]], op="register server"):
 
 
 class SearchTools(Request[str], op="search tools", repeatable=True):
-    """Find tools that the code of a session can import: those of MCP servers, and saved actions. Answered by a text.
+    """Find tools that the code of a session can import: tools of MCP servers, and saved actions. Answered by a text.
 
     Attributes:
         session: The session.
         words: Words to search for; empty: all tools.
         tools: Modules whose signatures to return instead.
         module: A module whose whole interface to return instead.
-        most: Characters of the answer.
+        most: Maximum number of characters of the answer.
     """
 
     session: str

@@ -230,6 +230,22 @@ class Measure:
 
 
 @record
+class Dial:
+    """Connect to a TCP port of a native sandbox, at 127.0.0.1. The answer is `Dialled`."""
+
+    op: ClassVar[str] = "dial"
+    number: int
+    port: int
+
+
+@record
+class ListPorts:
+    """List the ports that `Dial` can reach. The answer is `OpenPorts`."""
+
+    op: ClassVar[str] = "list_ports"
+
+
+@record
 class Connect:
     """Pass the connection for copies of kernels (`ToFamily`). Copies end when it is closed."""
 
@@ -280,7 +296,7 @@ class Refused:
     Attributes:
         error: The system's message.
         step: The failed step (`cellblock.walls.sandbox.steps`); empty if the request, not the machine, is at fault.
-        code: The system's error number; 0 if there is none.
+        code: The system's error number; 0 if none.
     """
 
     op: ClassVar[str] = "refused"
@@ -327,6 +343,27 @@ class Blocked:
 
     op: ClassVar[str] = "blocked"
     error: str
+
+
+@record
+class Dialled:
+    """The answer to ``dial``, with the socket attached, which may still be connecting.
+
+    ``code``: the system's error number; 0: there is a socket.
+    """
+
+    op: ClassVar[str] = "dialled"
+    number: int
+    code: int
+
+
+@record
+class OpenPorts:
+    """The answer to ``list_ports``. ``code``: the system's error number; 0: the ports are known."""
+
+    op: ClassVar[str] = "open_ports"
+    ports: tuple[int, ...]
+    code: int
 
 
 @record
@@ -414,18 +451,35 @@ class Made:
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
 Command: TypeAlias = (
-    Interrupt | KillChildren | Freeze | Thaw | Unblock | Block | Run | Exec | Stop | Listen | Measure | Connect
+    Interrupt
+    | KillChildren
+    | Freeze
+    | Thaw
+    | Unblock
+    | Block
+    | Run
+    | Exec
+    | Stop
+    | Listen
+    | Measure
+    | Dial
+    | ListPorts
+    | Connect
 )
-FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Unblocked | Blocked | Quiet | Exited
+FromInit: TypeAlias = (
+    HttpServer | Memory | Ran | Refused | Done | Frozen | Unblocked | Blocked | Dialled | OpenPorts | Quiet | Exited
+)
 FromServer: TypeAlias = Made | Refused
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
 TO_INIT: Incoming[Command] = Incoming(
-    Interrupt, KillChildren, Freeze, Thaw, Unblock, Block, Run, Exec, Stop, Listen, Measure, Connect
+    Interrupt, KillChildren, Freeze, Thaw, Unblock, Block, Run, Exec, Stop, Listen, Measure, Dial, ListPorts, Connect
 )
-FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Unblocked, Blocked, Quiet, Exited)
+FROM_INIT: Incoming[FromInit] = Incoming(
+    HttpServer, Memory, Ran, Refused, Done, Frozen, Unblocked, Blocked, Dialled, OpenPorts, Quiet, Exited
+)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

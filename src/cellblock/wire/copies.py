@@ -17,7 +17,7 @@ REPLACED = ".cellblock-restore-"
 
 @record
 class Resume:
-    """Create a kernel from a copy, with the attached descriptors, which are those of `Fork`.
+    """Create a kernel from a copy, with the attached descriptors, the same as for `Fork`.
 
     Attributes:
         number: The copy's number.

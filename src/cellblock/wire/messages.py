@@ -317,14 +317,14 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Worker → host: the answer to `Park`: empty if there is a copy; else the reason why there is none, for people."""
+    """Worker → host: the answer to `Park`: empty if there is a copy; else the reason, for people."""
 
     type: ClassVar[str] = "parked"
     refusal: OptionalText = None
     pending: bool = False
     """Whether the code has left tasks, callbacks or timers that change the state between cells; without a copy also threads.
-    After a copy, the worker runs none of them until the next message arrives: the host has time to keep the files as they were
-    when it was made."""
+    After a copy, the worker runs none of them until the next message arrives: the host has time to save the files of the
+    same state."""
     same: bool = False
     """Whether nothing has run since the last copy, so that no other one was made (`Park.again`)."""
 

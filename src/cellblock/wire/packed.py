@@ -28,7 +28,7 @@ class Packed(bytes):
 
 _Taken = tuple[list[str | int], bool, int, list[list[str | int]]]
 _Path = tuple[Any, str | int] | None
-"""The path of a value: that of its container, and its key there."""
+"""The path of a value: its container's path, and its key there."""
 _SMALL = frozenset((bool, float, int, type(None)))
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

@@ -10,7 +10,7 @@ from cellblock.wire.datagrams import Incoming
 from cellblock.wire.record import record
 
 Scope: TypeAlias = Literal["program", "group", "tree"]
-"""Which processes a signal is for: the program; its process group; or all that it has started, whatever their group."""
+"""Which processes a signal is for: the program; its process group; or all that it has started, in any group."""
 
 Failed: TypeAlias = Literal["sandbox", "terminal", "cwd", "log", "program"]
 """The step at which the start of a program failed."""

@@ -59,7 +59,7 @@ class Channel:
 
         Raises:
             ProtocolError: The message is too large or out of turn.
-            OSError: The host is gone.
+            OSError: The host has ended.
         """
         if _thread.get_ident() != self._main:
             with self._lock:

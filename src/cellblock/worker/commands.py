@@ -174,9 +174,7 @@ def end_scripts(shell: Any) -> str | None:
     _end_loop(magics)
     if magics.event_loop is None:
         return None
-    return (
-        "a program that a script cell (%%bash) has started still runs: wait until it ends, or end it (%killbgscripts, !kill)"
-    )
+    return "a program of a script cell (%%bash) still runs: wait until it ends, or end it (%killbgscripts, !kill)"
 
 
 def _end_loop(magics: Any) -> None:

@@ -123,7 +123,7 @@ class Surroundings:
         try:
             os.chdir(self.directory)
         except OSError as error:
-            sys.stderr.write(f"[cellblock] cannot go back to {self.directory}: {error.strerror}\n")
+            sys.stderr.write(f"[cellblock] cannot return to {self.directory}: {error.strerror}\n")
         if self.armed is None:
             return
         _, digest, values = self.armed

@@ -1,6 +1,6 @@
 """Converts JSON-like data of libraries to valid JSON.
 
-It may contain NumPy numbers, sets, generators and NaN, which are invalid. The result matches that of Jupyter's kernels, so
+It may contain NumPy numbers, sets, generators and NaN, which are invalid. The result matches Jupyter's kernels, so
 that JavaScript can read it.
 """
 

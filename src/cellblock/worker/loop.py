@@ -141,7 +141,7 @@ class Interrupter:
     """Turns SIGINT into a KeyboardInterrupt of the running cell, wherever the cell is.
 
     There are three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because
-    raising in the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore
+    raising in the middle of the loop would hit other code. No cell runs: the signal came too late; ignore
     it. A second signal for the same cell always raises, because another task may keep the loop from getting that far.
     """
 

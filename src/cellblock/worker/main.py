@@ -63,7 +63,7 @@ _SOON = 0.1
 milliseconds, and the pages of a cell would take megabytes of memory meanwhile."""
 
 _MOST_FAILURES = 1000
-"""After how many errors of the loop, without a message of the host between them, code must have broken it for good."""
+"""After how many errors of the loop, without a message of the host between them, code must have broken it permanently."""
 
 _fflush = ctypes.CDLL(None).fflush
 
@@ -215,7 +215,7 @@ class Worker:
             try:
                 messages = self._channel.receive()
             except (OSError, ProtocolError) as error:
-                # The code has written to it. The two ends are out of sync for good.
+                # The code has written to it. The two ends are out of sync permanently.
                 self._broken = error
                 messages = None
             if messages is None:
@@ -225,7 +225,7 @@ class Worker:
             self._failures = 0
             try:
                 self._next()
-            except Exception as error:  # code has broken the loop, or asyncio: no cell can run any more
+            except Exception as error:  # code has broken the loop, or asyncio: no more cells can run
                 self._broken = error
                 self._stop()
         finally:
@@ -398,7 +398,7 @@ class Worker:
             if reason is None:
                 fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here
-            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", True
+            return f"the state of the process cannot be examined: {CellError.of(error).evalue}", True
         return reason, pending
 
     def _copy(self, request: Park, soon: bool) -> tuple[str | None, StartedAnew | None]:
@@ -407,7 +407,7 @@ class Worker:
         try:
             return None, self.fork_copy(request.number, soon)
         except OSError as error:
-            room = "; each checkpoint is a process: drop some, or allow more (Resources(processes=…))"
+            room = "; each checkpoint is a process: drop checkpoints, or allow more processes (Resources(processes=…))"
             return f"the process cannot be forked: {error.strerror}{room if error.errno == errno.EAGAIN else ''}", None
         except Exception as error:  # the code may have changed anything that a fork uses; a copy itself raises nothing
             return f"no copy could be made: {CellError.of(error).evalue}", None
@@ -447,7 +447,7 @@ class Worker:
         """Make all output visible to the host before the cell ends."""
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             try:
-                stream.flush()  # type: ignore[union-attr]  # None is caught like whatever else the code put there
+                stream.flush()  # type: ignore[union-attr]  # None is caught like any object that the code put there
             except BaseException:  # the code may have closed or replaced it with anything
                 continue
         _fflush(None)  # what C code left in stdio's buffers
@@ -458,7 +458,7 @@ class Worker:
             if self._enter_own_directory():
                 self._outbox.write("stderr", f"[cellblock] cwd reset to {self.stay_in}\n")
         except OSError as error:
-            self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")
+            self._outbox.write("stderr", f"[cellblock] cannot return to the working directory: {error}\n")
 
     def _enter_own_directory(self) -> bool:
         """Enter the directory to return to, if there is one. Return whether the code was elsewhere."""

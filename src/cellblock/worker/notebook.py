@@ -62,7 +62,7 @@ class NotebookShell(InteractiveShell):
             super().debugger(force)
         elif not self.call_pdb:  # else the traceback has just been shown
             raise UsageError(
-                "%debug asks for commands, and nobody can answer here: %tb shows the traceback again, and the frames in "
+                "%debug needs input, which this session does not have: %tb shows the traceback again, and the frames in "
                 "sys.last_value.__traceback__ have the variables"
             )
 
@@ -143,7 +143,7 @@ class _Magics(Magics):
     def edit(self, _line: str, _cell: str | None = None) -> None:
         """Explain the alternative to an editor."""
         raise UsageError(
-            "%edit needs an editor, which is not here: write the file with %%writefile NAME, and run it with %run NAME"
+            "%edit needs an editor, which sessions do not have: write a file with %%writefile NAME, then run it with %run NAME"
         )
 
     ed = edit

@@ -241,7 +241,7 @@ def _spec(name: str) -> Any:
     except NoSuchKernel:
         there = ", ".join(sorted({*known.find_kernel_specs()} | {"python3"}))
         raise OtherKernelError(
-            f"there is no kernelspec {name!r} that the session can read. There are: {there}. Install its kernel into "
+            f"the session can read no kernelspec {name!r}. It can read: {there}. Install its kernel into "
             f"{sys.prefix}, or name its directory in JUPYTER_PATH (kernel_env) and let the sandbox read it"
         ) from None
 

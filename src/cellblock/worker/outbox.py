@@ -140,7 +140,7 @@ class Outbox:
     def let_host_catch_up(self) -> None:
         """Wait, before a write to a descriptor that bypasses this outbox, until the host has read everything before it.
 
-        Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, provide one. The wait has no
+        Two sockets have no common order. Waiting here, and `Stream.behind` in the other direction, create one. The wait has no
         limit: a busy host would otherwise see the wrong order, and a host that blocks a printing cell means this write as
         well. Other threads send nothing meanwhile, or the wait might never end.
         """
@@ -233,7 +233,7 @@ class Outbox:
     def behind(self) -> bool:
         """Return whether a message that is sent now follows bytes that the host has not read from descriptors 1 and 2.
 
-        The host first gets a moment to read them: once it is told about them, it reads everything available, even what was
+        The host first gets a moment to read them: once it knows about them, it reads everything available, even what was
         written later. If another process writes without end, this does not wait each time.
         """
         if not self._descriptors_pending():
@@ -285,7 +285,7 @@ class Outbox:
         return True
 
     def look_again(self) -> None:
-        """Check each text as it is written, because there is no ticker thread any more."""
+        """Check each text as it is written, because the ticker thread has ended."""
         self._room = _NONE
 
     def settle(self) -> None:
@@ -312,7 +312,7 @@ class Outbox:
         self.let_host_catch_up()  # the child writes to the descriptors
 
     def leave_parent(self) -> None:
-        """Disconnect from the parent's channel for good, in a child that user code has forked."""
+        """Disconnect from the parent's channel permanently, in a child that user code has forked."""
         if self.parking or (self.forked and not self._pending):
             return
         self.forked = True
@@ -355,7 +355,7 @@ class _Ticker:
             self._done.release()
 
     def stop(self) -> None:
-        """End the thread and wait until it is gone."""
+        """End the thread and wait for it."""
         self._wake.release()
         self._done.acquire()
         self._done.release()

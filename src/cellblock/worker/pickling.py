@@ -1,6 +1,6 @@
 """Pickles a session's functions and classes by value, to be bound to its variables again.
 
-cloudpickle does most of this. By itself, it would give each loaded function its own globals.
+cloudpickle does most of this. Alone, it would give each loaded function its own globals.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Questions:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress exceptions that are not the user's: those of inspected objects, and of an interrupt.
+    """Suppress exceptions that are not the user's: exceptions of inspected objects, and of an interrupt.
 
     IPython's completer shows every exception in its parts, even an interrupt. They would appear in the output of the next
     cell.

@@ -59,7 +59,7 @@ class Requester:
         if not self.allowed or self._outbox.forked or threading.current_thread() is not threading.main_thread():
             # Models read this too, so it does not mention the caller's `on_input`.
             raise StdinNotImplementedError(
-                "input() is not available here, because nobody can answer it: set the value in the code instead"
+                "input() is not available, because this session has no source of input: set the value in the code instead"
             )
         self._number += 1
         if self.echo:
@@ -88,7 +88,7 @@ class Requester:
         self._outbox.send(Install(self._number, tuple(arguments)))
         reply = self._wait(self._number, Installed)
         if reply is None:
-            raise UsageError("the host is gone")
+            raise UsageError("the host has ended")
         if reply.refusal is not None:
             raise UsageError(reply.refusal)
         importlib.invalidate_caches()
@@ -111,16 +111,16 @@ class Requester:
             ValueError: It is too large, or is not UTF-8.
         """
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
-            raise PermissionError("only the kernel's main thread can run commands: nobody can be asked here")
+            raise PermissionError("only the kernel's main thread can run commands that need approval")
         self._number += 1
         number = self._number
         try:
             self._outbox.send(Command(number, tool, text, **details))
         except ProtocolError as error:
-            raise ValueError(f"nobody can be asked about this command: {error}") from None
+            raise ValueError(f"approval of this command is not possible: {error}") from None
         reply = self._wait(number, Decided)
         if reply is None:
-            raise PermissionError("the host is gone")
+            raise PermissionError("the host has ended")
         if reply.refusal is not None:
             raise PermissionError(reply.refusal)
         return number
@@ -141,7 +141,7 @@ class Requester:
             except KeyboardInterrupt:
                 interrupted = True
         if ended is None:
-            raise KeyboardInterrupt  # the host is gone, and everything here ends with it
+            raise KeyboardInterrupt  # the host has ended, and everything here ends with it
         if interrupted:
             for suffix in (".out", ".err"):
                 try:
@@ -152,7 +152,7 @@ class Requester:
         return ended
 
     def _wait(self, number: int, kind: type[_Answer]) -> _Answer | None:
-        """Return the answer of one kind to one request, or None if the host is gone."""
+        """Return the answer of one kind to one request, or None if the host has ended."""
         while True:
             while self._heard:
                 answer = self._heard.popleft()

@@ -12,7 +12,7 @@ def _find_pip() -> None:
     """Make pip importable.
 
     Raises:
-        SystemExit: There is none.
+        SystemExit: pip is missing.
     """
     if importlib.util.find_spec("pip") is not None:
         return
@@ -21,7 +21,7 @@ def _find_pip() -> None:
             for wheel in sorted(directory.glob("pip-*.whl")):
                 sys.path.insert(0, str(wheel))
                 return
-    sys.exit(f"{sys.executable} has no pip, and none came with it: install one there, such as with 'uv pip install pip'")
+    sys.exit(f"{sys.executable} has no pip: install it there, such as with 'uv pip install pip'")
 
 
 if __name__ == "__main__":

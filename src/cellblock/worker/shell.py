@@ -115,7 +115,7 @@ class Shell(NotebookShell):
         look_at_few(self.Completer)
 
     def init_builtins(self) -> None:
-        """Leave IPython's builtins in place for good.
+        """Leave IPython's builtins in place permanently.
 
         IPython adds them for each cell and removes them again. That invalidates the interpreter's caches of builtins, in all
         functions of the process, each time.
@@ -135,7 +135,7 @@ class Shell(NotebookShell):
             """Run pip for this session; its packages are removed with the session."""
             if len(line) > pip.MAX_LINE:
                 raise UsageError(
-                    f"%pip takes a line of {pip.MAX_LINE} characters: put the requirements in a file, for %pip -r"
+                    f"%pip accepts a line of {pip.MAX_LINE} characters: put the requirements in a file, for %pip -r"
                 )
             command, *arguments = shlex.split(line) or [""]
             if command == "install" and self.packages is not None:
@@ -275,8 +275,8 @@ class Shell(NotebookShell):
 
         Args:
             code: Its source.
-            check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later interrupts raise by
-                themselves.
+            check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later interrupts raise
+                directly.
             silent: Whether it has no execution number and no history entry.
             draw: Whether its plots are shown at its end.
 
@@ -396,7 +396,7 @@ def _modules_remembered() -> Iterator[None]:
 
 
 def _cut_our_frames(error: BaseException) -> None:
-    """Remove our frames from a traceback: those of `input`, ``!cmd``, an interrupt, and wrappers of handlers and `os.write`.
+    """Remove our frames from a traceback: frames of `input`, ``!cmd``, an interrupt, and wrappers of handlers and `os.write`.
 
     IPython hides marked frames, but mentions them, and never hides the last one.
     """

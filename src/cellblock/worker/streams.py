@@ -45,7 +45,7 @@ class OutStream(io.TextIOBase):
 
     @property
     def mode(self) -> str:
-        """The mode, like that of Python's own streams."""
+        """The mode, as in Python's own streams."""
         return "w"
 
     @property

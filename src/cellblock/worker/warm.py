@@ -111,7 +111,7 @@ def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: li
 
 
 def find_hot_pages(shell: Shell, outbox: Outbox) -> None:
-    """Let a fork find the pages that each cell writes to, in a zygote whose memory does not move any more."""
+    """Let a fork find the pages that each cell writes to, in a zygote whose memory no longer moves."""
     from cellblock.worker.main import Worker
 
     ours, theirs = socket.socketpair()

@@ -15,7 +15,7 @@ import typer
 import cellblock
 from cellblock import Approvals, Decision
 from cellblock.fronts.cli import main
-from cellblock.fronts.cli.app import app
+from cellblock.fronts.cli.app import app, made_command
 from cli_runs import run_here
 
 
@@ -158,3 +158,18 @@ def test_every_command_prints_json_if_asked_to() -> None:
         if not any("--json" in parameter.opts for parameter in command.params)
     ]
     assert sorted(without) == sorted(_WITHOUT_JSON)
+
+
+def test_every_name_of_a_session_is_completed() -> None:
+    missing: list[str] = []
+
+    def look(command: Any, path: str) -> None:
+        for name, below in getattr(command, "commands", {}).items():
+            look(below, f"{path} {name}")
+        for parameter in command.params:
+            names_one = "NAME" in (parameter.metavar or "") and "session" in (getattr(parameter, "help", None) or "").lower()
+            if names_one and parameter._custom_shell_complete is None:
+                missing.append(f"{path} {parameter.metavar}")
+
+    look(made_command(), "cellblock")
+    assert missing == ["cellblock load NAME"]  # the name of a new session

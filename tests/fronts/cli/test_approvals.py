@@ -123,10 +123,10 @@ def test_decisions_are_listed_without_a_daemon_to_ask_for_names(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["allow"], 2, "name what to decide about: ids from 'cellblock approvals pending', or --all"),
-        (["allow", "x", "--all"], 2, "name what to decide about"),
+        (["allow"], 2, "name the requests by ids from 'cellblock approvals pending', or pass --all"),
+        (["allow", "x", "--all"], 2, "name the requests by ids"),
         (["deny", "0000"], 1, "not waiting: 0000 (see 'cellblock approvals pending')"),
-        (["allow", "0000", "--always", "ever"], 2, "always can be 'tool' or 'call'"),
+        (["allow", "0000", "--always", "ever"], 2, "always must be 'tool' or 'call'"),
     ],
 )
 def test_what_cannot_be_decided_is_said(

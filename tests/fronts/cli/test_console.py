@@ -33,7 +33,7 @@ def screen() -> Iterator[Screen]:
         yield screen
         screen.type("\x04")
         assert screen.end() == 0
-        assert "session 'console' goes on" in screen.text
+        assert "session 'console' keeps running" in screen.text
 
 
 def test_a_dialogue(screen: Screen) -> None:
@@ -114,7 +114,7 @@ def test_a_session_that_others_use_too() -> None:
         assert cellblock.execute(shared, "'ran' in globals()").return_value == "False"
         cellblock.destroy(shared)
         screen.enter("1")
-        screen.wait_for("there is no session 'shared': somebody has ended it")
+        screen.wait_for("session 'shared' was ended by another client")
         assert screen.end() == 1
 
 
@@ -144,3 +144,22 @@ def test_who_leaves_a_cell_that_does_not_stop_learns_what_to_do(
     attached._execute("1")
     attached.close()
     assert "'cellblock restart told' gives the session a fresh kernel" in capsys.readouterr().err
+
+
+def test_numbers_begin_again_after_a_restart_and_interrupts_at_the_prompt_are_silent() -> None:
+    with terminal(*command("attach", "again"), columns=120) as screen:
+        screen.wait_for("In [1]:")
+        screen.enter("1 + 1")
+        screen.wait_for("In [2]:")
+        screen.type("\x03")
+        screen.wait_for("In [2]:")
+        os.kill(screen.process.pid, signal.SIGINT)
+        screen.wait_for("In [2]:")
+        screen.type("\x04")
+        assert screen.end() == 0
+    assert "Traceback" not in screen.text
+    cellblock.restart("again")
+    with terminal(*command("attach", "again"), columns=120) as screen:
+        screen.wait_for("In [1]:")
+        screen.type("\x04")
+        assert screen.end() == 0

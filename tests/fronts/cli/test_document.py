@@ -1,18 +1,25 @@
-"""docs/cli.md shows what the commands print."""
+"""docs/cli.md shows what the commands print, and no page has a command or an option that does not exist."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from cellblock.fronts.cli.app import app
 from daemons import own_daemon
 from terminals import terminal
 
-PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "cli.md"
+PAGES = [path for place in ("*.md", "docs/**/*.md", "examples/**/*.md", "plugin/**/*.md") for path in sorted(ROOT.glob(place))]
 
 
 def shown() -> list[tuple[str, str]]:
@@ -50,3 +57,54 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
             if not re.fullmatch(pattern(expected), printed):
                 wrong.append(f"$ {command}\n{printed}")
     assert not wrong, "\n".join(wrong)
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield the arguments of each command of cellblock in the shell blocks of a page, and in its text."""
+    for block in re.findall(r"^```sh\n(.*?)^```\n", text, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if "docker " not in line:  # there it is the name of an image
+                yield from re.findall(r"(?:^|[ /(;&|])cellblock (?!-- )([^#;&|]*)", line)
+    yield from re.findall(
+        r"`(?:\S*/)?cellblock ([a-z-][^`\n]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    )
+
+
+@functools.cache
+def _top() -> Any:
+    return typer.main.get_command(app)
+
+
+def unknown(arguments: str) -> list[str]:
+    """Return which commands and options of a command line do not exist."""
+    command = _top()
+    words = arguments.split()
+    options = {"--help", "--"}.union(*(parameter.opts for parameter in command.params))
+    while hasattr(command, "commands") and words and re.fullmatch(r"[a-z][a-z|-]*", words[0]):
+        names = words.pop(0).split("|")
+        if missing := {*names} - command.commands.keys():
+            return sorted(missing)
+        command = command.commands[names[0]]
+    options = options.union(*([*parameter.opts, *parameter.secondary_opts] for parameter in command.params))
+    own = words[: words.index("script.py")] if "script.py" in words else words  # others are the script's
+    given = {found[0] for word in own if (found := re.match(r"--[a-z0-9-]*", word.strip("[]'\"")))}
+    return sorted(given - options)
+
+
+def test_every_page_has_commands_and_options_that_exist() -> None:
+    found = [(path.name, line) for path in PAGES for line in commands(path.read_text(encoding="utf-8"))]
+    assert len(found) > 100
+    assert [(name, line, wrong) for name, line in found if (wrong := unknown(line))] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("exec demo 1 --tiemout 3", ["--tiemout"]),
+        ("daemon stpo", ["stpo"]),
+        ("tokens list|revoek", ["revoek"]),
+        ("run --memory 1G script.py --theirs", []),
+    ],
+)
+def test_a_command_or_an_option_that_does_not_exist_is_found(line: str, wrong: list[str]) -> None:
+    assert unknown(line) == wrong

@@ -110,10 +110,12 @@ def test_options_are_for_a_session_that_is_made(capsys: pytest.CaptureFixture[st
     assert main([*made, "import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)"]) == 0
     assert capsys.readouterr().out == f"{tmp_path} True\n"
     assert main(["exec", "made", "--allow-host", "example.org", "1"]) == 2
-    assert "session 'made' exists, and has the options that it was made with" in capsys.readouterr().err
+    assert "exists with other options: allow_hosts is the default, not ['example.org']" in capsys.readouterr().err
+    assert main([*made, "1 + 1"]) == 0
+    assert capsys.readouterr().out == "2\n"
     assert run(capsys, "--name", "made", "1")[1]["return_value"] == "1"
     assert main(["exec", "--id", "made", "-o", "idle_timeout=5", "1"]) == 2
-    assert "idle_timeout: --id names a session that exists" in capsys.readouterr().err
+    assert "idle_timeout: options apply to new sessions only" in capsys.readouterr().err
 
 
 def test_an_option_that_is_repeated_is_a_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_who_waits_for_code_that_waits_for_a_decision_learns_where_to_see_it() -
         ("interrupted", "interrupted", ""),
         ("interrupted", "restarted", ""),  # the error says it
         ("timeout", "interrupted", "stopped at its timeout (--timeout SECONDS allows more)"),
-        ("success", "restarted", "its kernel had ended before; the session has a fresh one, without variables"),
+        ("success", "restarted", "its earlier kernel had ended; a fresh kernel without variables runs now"),
         ("success", None, ""),
     ],
 )

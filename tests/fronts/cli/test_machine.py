@@ -26,7 +26,7 @@ def test_a_policy_is_shown_for_the_isolation_that_is_chosen_here(tmp_path: Path,
     (tmp_path / ".env").touch()
     done = run_here("policy", "show", "--workspace", str(tmp_path))
     assert done.returncode != 0
-    assert f"Landlock cannot keep {tmp_path}/.env from a session" in done.stderr
+    assert f"Landlock cannot protect {tmp_path}/.env from a session" in done.stderr
 
 
 def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_configuration_is_shown_for_programs(tmp_path: Path) -> None:
     assert found["writable"] == [str(tmp_path)]
     assert "/ (everything but what is masked)" not in found["readable"]
     assert found["limits"]["memory"] == 2**30
-    assert "code can read every file that this user can, except /x, .env" in run_here(*shown).stdout
+    assert "code can read every file that this user can read, except /x, .env" in run_here(*shown).stdout
     config.write_text(json.dumps({"defaults": "sandbox-runtime"}))
     assert json.loads(run_here(*shown, "--json").stdout)["readable"] == ["/ (everything but what is masked)"]
 
@@ -101,7 +101,7 @@ def test_a_policy_with_which_nothing_starts_says_why(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stdout.splitlines()[-1]
     assert last.startswith("No session can start with this policy: PermissionError: ")
-    assert last.endswith("(is something that it needs in denyRead?)")
+    assert last.endswith("(does denyRead contain a path that it needs?)")
 
 
 def test_an_error_behind_a_comment_names_the_right_line(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_undo_and_restore_end_programs_if_that_is_wanted(capsys: pytest.CaptureF
         assert main([*go_back, "--stop-processes"]) == 0
         assert running() == []
         cellblock.drop_checkpoint("s", "c")
-    assert f"cellblock: not undone: what process p1 goes on: {' '.join(NAP)} did" not in capsys.readouterr().err
+    assert f"cellblock: not undone: process p1 keeps running: {' '.join(NAP)}" not in capsys.readouterr().err
 
 
 # -- in a terminal -------------------------------------------------------------------------------------------------------

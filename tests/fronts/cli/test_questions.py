@@ -97,7 +97,7 @@ def test_a_call_that_somebody_else_decides_is_not_asked_about_any_more() -> None
     with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
         screen.wait_for("allow it? ")
         assert main(["approvals", "allow", "--all"]) == 0
-        screen.wait_for("it no longer waits: somebody else has allowed it")
+        screen.wait_for("it no longer waits: another client has allowed it")
         screen.wait_for("it ran")
         assert screen.end() == 0
 

@@ -40,8 +40,8 @@ def test_a_server_is_added_found_and_forgotten(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["x"], "say how to reach the server: either -- COMMAND ARGS..., or --url URL"),
-        (["--url", "http://127.0.0.1:1/", "x", "--", "program"], "say how to reach the server: either"),
+        (["x"], "name the server: either -- COMMAND ARGS..., or --url URL"),
+        (["--url", "http://127.0.0.1:1/", "x", "--", "program"], "name the server: either"),
         (["--env", "novalue", "x", "--", "program"], "--env takes NAME=VALUE"),
         (["--header", "a=b", "x", "--", "program"], "--header needs --url"),
         (["--sandbox", "--url", "http://127.0.0.1:1/", "x"], "--env and --sandbox are for a server"),

@@ -84,7 +84,7 @@ def test_a_session_from_its_making_to_its_end(client: Client) -> None:
     made = client.get_or_create("life", tags={"a": "b"})
     assert (made.name, made.tags, made.status) == ("life", {"a": "b"}, "idle")
     assert client.get_or_create("life").kernel_id == made.kernel_id
-    with pytest.raises(InvalidInputError, match="none was asked for"):
+    with pytest.raises(InvalidInputError, match="sandbox is the default, not False"):
         client.get_or_create("life", sandbox=False)
     with pytest.raises(ConflictError, match="life"):
         client.create("life")

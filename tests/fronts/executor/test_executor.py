@@ -13,6 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import cellblock.service.session.running as running
@@ -27,6 +28,7 @@ from cellblock import (
     InterpreterError,
     InvalidInputError,
     Limits,
+    NotFoundError,
     OutputItem,
     PreloadError,
     Rule,
@@ -211,7 +213,7 @@ async def test_a_timeout_carries_the_whole_result_and_the_session_goes_on(execut
 
 async def test_a_kernel_that_dies_raises_its_cause_and_costs_the_cell_that_ended_it_only(executor: CodeExecutor) -> None:
     await executor.execute("x = 1")
-    with pytest.raises(CodeExecutionError, match=r"KernelDied.*status 3.*variables are kept as they were") as caught:
+    with pytest.raises(CodeExecutionError, match=r"KernelDied.*status 3.*variables have the values from then") as caught:
         await executor.execute("x = 2; import os; os._exit(3)")
     assert caught.value.result is not None
     assert not caught.value.result.state_lost
@@ -230,7 +232,7 @@ async def test_input_is_answered_by_whoever_was_given(executor: CodeExecutor) ->
 
 
 async def test_input_without_anybody_to_answer_is_an_error_that_says_what_to_do(executor: CodeExecutor) -> None:
-    with pytest.raises(CodeExecutionError, match=r"input\(\) is not available here.*set the value in the code"):
+    with pytest.raises(CodeExecutionError, match=r"input\(\) is not available.*set the value in the code"):
         await executor.execute("input('name? ')")
 
 
@@ -586,7 +588,7 @@ async def test_an_executor_says_in_one_line_what_it_is(zygote_host: Host, tmp_pa
         assert repr(executor) == f"<CodeExecutor {executor.session_id} started in {tmp_path}>"
         await executor.files.write("data.txt", b"from outside")
         assert (await executor.execute("print(open('data.txt').read())")).text == "from outside"
-        with pytest.raises(InvalidInputError, match="say what to install"):
+        with pytest.raises(InvalidInputError, match="name the packages to install"):
             await executor.install()
     assert repr(executor) == f"<CodeExecutor {executor.session_id} stopped>"
     with pytest.raises(StateError, match="stopped"):
@@ -703,7 +705,7 @@ async def test_where_nobody_can_be_asked_code_gets_what_rules_allow_and_no_more(
         async with made as executor:
             for keywords in ({}, {"on_stdout": print}):
                 result = await executor.execute("!echo b", check=False, **keywords)  # type: ignore[arg-type]
-                assert "nobody can be asked in execute(): run the code with stream()" in result.for_model()
+                assert "execute() cannot ask for approval: run the code with stream()" in result.for_model()
             allowed = await executor.execute("!echo a", check=False)
             assert allowed.ok is ("approve" in options and rules in options.values())
             async for event in executor.stream("!echo b"):
@@ -782,3 +784,30 @@ async def test_what_does_not_fit_into_the_text_for_a_model_is_in_a_file(host: Ho
             await executor.for_model(long, 0)
     with pytest.raises(StateError):
         await executor.for_model(long, 400)
+
+
+async def test_a_port_is_exposed_to_a_browser_until_the_executor_stops(native_host: Host, tmp_path: Path) -> None:
+    code = """
+import asyncio
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\npage")
+    writer.close()
+server = await asyncio.start_server(answer, "127.0.0.1", 8501)
+"""
+    async with CodeExecutor(host=native_host, working_dir=tmp_path, recovery="none") as executor:
+        with pytest.raises(NotFoundError, match="nothing listens at port 8501 of the session: start a server first"):
+            await executor.expose(8501)
+        await executor.execute(code)
+        first, second = await executor.expose(8501), await executor.expose(8501, bare=True)
+        assert first.startswith("http://frame.p8501-")
+        place, _, query = second.partition("/?")
+        host, port = place.removeprefix("http://"), int(place.rpartition(":")[2])
+        assert port == int(first.partition("/?")[0].rpartition(":")[2])
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            entered = await client.get(f"/?{query}", headers={"Host": host})
+            cookie = entered.headers["Set-Cookie"].partition(";")[0]
+            assert (await client.get("/", headers={"Host": host, "Cookie": cookie})).text == "page"
+            assert (await client.get("/", headers={"Cookie": cookie})).status_code == 421
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)

@@ -56,6 +56,16 @@ def test_it_takes_the_same_arguments_and_has_the_same_methods() -> None:
                 assert [*inspect.signature(getattr(ours, name)).parameters] == [*inspect.signature(method).parameters]
 
 
+def test_a_connection_to_a_server_of_the_code_blocks(executor: SyncCodeExecutor) -> None:
+    made = executor.execute("import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])")
+    port = int(made.text or "")
+    assert port in executor.ports()
+    with executor.connect(port) as connection:
+        connection.settimeout(10)
+        executor.execute("accepted, _ = s.accept(); accepted.sendall(b'hello'); accepted.close(); s.close()")
+        assert connection.recv(100) == b"hello"
+
+
 def test_an_async_with_says_what_to_write(executor: SyncCodeExecutor) -> None:
     with pytest.raises(TypeError, match="'with' instead of 'async with', and no 'await'; or use CodeExecutor, whose methods"):
         executor.__aenter__().send(None)

@@ -88,7 +88,7 @@ def test_a_body_with_many_fields_is_refused_before_each_is_found_wrong(data: obj
 
 WRONG = {
     "UTF-16": (json.dumps({"tags": {}}).encode("utf-16"), 422, "not UTF-8"),
-    "a key twice": (b'{"tags": {}, "tags": {"a": "b"}}', 422, "there twice"),
+    "a key twice": (b'{"tags": {}, "tags": {"a": "b"}}', 422, "occurs twice"),
     "NaN": (b'{"tags": NaN}', 422, "not valid JSON"),
     "nesting": (b'{"options": {"a": ' + b"[" * 200 + b"]" * 200 + b"}}", 422, "deeper than 100"),
     "values": (b'{"options": {"a": [' + b"[]," * 100_000 + b"[]]}}", 413, "more than 40,000 values"),

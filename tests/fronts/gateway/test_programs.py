@@ -81,7 +81,7 @@ def test_undo_and_restore_end_programs_if_that_is_wanted(api: httpx.Client) -> N
     api.post("/sessions/s/execute", json={"code": "x = 1"})
     api.post(P, json={"command": NAP})
     undone = api.post("/sessions/s/undo").json()
-    assert f"process p1 goes on: {' '.join(NAP)}" in undone["outside"]
+    assert f"process p1 keeps running: {' '.join(NAP)}" in undone["outside"]
     assert running(api) == [NAP]
     assert api.post("/sessions/s/checkpoints/c/restore", json={"processes": "stop"}).status_code == 200
     assert running(api) == []

@@ -25,7 +25,7 @@ def test_completion_and_inspection(api: httpx.Client) -> None:
 
 def test_history(api: httpx.Client) -> None:
     ran = api.get("/sessions/s/history").json()["history"]
-    assert ran[0] == {"code": "value_of_mine = 1", "status": "success", "execution_count": 1}
+    assert ran[0] == {"code": "value_of_mine = 1", "status": "success", "execution_count": 1, "abandoned": False}
     assert len(api.get("/sessions/s/history", params={"count": 1}).json()["history"]) == 1
 
 

@@ -15,7 +15,7 @@ from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request, Route
 from cellblock.service.daemon.place import Place
 
-SHAPES = "5b58e6443149"
+SHAPES = "b099b77e2021"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 
@@ -84,7 +84,7 @@ def test_routes_name_fields_of_their_operations(route: Route) -> None:
 
 def test_what_docstrings_say_is_in_the_document(document: dict[str, Any]) -> None:
     schema = document["components"]["schemas"]["WantedUndo"]
-    assert schema["properties"]["partial"]["description"].startswith("Whether to go back as far as is possible")
+    assert schema["properties"]["partial"]["description"].startswith("Whether to undo as far as possible")
     assert schema["properties"]["count"] | {"description": ""} == {
         "type": "integer",
         "title": "Count",

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
-import struct
 import sys
-import zlib
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import CallToolResult, ImageContent, TextContent
+from mcp_types import CallToolResult, TextContent
 
 from cellblock.fronts.mcp_server import answers
+from cellblock.fronts.mcp_server.patience import LIMITS
 from cellblock.host import Host
 from cellblock.model import CodeExecutionResult
-from mcp_clients import connect, data, run, text
+from mcp_clients import connect, data, images, png, run, show, text
+from processes import eventually
 
 HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
-
-
-def png(side: int = 1) -> bytes:
-    """Return a picture that does not compress well, as its lines are all different."""
-    noise = b"".join(b"\0" + zlib.compress(bytes([row % 256]) * side, 0)[7 : 7 + side] for row in range(side))
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(noise, 0)), (b"IEND", b"")]
-    whole = [struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(whole)
-
-
-def show(picture: bytes, times: int = 1) -> str:
-    """Return code that shows a picture."""
-    encoded = base64.b64encode(picture).decode()
-    return f"import base64, IPython.display as d\nfor _ in range({times}): d.display(d.Image(base64.b64decode('{encoded}')))"
-
-
-def images(result: CallToolResult) -> list[ImageContent]:
-    """Return the pictures of an answer."""
-    return [block for block in result.content if isinstance(block, ImageContent)]
 
 
 # -- the length of an output -----------------------------------------------------------------------------------------------
@@ -99,7 +82,7 @@ def test_a_file_that_does_not_have_all_of_an_output_is_not_called_so() -> None:
 
 def test_that_variables_are_lost_is_told_with_any_output() -> None:
     lost = CodeExecutionResult(text="x" * 100, recovery="restarted")
-    news = "Variables and imports of earlier cells are lost: the kernel died, and a fresh one took its place."
+    news = "Variables and imports of earlier cells are lost: the kernel died and was replaced by a fresh one."
     assert answers._output(lost, 1, "").startswith(f"{news}\n\nx\n\n[Output truncated: ")
     assert answers._output(replace(lost, text=None), 1, "") == news
     assert answers._output(CodeExecutionResult(), 1, "") == "(no output)"
@@ -158,6 +141,8 @@ class Rule:
         errors: What it sees of an error: as of other answers (``same``), ``texts``, the ``first`` text, or all as ``json``.
         most: Characters of a text that it sees; None: no limit is known.
         whole: Characters of an answer that the client takes; None: no limit is known.
+        name: What the client calls itself; empty: not known.
+        waits: Seconds after which it gives up a call; None: later than any test, or not known.
     """
 
     structured: str = "none"
@@ -166,20 +151,24 @@ class Rule:
     errors: str = "same"
     most: int | None = None
     whole: int | None = None
+    name: str = ""
+    waits: int | None = None
 
 
 RULES = {
     "Claude Code": Rule(structured="all", errors="first", most=100_000),  # 25,000 tokens
-    "Claude Desktop": Rule(whole=1_048_576),
+    "Claude Desktop": Rule(whole=1_048_576, name="claude-ai", waits=60),
     "VS Code": Rule(structured="texts"),
     "Cursor": Rule(),
-    "Codex": Rule(structured="all", texts="json"),
-    "Gemini CLI": Rule(errors="json", most=40_000),
+    "Codex": Rule(structured="all", texts="json", name="codex-mcp-client", waits=60),
+    "Gemini CLI": Rule(errors="json", most=40_000, name="gemini-cli-mcp-client", waits=600),
     "Zed": Rule(pictures=False, texts="joint", errors="texts"),
-    "Goose": Rule(most=200_000),
-    "opencode": Rule(structured="all"),
+    "Goose": Rule(most=200_000, name="goose", waits=300),
+    "opencode": Rule(structured="all", name="opencode", waits=5),
     "mcpygen": Rule(structured="all", pictures=False, errors="texts"),
     "MCP Inspector": Rule(texts="json", errors="json"),
+    "OpenAI Agents": Rule(name="mcp", waits=5),
+    "Google ADK": Rule(pictures=False, texts="json", errors="json", name="google-adk", waits=5),
 }
 
 
@@ -266,6 +255,32 @@ async def test_every_client_shows_its_model_what_each_tool_answers(native_host: 
                 assert len(there) == (pictures if rule.pictures else 0), (name, tool, arguments)
                 assert not handle or tool == "search_tools" or result.is_error or f"[session {handle}]" in shown
             assert {*result.model_dump(exclude_none=True, by_alias=True)} <= {"content", "isError", "_meta", "resultType"}
+
+
+NAMED = {name: rule for name, rule in RULES.items() if rule.name}
+
+
+def test_the_limits_of_the_named_clients_are_known() -> None:
+    assert {rule.name: rule.waits for rule in NAMED.values()}.items() <= LIMITS.items()
+
+
+@pytest.mark.parametrize("client", [pytest.param(rule, id=name) for name, rule in NAMED.items() if (rule.waits or 60) < 60])
+async def test_a_client_gets_an_answer_before_it_gives_up(native_host: Host, tmp_path: Path, client: Rule) -> None:
+    assert client.waits is not None
+    async with connect(native_host, tmp_path, name=client.name) as connected, asyncio.timeout(60):
+        code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n'done'"
+
+        async def ready() -> bool:
+            return text(await run(connected, "0")) == "0"
+
+        await eventually(ready, 30)
+        began = time.monotonic()
+        going = await run(connected, code, wait=600)
+        assert client.waits / 2 < time.monotonic() - began < client.waits
+        assert "Call this tool again with cell='" in text(going)
+        (tmp_path / "go").touch()
+        result = await connected.call_tool("execute_ipython_cell", {"cell": data(going)["cell"]})
+        assert text(result) == "begun\n'done'"
 
 
 def test_facts_for_programs_are_where_the_protocol_puts_them() -> None:

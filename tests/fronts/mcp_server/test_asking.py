@@ -55,7 +55,11 @@ async def test_a_person_can_refuse(native_host: Host, tmp_path: Path, era: Era) 
 async def test_a_client_that_cannot_ask_refuses(native_host: Host, tmp_path: Path) -> None:
     register(tmp_path)
     async with connect(native_host, tmp_path, "auto", None) as connected:
-        assert text(await run(connected, ASK)) == '{"action": "decline"}'
+        said, _, note = text(await run(connected, ASK)).partition("\n")
+    assert said == '{"action": "decline"}'
+    assert note.startswith(
+        "[cellblock] The MCP server bad got no answer to its question: nobody could be asked, because this client"
+    )
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -
         result = await connected.call_tool("execute_ipython_cell", {"cell": going["cell"]})
         assert text(result) == "begun\ndone"
         unknown = await connected.call_tool("execute_ipython_cell", {"cell": "nothing"})
-        assert text(unknown) == "NotFoundError: there is no cell 'nothing', or it is no longer kept: run the code again"
+        assert text(unknown) == "NotFoundError: there is no cell 'nothing', or it is no longer stored: run the code again"
 
 
 async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path: Path) -> None:
@@ -153,8 +153,13 @@ async def test_a_refusal_by_the_host_is_for_once(client: Connect, tmp_path: Path
 
 
 async def test_a_client_that_cannot_ask_is_refused_what_no_rule_allows(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path, approve="ask", approve_shell_cmds=True) as connected:
-        assert "the command was not approved" in text(await run(connected, "!echo one"))
+    rules = tmp_path / "rules.toml"
+    rules.write_text("")
+    for approve, why in (("ask", "this client shows no questions"), ("rules", "nobody is asked with --approve rules")):
+        async with client(tmp_path, approve=approve, rules=rules, approve_shell_cmds=True) as connected:
+            for said in (text(await run(connected, "!echo one")), text(await register(connected))):
+                assert why in said
+                assert "To allow it, the user can" in said
 
 
 NOBODY = {"command": "/none/server", "args": ["--all"]}
@@ -247,7 +252,8 @@ async def test_a_person_is_asked_about_tools(client: Connect, tmp_path: Path, er
 async def test_tools_are_found_step_by_step(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         await connected.call_tool("register_mcp_server", {"server_name": "time", "server_params": TIME})
-        assert text(await connected.call_tool("search_tools", {"words": "convert"})) == "mcptools.time.convert_time"
+        found = text(await connected.call_tool("search_tools", {"words": "convert"}))
+        assert found.startswith("mcptools.time.convert_time(source_timezone: str, time: str, target_timezone: str) -> ")
         one = await connected.call_tool("search_tools", {"tools": "mcptools.time.convert_time"})
         assert one == await connected.call_tool("search_tools", {"tools": ["mcptools.time.convert_time"]})
         assert text(await connected.call_tool("search_tools", {"tools": ["mcptools.time.convert_time"]})).startswith(

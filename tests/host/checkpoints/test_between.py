@@ -125,7 +125,7 @@ async def test_what_is_not_kept_of_what_others_make_between_two_cells_is_not_los
         result = await session.execute(f"with contextlib.suppress(OSError): {change.replace('name', name)}")
         if result.not_undoable:
             there = sorted(tmp_path.rglob("*"))
-            with pytest.raises(CheckpointError, match="those cells cannot be undone, because files cannot be brought back"):
+            with pytest.raises(CheckpointError, match="those cells cannot be undone, because files cannot be restored"):
                 await session.undo(2)
             assert sorted(tmp_path.rglob("*")) == there
         else:  # it has changed nothing
@@ -207,11 +207,11 @@ async def test_what_others_save_in_a_folder_that_took_the_place_of_a_file_is_not
         (tmp_path / "name" / "theirs").touch()
         await wait_for_clock()
         await run(session, "open('name/new', 'w').close()", "remove('name')")
-        with pytest.raises(SnapshotError, match="somebody else has put something"):
+        with pytest.raises(SnapshotError, match="another program"):
             await session.undo(3)
         assert not [*tmp_path.iterdir()]
         await session.undo()
-        with pytest.raises(SnapshotError, match="somebody else"):
+        with pytest.raises(SnapshotError, match="another program"):
             await session.undo(2)
         assert (tmp_path / "name" / "theirs").exists()
 
@@ -223,7 +223,7 @@ async def test_a_folder_is_not_made_in_the_place_of_what_others_have_saved(zygot
         await run(session, CODE, "remove('name')")
         await wait_for_clock()
         (tmp_path / "name").write_text("theirs")
-        with pytest.raises(SnapshotError, match="somebody else"):
+        with pytest.raises(SnapshotError, match="another program"):
             await session.undo()
         assert tree(tmp_path) == {"name": "theirs"}
         assert "'name'" in (await session.undo(partial=True)).files_left
@@ -333,7 +333,7 @@ async def test_undo_takes_back_cells_and_nothing_of_anybody_else(zygote_host: Ho
                     try:
                         undone = await session.undo(count)
                     except SnapshotError as error:
-                        if "somebody else" in str(error):
+                        if "another program" in str(error):
                             continue  # it is in a folder that took the place of something
                         raise
                     for index in reversed(cells[-count:]):

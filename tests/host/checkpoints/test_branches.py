@@ -110,7 +110,7 @@ async def test_files_are_shared_if_they_are_to_be(zygote_host: Host, workspace: 
         await own.close()
         assert await value(sharing, "open('a').read()") == "1"
         await close(shared, sharing)
-        with pytest.raises(CheckpointError, match="its files are gone"):
+        with pytest.raises(CheckpointError, match="its files were removed"):
             await zygote_host.session(start_from=checkpoint).start()
         await session.restore(checkpoint)
         assert await value(session, "__import__('os').getcwd()") == str(workspace)
@@ -157,7 +157,7 @@ async def test_what_cannot_be_copied_whole_is_not_copied(zygote_host: Host, work
             await each.execute("open('large', 'w').write('more than ten bytes')")
         with pytest.raises(SnapshotError, match=r"too large or too many: large"):
             await session.fork()
-        with pytest.raises(SnapshotError, match=r"brought back from the branch.*large"):
+        with pytest.raises(SnapshotError, match=r"restored from the branch.*large"):
             await session.adopt(branch)
         assert await value(branch, "open('large').read()") == "more than ten bytes"
         await close(*await session.fork(files="shared"), branch)

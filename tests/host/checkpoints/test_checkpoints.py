@@ -47,7 +47,7 @@ async def test_a_crash_costs_the_cell_that_crashed_only(any_host: Host, tmp_path
         assert (result.status, result.recovery, result.state_lost) == ("died", "restored", False)
         assert result.error is not None
         assert "SIGSEGV" in result.error.evalue
-        assert "goes on from its state after cell 1" in result.error.evalue
+        assert "continues from its state after cell 1" in result.error.evalue
         assert await value(session, "x") == "[1]"
         assert [entry.abandoned for entry in session.history()] == [False, True, False]
 
@@ -220,7 +220,7 @@ async def test_at_the_limit_of_processes_it_is_said_what_makes_room(native_host:
             while True:
                 kept.append(await session.checkpoint())
 
-        with pytest.raises(CheckpointError, match=r"each checkpoint is a process: drop some"):
+        with pytest.raises(CheckpointError, match=r"each checkpoint is a process: drop checkpoints"):
             await fill()
         with pytest.raises(CheckpointError, match=r"30 may run at once .* drop some"):
             await session.restore(kept[0])

@@ -111,7 +111,7 @@ async def test_what_has_no_lines(host: Host, tmp_path: Path) -> None:
             with pytest.raises(FilesError, match=f"{path}.*cannot be compared line by line: .*{why}"):
                 versions.diff()
         assert (left_out := (await session.file_versions(".git/a", checkpoint)).before) is not None
-        assert "not kept" in left_out.why
+        assert "not saved" in left_out.why
         assert (fifo := (await session.file_versions("fifo", checkpoint)).after) is not None
         assert fifo.why == "it is not a file"
         assert (most := (await session.file_versions("most", checkpoint)).before) is not None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cellblock import CheckpointError, Host, Rolling, Session
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import filing
-from cellblock.host.snapshots import SnapshotLimits
+from cellblock.host.snapshots import Snapshot, SnapshotLimits
 from processes import eventually
 
 
@@ -40,9 +42,9 @@ async def test_files_from_before_the_first_cell_come_back(any_host: Host, tmp_pa
 async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path) as session:
         await session.execute("open('a', 'w').write('1')")
-        with pytest.raises(CheckpointError, match="the next cell came before they could be kept"):
+        with pytest.raises(CheckpointError, match="the next cell began before they could be saved"):
             await session.undo()
-        assert (await session.undo(partial=True)).files_left.endswith("the next cell came before they could be kept")
+        assert (await session.undo(partial=True)).files_left.endswith("the next cell began before they could be saved")
         assert (tmp_path / "a").exists()
 
 
@@ -100,3 +102,23 @@ async def test_what_cells_write_through_memory_is_undone(any_host: Host, tmp_pat
         assert (tmp_path / "a").read_text() == "5"
         assert [one.path for one in (await session.undo()).files] == ["a"]
         assert (tmp_path / "a").read_text() == "4"
+
+
+async def test_files_that_take_long_are_kept_while_nobody_waits(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filing, "_PATIENCE", 0.3)
+    take = checkpoint_files.CheckpointFiles._take_small
+
+    def slow(self: checkpoint_files.CheckpointFiles, *arguments: Any) -> Snapshot | None:
+        time.sleep(1)  # in the thread that reads the files
+        return take(self, *arguments)
+
+    monkeypatch.setattr(checkpoint_files.CheckpointFiles, "_take_small", slow)
+    (tmp_path / "a").write_text("0")
+    async with zygote_host.session(working_dir=tmp_path, images_dir=tmp_path.parent) as session:
+        await eventually(lambda: session._cells.past.pairs.latest)
+        await session.execute("open('a', 'w').write('1')")
+        await eventually(lambda: (present := session._checkpoints.automatic.present()) and present.snapshot)
+        assert [one.path for one in (await session.undo()).files] == ["a"]
+        assert (tmp_path / "a").read_text() == "0"

@@ -51,7 +51,7 @@ async def test_pools_and_databases_go_on_and_what_did_not_come_along_is_told(
             )
             assert result.return_value == f"([1], {number}, -9)"
             names = "of unknown name" if any_host is landlock_host else "sleep"
-            assert result.stderr == f"[cellblock] Processes that were not copied: {names}.\n"
+            assert result.stderr == f"[cellblock] Background processes are not restored; start them again: {names}.\n"
         await checkpoint.drop()
         assert await value(session, "concurrent.futures.wait([pool.submit(abs, -1)])[0].pop().result()") == 1
 
@@ -65,7 +65,7 @@ async def test_the_cell_that_has_a_library_start_threads_says_so_once(any_host: 
             libc.pthread_create(ctypes.byref(thread), None, libc.sleep, 600)
         """
         said = (await session.execute(code)).stderr
-        assert said.startswith("[cellblock] libc.so.6 has started 1 thread, which a copy of this process would not have: ")
-        assert "undo, fork and going on after a crash do not work" in said
+        assert said.startswith("[cellblock] libc.so.6 has started 1 thread, which checkpoints cannot contain. ")
+        assert "undo, fork and recovery after a crash do not work" in said
         assert (await session.execute(code)).stderr == ""
         await ok(session, "e.set()")

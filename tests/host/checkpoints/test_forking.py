@@ -24,7 +24,7 @@ async def test_wrong_numbers_are_refused(zygote_host: Host, workspace: Path) -> 
         for wrong in (0, True, 1001, "2"):
             with pytest.raises(InvalidInputError, match="n must be"):
                 await session.fork(wrong)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInputError, match="as many seeds"):
+        with pytest.raises(InvalidInputError, match="one per branch"):
             await session.fork(2, seeds=[1])
         for seed in (2**63, True, 1.5, "1", None):
             with pytest.raises(InvalidInputError, match="a seed must be"):
@@ -74,7 +74,9 @@ async def test_a_branch_that_was_adopted_says_by_which_session(session: Session)
     (branch,) = await session.fork()
     await session.adopt(branch)
     for use in (lambda: branch.execute("1"), lambda: branch.put("x", 1), lambda: session.adopt(branch)):
-        with pytest.raises(StateError, match=f"session [0-9]+ was adopted by {name}, which goes on with its state: use that"):
+        with pytest.raises(
+            StateError, match=f"session [0-9]+ was adopted by {name}, which continues from its state: use that"
+        ):
             await use()
 
 
@@ -83,7 +85,7 @@ async def test_an_executor_that_was_adopted_says_by_which_one_and_can_be_started
     await executor.adopt(branch)
     assert repr(branch).endswith("stopped>")
     for use in (lambda: branch.execute("1"), lambda: executor.adopt(branch)):
-        with pytest.raises(StateError, match=f"the executor was adopted by executor {executor.session_id}, which goes on"):
+        with pytest.raises(StateError, match=f"the executor was adopted by executor {executor.session_id}, which continues"):
             await use()
     async with branch:
         assert (await branch.execute("1")).text == "1"

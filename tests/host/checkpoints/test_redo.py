@@ -44,7 +44,7 @@ async def test_redo_takes_undos_back_one_after_the_other(zygote_host: Host, tmp_
         assert (tmp_path / "f").read_text() == "1"
         assert (await session.redo()).execution_count == 3
         assert (await value(session, "x"), (tmp_path / "f").read_text()) == ("2", "2")
-        with pytest.raises(CheckpointError, match="no undo to take back"):
+        with pytest.raises(CheckpointError, match="no undo to reverse"):
             await session.redo()
         assert len((await session.undo(2)).cells) == 2  # what is undone now is as it was
 
@@ -57,5 +57,5 @@ async def test_the_next_cell_ends_redo(zygote_host: Host) -> None:
         await session.redo()
         await session.undo()
         await session.execute("y = 1")
-        with pytest.raises(CheckpointError, match="no undo to take back"):
+        with pytest.raises(CheckpointError, match="no undo to reverse"):
             await session.redo()

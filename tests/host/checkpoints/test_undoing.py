@@ -14,7 +14,7 @@ async def test_undo_without_checkpoints_is_an_error_that_says_why(zygote_host: H
         await session.execute("2")
         why = (
             r"^there is no checkpoint from before that cell: the session was made with recovery='none'; all 2 can be "
-            r"undone; an undo with partial goes back over all$"
+            r"undone; an undo with partial undoes all$"
         )
         with pytest.raises(CheckpointError, match=why):
             await session.undo()
@@ -50,7 +50,7 @@ async def test_a_branch_goes_back_to_its_beginning_at_most(zygote_host: Host) ->
         await session.execute("x = 1")
         (branch,) = await session.fork()
         async with branch:
-            with pytest.raises(CheckpointError, match="before that cell: the session began after it, as a branch"):
+            with pytest.raises(CheckpointError, match="before that cell: the session began after it, from a branch"):
                 await branch.undo()
             await branch.execute("x = 2")
             with pytest.raises(CheckpointError, match=r"began after some of them, .*; the last cell can be undone"):

@@ -80,7 +80,7 @@ async def test_a_download_overwrites_only_when_it_is_told_to(files: Files, tmp_p
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "x").write_bytes(b"old")
     for source, target in (("x", "x"), (".", "folder")):
-        with pytest.raises(FilesError, match="something is there already") as caught:
+        with pytest.raises(FilesError, match="it already exists") as caught:
             await files.download(source, tmp_path / target)
         assert caught.value.errno == errno.EEXIST
     assert (tmp_path / "x").read_bytes() == (tmp_path / "folder" / "x").read_bytes() == b"old"

@@ -11,7 +11,7 @@ from cellblock import Host, Policy, Resources, Session
 from cellblock.errors import NO_NETWORK
 from cellblock.host.kernels import advice
 
-_ENV = ".env holds secrets of this project: its sessions can neither read, write nor make it"
+_ENV = ".env holds secrets of this project: its sessions can neither read, write nor create it"
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ async def test_a_session_that_may_not_install_is_told_so(zygote_host: Host) -> N
         ("PermissionError", "[Errno 13] Permission denied: '/w/.env'", _ENV),
         ("OSError", "[Errno 30] Read-only file system: '.env'", _ENV),
         ("IsADirectoryError", "[Errno 21] Is a directory: '.env'", _ENV),
-        ("FileExistsError", "[Errno 17] File exists: '.vscode'", "programs outside the sandbox run what .vscode says"),
+        ("FileExistsError", "[Errno 17] File exists: '.vscode'", "programs outside the sandbox execute what .vscode contains"),
         (
             "OSError",
             "[Errno 16] Device or resource busy: 'x' -> '.mcp.json'",
-            "programs outside the sandbox run what .mcp.json",
+            "programs outside the sandbox execute what .mcp.json",
         ),
         ("OSError", "[Errno 30] Read-only file system: '.git/config'", "a session can read .git, not write it"),
         ("FileNotFoundError", "[Errno 2] No such file or directory: '.env'", ""),

@@ -51,7 +51,7 @@ async def test_a_cell_has_three_threads_and_is_told_about_the_fourth() -> None:
 
     waiting = [asyncio.create_task(answerers.run(wait, "")) for _ in range(3)]
     await asyncio.sleep(0)
-    with pytest.raises(StateError, match="has not returned for 3 earlier questions"):
+    with pytest.raises(StateError, match="has not yet returned for 3 earlier questions"):
         await answerers.run(wait, "")
     waiting[0].cancel()  # its thread waits on, and counts
     with pytest.raises(StateError, match="3 earlier questions"):

@@ -145,7 +145,7 @@ def test_an_exception_without_a_traceback_is_readable_all_the_same() -> None:
     [
         ("interrupted", "by an interrupt"),
         ("interrupted_twice", "by a second interrupt"),
-        ("killed_children", "by killing the processes it had started"),
+        ("killed_children", "by killing the processes that it had started"),
     ],
 )
 def test_a_timeout_says_which_rung_it_took_and_that_variables_are_kept(recovery: Recovery, words: str) -> None:

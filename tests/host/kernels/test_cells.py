@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
-from cellblock import Session
+from cellblock import CodeExecutionChunk, CodeExecutionResult, Host, Session
 from cellblock.errors import SnapshotError
 from cellblock.host.kernels import cells
 from cellblock.host.kernels.cell import Cell
@@ -44,6 +45,15 @@ async def test_leaving_a_stream_does_not_swallow_a_cancellation(session: Session
     await cancelled_after(2, leave())
     assert not reached
     assert (await session.execute("1 + 1")).return_value == "2"
+
+
+async def test_readers_of_a_stream_get_the_advice_in_the_result(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        code = "import sys; print('curl: (6) Could not resolve host: a.example', file=sys.stderr)"
+        *chunks, result = [event async for event in session.stream(code)]
+    assert isinstance(result, CodeExecutionResult)
+    assert "[cellblock] this session has no network: " in result.stderr
+    assert "".join(chunk.text for chunk in chunks if isinstance(chunk, CodeExecutionChunk)) == result.stderr
 
 
 @pytest.mark.parametrize("where", ["turn_begins", "forget_dead"])

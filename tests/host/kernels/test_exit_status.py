@@ -11,7 +11,7 @@ from cellblock.host.kernels import exit_status
     ("status", "words", "exited"),
     [
         (11, "SIGSEGV, a segmentation fault in C code", -11),
-        (9, "SIGKILL, something killed it", -9),
+        (9, "SIGKILL, killed, for example", -9),
         (3 << 8, "exited with status 3", 3),
         (70 << 8, "broke the kernel's channel", 70),
         (64, "SIGRTMAX", -64),
@@ -29,7 +29,7 @@ def test_a_kill_for_want_of_memory_is_told_apart_once(monkeypatch: pytest.Monkey
     count = 4
     monkeypatch.setattr(exit_status._OutOfMemory, "_count", staticmethod(lambda: count))
     monkeypatch.setattr(exit_status, "_out_of_memory", exit_status._OutOfMemory())
-    assert "something killed it" in exit_status.describe_status(9)
+    assert "killed, for example" in exit_status.describe_status(9)
     count = 5
     assert "out of memory" in exit_status.describe_status(9)
-    assert "something killed it" in exit_status.describe_status(9)
+    assert "killed, for example" in exit_status.describe_status(9)

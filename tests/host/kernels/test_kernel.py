@@ -172,14 +172,14 @@ async def test_a_cell_that_waits_for_a_disk_can_be_stopped_and_keeps_its_variabl
         result = await session.execute("while True: print('x' * 1000)", timeout=0.3)
         disk.set()
         assert (result.status, result.recovery) == ("timeout", "interrupted")
-        assert "the disk has not taken it for 0.1 s" in result.stderr
+        assert "the disk has not written it for 0.1 s" in result.stderr
         assert (await session.execute("kept")).return_value == "1"
 
 
 @pytest.mark.parametrize(
     ("status", "meaning"),
     [
-        (9, "SIGKILL, something killed it"),
+        (9, "SIGKILL, killed, for example"),
         (11, "SIGSEGV, a segmentation fault"),
         (11 | 0x80, "SIGSEGV"),
         (3 << 8, "exited with status 3"),

@@ -237,3 +237,15 @@ async def test_what_is_no_kernels_counts_for_each_that_shares_an_init(tmp_path: 
             result = await session.execute(STRAYS, timeout=10)
             assert result.status == "died"
             await ok(branch, "kept")
+
+
+async def test_pages_that_copies_share_count_once(native_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cgroups.find().directory is not None:
+        pytest.skip("the control group counts")
+    monkeypatch.setattr(memory, "_IDLE", 0.3)
+    monkeypatch.setattr(memory, "_SHARE_AGE", 0.1)
+    async with native_host.session(working_dir=tmp_path) as session:
+        await ok(session, "area = b'x' * (100 << 20)")
+        for _ in range(3):  # the copy after each of these has the area, too
+            await ok(session, "1")
+        await eventually(lambda: 100 * MIB < session.memory < 190 * MIB)

@@ -101,7 +101,7 @@ async def test_a_fork_server_that_reads_nothing_is_an_error_at_the_start_timeout
         os.kill(launcher._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
         while launcher._has_room():  # type: ignore[attr-defined]
             launcher.kill(10**9)
-        with pytest.raises(LaunchError, match=r"has not taken a request within 0\.05 s"):
+        with pytest.raises(LaunchError, match=r"did not accept a request within 0\.05 s"):
             await launcher.room(0.05)
         os.kill(launcher._process.pid, signal.SIGCONT)  # type: ignore[attr-defined]
         await launcher.room(60)

@@ -538,11 +538,11 @@ async def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
     for place in (tmp_path / "images", tmp_path / "images" / "inner"):
         paths, notes = save_images([OutputItem("display_data", data={"image/png": PNG})], place)
         assert paths == []
-        assert "the path has a symbolic link that a session could have made" in notes[0]
+        assert "the path has a symbolic link that a session could have created" in notes[0]
         collector = Collector(Limits(text=2000), SpillDirectory(place, 10**9, 10**9))
         collector.add_text("stdout", b"x" * 5000)
         await written(collector)
-        assert "the path has a symbolic link that a session could have made" in "".join(
+        assert "the path has a symbolic link that a session could have created" in "".join(
             item.text or "" for item in collector.items()
         )
         assert collector.spilled == []

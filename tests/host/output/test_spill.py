@@ -213,12 +213,12 @@ async def test_a_disk_that_stalls_holds_up_neither_the_loop_nor_the_result(
     spills.close()
     await spills.written()
     assert [problem.partition(str(stalled_disk))[2] for problem in spills.problems] == [
-        ": the disk does not keep up",
-        ": the disk has not taken it for 0.05 s",
+        ": the disk is too slow",
+        ": the disk has not written it for 0.05 s",
     ]
     later = Spills(directory)
     assert later.new_path("text/plain") is None
-    assert "the disk takes nothing" in later.problems[0]
+    assert "the disk accepts no writes" in later.problems[0]
 
 
 async def test_a_disk_that_has_caught_up_is_used_again(tmp_path: Path) -> None:

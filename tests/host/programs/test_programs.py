@@ -372,7 +372,7 @@ async def test_a_program_is_no_cell(native: Session) -> None:
     assert [entry.code for entry in native.history()] == ["x = 1", "x = 2"]
     undone = await native.undo()
     assert [cell.code for cell in undone.cells] == ["x = 2"]
-    assert undone.outside == [f"process {process.id} goes on: /bin/sh -c '{NAP}'"]
+    assert undone.outside == [f"process {process.id} keeps running: /bin/sh -c '{NAP}'"]
     assert await native.get("x") == 1
     with pytest.raises(CheckpointError):
         await native.undo(2, processes="stop")
@@ -427,7 +427,7 @@ async def test_a_full_process_table_leaves_the_kernel_alive(native_host: Host, t
         for command in (["true"], "true"):
             result = await session.exec(command)
             assert (result.status, result.errno) == ("not_started", errno.EAGAIN)
-            assert "as many processes as the policy allows" in result.reason
+            assert "allows no more processes" in result.reason
         await session.execute("[os.kill(pid, 9) or os.waitpid(pid, 0) for pid in children]")
         assert (await session.exec("true")).ok
         assert await session.get("x") == 1
@@ -512,7 +512,7 @@ async def test_ctrl_c_reaches_the_program_of_a_terminal(session: Session) -> Non
         ({"command": "ls", "cwd": "\ud800"}, "lone surrogates"),
         ({"command": "ls", "timeout": 0}, "timeout must be a positive number"),
         ({"command": "ls", "cwd": "a\0"}, "cwd must be a string"),
-        ({"command": "ls", "env": {"A=B": "1"}}, "without a proper name"),
+        ({"command": "ls", "env": {"A=B": "1"}}, "with an invalid name"),
         ({"command": "ls", "env": {"A": 1}}, r"env\['A'\] must be a string"),
         ({"command": "ls", "env": ["A"]}, "env must be a dict"),
         ({"command": "ls", "input": 3}, "input must be bytes"),

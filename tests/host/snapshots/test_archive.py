@@ -66,7 +66,7 @@ def test_what_was_not_kept_is_left_out(store: Store, workspace: Path) -> None:
     snapshot = snapshots.take(SnapshotLimits(max_file_bytes=1000), lambda: False, lambda: False)
     assert snapshot is not None
     assert "big" not in members([*pack(store, snapshot, left_out)])
-    assert ("big", "its content was not kept") in left_out
+    assert ("big", "its content was not saved") in left_out
     snapshots.close()
 
 

@@ -30,7 +30,7 @@ def test_what_is_ignored_is_not_lost_for_a_file_in_its_way(snapshots: Snapshots,
     (workspace / "name" / ".git").mkdir(parents=True)
     (workspace / "other").write_text("2")
     before = look(workspace)
-    with pytest.raises(SnapshotError, match="'name': a folder in its place"):
+    with pytest.raises(SnapshotError, match="'name': a folder of that name"):
         snapshots.restore(snapshot)
     assert look(workspace) == before
 

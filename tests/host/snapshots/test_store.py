@@ -27,9 +27,9 @@ def test_a_dropped_snapshot_is_gone(snapshots: Snapshots, workspace: Path, store
     snapshots.drop(first)
     snapshots.drop(first)
     assert store.bytes == 100
-    with pytest.raises(SnapshotError, match="no longer kept"):
+    with pytest.raises(SnapshotError, match="no longer exist"):
         snapshots.restore(first)
-    with pytest.raises(SnapshotError, match="no longer kept"):
+    with pytest.raises(SnapshotError, match="no longer exist"):
         snapshots.diff(second, first)
     snapshots.drop(second)
     assert snapshots.take().bytes == 100  # of what was read last, nothing has to be read again

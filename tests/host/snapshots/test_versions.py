@@ -37,7 +37,7 @@ def test_a_file_is_what_it_was(tmp_path: Path, store: Store, snapshots: Snapshot
     assert version_in(store, before, ("d", "a")) == FileVersion(2, "é")
     assert version_in(store, after, ("d", "a")) == FileVersion(5, "later")
     snapshots.drop(before)
-    with pytest.raises(SnapshotError, match="no longer kept"):
+    with pytest.raises(SnapshotError, match="no longer exist"):
         version_in(store, before, ("d", "a"))
 
 
@@ -53,9 +53,9 @@ def test_what_has_no_text_says_why(tmp_path: Path, store: Store, snapshots: Snap
     for parts, why in (
         (("folder",), "a folder"),
         (("link",), "a link to '/etc/passwd'"),
-        ((".git", "config"), "was not kept"),
+        ((".git", "config"), "was not saved"),
         (("large",), "more than 256 KiB"),
-        (("larger",), "not kept"),
+        (("larger",), "not saved"),
     ):
         version = version_in(store, kept, parts)
         assert version is not None

@@ -363,7 +363,7 @@ async def test_files_that_are_gone_are_not_brought_back_in_part(killed: Killed) 
     for path in store.glob("part-*"):
         path.unlink()
     async with killed.session() as session:
-        with pytest.raises(CheckpointError, match=r"files cannot be brought back: .*could not be read"):
+        with pytest.raises(CheckpointError, match=r"files cannot be restored: .*could not be read"):
             await session.undo(2)
         assert killed.read() == files(3)
         undone = await session.undo(2, partial=True)

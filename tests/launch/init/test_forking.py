@@ -157,6 +157,6 @@ async def test_there_are_descriptors_left_for_the_way_back(native_host: Host) ->
                 while True: files.append(open("/dev/null"))
             except OSError: del files[-3:]
         """)
-        assert "files are open, and the way back needs" in (await session.execute("x = 2")).not_undoable
+        assert "files are open, and a checkpoint needs" in (await session.execute("x = 2")).not_undoable
         assert (await session.execute("import os; os._exit(1)")).recovery == "restored_earlier"
         assert (await session.execute("x")).return_value == "1"

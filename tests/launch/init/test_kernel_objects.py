@@ -25,7 +25,7 @@ FEW = {
     "memory maps": 100_000,
     "semaphores to be undone": 10,
     "open descriptors": 100,
-    "descriptors in messages that nobody has received": 10,
+    "descriptors in unreceived messages": 10,
 }
 
 
@@ -86,16 +86,14 @@ def send(number: int) -> object:
     return pair
 
 
-@pytest.mark.parametrize(
-    "kind", ["file locks", "watches of epoll", "descriptors in messages that nobody has received", "none"]
-)
+@pytest.mark.parametrize("kind", ["file locks", "watches of epoll", "descriptors in unreceived messages", "none"])
 def test_what_a_process_has_too_many_of_is_named(
     grown: list[int], child: Callable[[Callable[[], object]], int], tmp_path: Path, kind: str
 ) -> None:
     actions: dict[str, Callable[[int], object]] = {
         "file locks": lambda number: lock(tmp_path / "locked", number),
         "watches of epoll": watch,
-        "descriptors in messages that nobody has received": send,
+        "descriptors in unreceived messages": send,
         "none": lambda number: lock(tmp_path / "locked", number - 11),
     }
     pid = child(lambda: actions[kind](20))
@@ -104,14 +102,14 @@ def test_what_a_process_has_too_many_of_is_named(
     if kind == "none":
         assert objects.excess == ""
     else:  # with what it has from this process
-        assert re.fullmatch(rf"its processes have 2\d {kind} or more, and may have 10", objects.excess)
+        assert re.fullmatch(rf"its processes have 2\d {kind} or more; the limit is 10", objects.excess)
 
 
 def test_memory_maps_are_counted(child: Callable[[Callable[[], object]], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "limits", lambda: {**FEW, "memory maps": 3})
     objects = KernelObjects(apart=True)
     objects.look({child(lambda: None)}, set())
-    assert "memory maps or more, and may have 3" in objects.excess
+    assert "memory maps or more; the limit is 3" in objects.excess
 
 
 def test_objects_are_counted_again_when_the_machines_kernel_memory_has_grown(

@@ -79,4 +79,4 @@ def test_a_branch_that_has_lost_its_kernel_with_the_daemon_says_that_its_files_a
         os.kill(about[which], signal.SIGKILL)
     result = cellblock.execute("left", "open('a').read()")
     assert result.return_value == "'0'"
-    assert f"a branch's copy, which is gone. It works in {workspace}" in result.stderr
+    assert f"a branch's copy, which was removed. It works in {workspace}" in result.stderr

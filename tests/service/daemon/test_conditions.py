@@ -99,10 +99,10 @@ async def test_a_session_waits_for_what_is_missing_after_a_crash(home: Path, tmp
     await crash()
     cause, name = MISSING[what]
     restore = cause(workspace if name == "workspace" else tmp_path / name)
-    with pytest.raises(BusyError, match=r"'one' cannot go on now: .* Its kernel with its variables is kept"):
+    with pytest.raises(BusyError, match=r"'one' cannot continue now: .* Its kernel and variables are kept"):
         cellblock.execute("one", "x")
     assert cellblock.execute("other", "x").return_value == "1"
-    assert any("'one' cannot go on now" in problem for problem in about()["problems"])
+    assert any("'one' cannot continue now" in problem for problem in about()["problems"])
     assert {record.name for record in cellblock.list_kernels()} == {"one", "other"}
     restore()
     result = cellblock.execute("one", "x")
@@ -120,7 +120,7 @@ async def test_a_running_cell_goes_on_while_its_session_waits(home: Path, tmp_pa
         restore = remove(tmp_path / "rules.json")
         await crash()
         cellblock.list_kernels()
-        await eventually(lambda: any("'one' cannot go on now" in problem for problem in about()["problems"]))
+        await eventually(lambda: any("'one' cannot continue now" in problem for problem in about()["problems"]))
         Path("end").touch()
         restore()
         cellblock.execute("one", "0")

@@ -249,4 +249,4 @@ def test_what_another_version_cannot_continue_is_named_before_it_is_lost(project
         assert project.cellblock("exec", "kept", "y") == "7\n"
         lost = project.run("exec", "plain", "x")
         assert "NameError" in lost.stdout + lost.stderr
-        assert "its kernel had ended before; the session has a fresh one, without variables" in lost.stdout + lost.stderr
+        assert "its earlier kernel had ended; a fresh kernel without variables runs now" in lost.stdout + lost.stderr

@@ -32,7 +32,7 @@ def test_a_lease_is_valid_until_it_ends(tmp_path: Path) -> None:
     ("grant", "problem"),
     [
         ("", "has none"),
-        ("8:{later}", "a director that is no more"),
+        ("8:{later}", "an earlier director"),
         ("7:{before}", "too late"),
         ("7:", "too late"),
         ("7:x", "too late"),

@@ -73,10 +73,10 @@ async def test_it_goes_on_from_the_last_save_and_says_what_is_lost(
     again = after.find("one")
     result = await run(after, again, "x, f(), start, 'y' in globals()")
     assert (result.return_value, result.recovery, result.execution_count) == ("(2, 3, 2, False)", "restored_earlier", 3)
-    assert "goes on from what was saved at" in result.stderr
+    assert "continues from the save of" in result.stderr
     assert "8 later cells changed in memory is lost: `x = 3; open('a', 'w').write('changed')`; `y = 0…`" in result.stderr
     assert "; and 3 more.\n" in result.stderr
-    assert "Files that have changed since stay as they are: a.\n" in result.stderr
+    assert "Files changed since then stay unchanged: a.\n" in result.stderr
     assert (tmp_path / "a").read_text() == "changed"  # a person may have changed it
     assert (tmp_path / "b").read_text() == "b"
     result = await run(after, again, "1")
@@ -129,7 +129,7 @@ async def test_going_back_from_what_was_saved_is_told(
     after = await later(sessions, zygote_host, state)
     result = await run(after, after.find("one"), "x")
     assert (result.return_value, result.recovery) == ("['keep', 'regretted']", "restored_earlier")
-    assert "It had gone to another state since (undo, restore, adopt or load)" in result.stderr
+    assert "It had restored another state since (undo, restore, adopt or load)" in result.stderr
     assert "changed in memory is lost" not in result.stderr
     await after.close()
 
@@ -194,7 +194,7 @@ async def test_a_kernel_that_ends_with_all_its_checkpoints_costs_what_was_not_sa
     assert (died.status, died.recovery) == ("died", "restarted")
     result = await run(sessions, named, "x")
     assert (result.return_value, result.recovery) == ("1", "restored_earlier")
-    assert "goes on from what was saved at" in result.stderr
+    assert "continues from the save of" in result.stderr
 
 
 async def test_only_the_cells_before_count_as_lost(sessions: NamedSessions) -> None:
@@ -386,7 +386,7 @@ async def test_a_save_that_cannot_be_loaded_is_kept_apart(sessions: NamedSession
     result = await run(after, again, "x = 5; 'y' in globals()")
     assert result.recovery == "restarted"
     assert "cannot be loaded: " in result.stderr
-    apart = Path(result.stderr.partition("What was saved is kept: ")[2].splitlines()[0])
+    apart = Path(result.stderr.partition("The save is kept in ")[2].splitlines()[0])
     assert apart.read_bytes() == path.read_bytes()
     await saved(again)
     assert apart.exists()
@@ -507,7 +507,7 @@ async def test_sessions_go_on_from_their_saves_without_the_journal(
     after = await later(sessions, zygote_host, state, spoil)
     again = after.find("one")
     assert again.record.tags == {"tag": "a"}
-    assert any("'one' was not among the stored sessions" in problem for problem in after.about()["problems"])
+    assert any("'one' was missing in the stored sessions" in problem for problem in after.about()["problems"])
     result = await run(after, again, "x")
     assert (result.return_value, result.recovery) == ("1", "restored_earlier")
     assert "one later cell changed in memory is lost: `x = 2`" in result.stderr

@@ -41,7 +41,7 @@ def test_code_is_passed_on_as_it_is() -> None:
 
 @pytest.mark.clients
 def test_a_kernel_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(LaunchError, match=r"no kernelspec 'cobol'.* There are: .*python3"):
+    with pytest.raises(LaunchError, match=r"no kernelspec 'cobol'.* It can read: .*python3"):
         cellblock.get_or_create("cobol", kernel_type="cobol")
     assert "cobol" not in {record.name for record in cellblock.list_kernels()}
 

@@ -99,7 +99,7 @@ def test_another_one_waits_until_the_lease_has_run_out(store: Store) -> None:
     one.take(from_others=True)
     one.renew(save="save", ran=("x = 1",), lost=1)
     store.now += 20
-    with pytest.raises(BusyError, match=r"held by host-of-one. If that is gone, its lease ends in 40 s") as caught:
+    with pytest.raises(BusyError, match=r"held by host-of-one. If that host is down, its lease ends in 40 s") as caught:
         two.take(from_others=True)
     assert caught.value.retry_after == pytest.approx(LASTS - 20)
     assert holds(one)
@@ -118,7 +118,7 @@ def test_a_holder_whose_name_was_taken_ends(store: Store) -> None:
     store.now += LASTS + 1
     two.take(from_others=True)
     for _ in range(2):
-        with pytest.raises(ConflictError, match="goes on at host-of-two"):
+        with pytest.raises(ConflictError, match="was taken over by host-of-two"):
             one.renew()
     assert one.taken_by == "host-of-two"
     assert not one.held
@@ -156,7 +156,7 @@ def test_a_kernel_that_lives_here_does_not_take_what_another_daemon_has(store: S
     one, two = lease(store, "one"), lease(store, "two")
     one.take(from_others=True)
     one.release()
-    with pytest.raises(ConflictError, match="goes on at host-of-one"):
+    with pytest.raises(ConflictError, match="was taken over by host-of-one"):
         two.take(from_others=False)
     assert two.taken_by
 
@@ -174,7 +174,7 @@ def test_a_holder_that_was_late_keeps_its_name(store: Store, monkeypatch: pytest
         return made
 
     monkeypatch.setattr(store, "create", create_late)
-    with pytest.raises(ConflictError, match="was late to say so"):
+    with pytest.raises(ConflictError, match="renewed its lease late"):
         two.take(from_others=True)
     assert store.names() == ["lease-00000001.json"]
     assert not two.held

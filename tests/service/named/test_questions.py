@@ -28,7 +28,7 @@ async def test_a_question_waits_and_is_answered_or_refused(sessions: NamedSessio
         assert (asked.kind, asked.server, asked.execution) == ("question", "bad", execution.record.id)
         assert asked.text == "MCP server 'bad' asks: May I?"
         assert asked.arguments["schema"]["properties"]["yes"]["type"] == "boolean"
-        with pytest.raises(InvalidInputError, match="answered each time"):
+        with pytest.raises(InvalidInputError, match="an answer each time"):
             await approvals.decide((asked.id,), allow=True, always="tool", answer={"yes": True})
         with pytest.raises(InvalidInputError, match="not a field of that form"):
             await approvals.decide((asked.id,), allow=True, answer={"yes": "perhaps"})

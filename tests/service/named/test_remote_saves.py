@@ -125,7 +125,7 @@ async def test_another_machine_goes_on_from_the_last_save_and_says_what_is_lost(
     result = await run(elsewhere, again, "x, f(), open('a').read(), 'y' in globals()")
     assert (result.return_value, result.recovery) == ("(2, 3, 'saved', False)", "restored_earlier")
     assert "The session ran on " in result.stderr
-    assert "goes on from what was saved at" in result.stderr
+    assert "continues from the save of" in result.stderr
     assert "What one later cell changed in memory is lost: `x = 3`." in result.stderr
     assert "It is unknown which cells ran after " in result.stderr
     result = await run(elsewhere, again, "1")
@@ -143,12 +143,12 @@ async def test_the_machine_that_was_cut_off_ends_the_session(
     let_leases_run_out(url)
     uptime.ahead += LASTS
     again = await elsewhere.create("one", options(url))
-    with pytest.raises(ConflictError, match="goes on at here"):
+    with pytest.raises(ConflictError, match="was taken over by here"):
         await run(sessions, named, "open('never', 'w')")
     assert not Path("never").exists()
     await sessions._look_after_all()
     assert sessions.known("one") is None
-    assert any("'one' has ended here, as it goes on at here" in problem for problem in sessions.about()["problems"])
+    assert any("'one' has ended here: it was taken over by here" in problem for problem in sessions.about()["problems"])
     assert (await run(elsewhere, again, "x")).return_value == "1"  # what is there was not removed
 
 

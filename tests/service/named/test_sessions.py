@@ -89,7 +89,7 @@ async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(ses
     assert (died.status, died.recovery) == ("died", "restarted")
     again = await submit(sessions, named, "start").wait()
     assert (again.return_value, again.recovery) == ("1", "restarted")
-    assert again.stderr == "[cellblock] The kernel is a fresh one, in which the startup code was run again\n"
+    assert again.stderr == "[cellblock] The kernel is fresh, and the startup code was run again\n"
     pid = int((await submit(sessions, named, "os = __import__('os'); os.getpid()").wait()).return_value or 0)
     os.kill(pid, signal.SIGKILL)
     await eventually(lambda: not alive(pid))
@@ -211,7 +211,7 @@ async def test_a_session_that_was_adopted_says_which_one_goes_on(sessions: Named
     number = sessions.find("branch").record.kernel_id
     await adopt(sessions, "one", number)
     for name in ("branch", number):
-        with pytest.raises(NotFoundError, match=f"session '{name}' was adopted by 'one', which goes on with its state"):
+        with pytest.raises(NotFoundError, match=f"session '{name}' was adopted by 'one', which continues from its state"):
             sessions.find(name)
     await sessions.create("branch", OPTIONS)
     assert sessions.find("branch").record.kernel_id != number
@@ -245,7 +245,7 @@ async def test_a_session_that_goes_on_without_its_record_gets_a_name_that_is_fre
     assert found is not None
     assert (found.record.name, found.record.kernel_id) == (f"one-{named.record.kernel_id[:8]}", named.record.kernel_id)
     (problem,) = later.about()["problems"]
-    assert "was not among the stored sessions, and goes on" in problem
+    assert "was missing in the stored sessions and continues" in problem
     await later.close()
     await sessions.destroy("one")
 
@@ -257,7 +257,7 @@ async def test_a_session_of_a_newer_version_says_so_and_stays_as_it_is(
     sessions.store.writer.write(("UPDATE sessions SET options = ?", ('{"sandbox": false, "not_yet": 1}',)))
     later = await after_a_kill(sessions, zygote_host, state)
     with pytest.raises(
-        InvalidInputError, match=r"'one' was made earlier.* no option 'not_yet'.* another version of cellblock"
+        InvalidInputError, match=r"'one' was created earlier.* no option 'not_yet'.* another version of cellblock"
     ):
         await later.live("one")
     assert later.find("one").options == {"sandbox": False, "not_yet": 1}

@@ -93,7 +93,7 @@ async def test_two_values_for_one_argument_are_an_error_at_once(offering: CodeEx
     [
         (lambda: {1, 2}, "TypeError: its result is not JSON data: Object of type set is not JSON serializable"),
         (lambda: float("inf"), "TypeError: its result is not JSON data: Out of range float values are not JSON compliant"),
-        (lambda: "x" * MAX_MESSAGE, "ValueError: its result has 16,777,228 bytes as JSON; at most 16,777,216 are possible"),
+        (lambda: "x" * MAX_MESSAGE, "ValueError: its result has 16,777,228 bytes as JSON; the limit is 16,777,216"),
     ],
 )
 async def test_results_are_json_data_of_some_size(function: Callable[[], object], error: str) -> None:

@@ -42,7 +42,7 @@ async def make(native_host: Host, tmp_path: Path, nothing_left_behind: None) -> 
 
 async def test_without_a_session_that_runs_nobody_is_there_and_nothing_is_allowed(make: Any) -> None:
     services = make()
-    assert await services.may_run(CommandRequest("shell", "true")) == "nobody decided within 0.1 s"
+    assert await services.may_run(CommandRequest("shell", "true")) == "no decision arrived within 0.1 s"
     assert await services.may_reach("example.org", 443) is False
     assert [decision.by for decision in recorded(2)] == ["nobody", "nobody"]
 

@@ -271,7 +271,7 @@ async def test_a_key_is_known_for_longer_than_the_result(tmp_path: Path, monkeyp
             store.journal.find_key("s", "key", b"other")
         assert store.journal.find_key("t", "key") is None
         past = PastExecution(known, store.journal)
-        with pytest.raises(OutcomeUnknownError, match="its result is no longer kept"):
+        with pytest.raises(OutcomeUnknownError, match="its result is no longer stored"):
             await past.wait()
         assert [event.kind async for event in past.follow()] == ["failed"]
 

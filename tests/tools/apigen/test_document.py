@@ -40,7 +40,7 @@ def test_a_schema_that_is_part_of_itself_comes_to_an_end() -> None:
 def test_what_is_elsewhere_is_noted_and_says_nothing(place: str) -> None:
     reader = Document({"$ref": place})
     assert reader.follow(reader.root) is EMPTY
-    assert [*reader.notes] == ["it refers to something that is not in it"]
+    assert [*reader.notes] == ["it refers to a missing definition"]
 
 
 def test_the_budget_ends_what_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

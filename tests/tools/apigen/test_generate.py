@@ -162,4 +162,4 @@ async def test_tools_that_need_a_task_are_left_out(
     server = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
     params = {"command": sys.executable, "args": [server, "tasks"]}
     assert await generate_mcp_sources("tasks", params, tmp_path / "mcptools", registry=registry) == ["echo", "hang"]
-    assert "it can only be called as a task" in caplog.text
+    assert "it requires a call as a task" in caplog.text

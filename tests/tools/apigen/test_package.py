@@ -48,6 +48,14 @@ def test_a_package_has_a_module_for_each_tool(tmp_path: Path, monkeypatch: pytes
         assert "class_() -> Result" in doc
 
 
+def test_what_the_server_says_is_in_the_docstring_and_the_record(tmp_path: Path) -> None:
+    write_package(tmp_path, "git", TOOLS, instructions='Ask first.\n"""\u202eimport os')
+    assert 'The server says:\n\nAsk first.\n\\"' in (tmp_path / "git" / "__init__.py").read_text()
+    record = json.loads((tmp_path / "git" / ".cellblock.json").read_text())
+    assert record["instructions"] == 'Ask first.\n"""\\u202eimport os'
+    assert [tool["arguments"] for tool in record["tools"]] == ["path", ""]
+
+
 def test_a_name_that_several_tools_would_have_says_what_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "clash"
     tools = [ToolSpec("a-b", "", {}), ToolSpec("a_b", "", {})]

@@ -215,7 +215,7 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         ("arrays.json", "[" * 30_000, "nested deeper"),
         ("many.json", "[" * 200_000, "40,000 values"),
         ("many.toml", "a = [" + "1," * 30_000 + "]", "10,000 keys"),
-        ("twice.json", '{"default": "ask", "default": "allow"}', "there twice"),
+        ("twice.json", '{"default": "ask", "default": "allow"}', "occurs twice"),
         ("wide.toml", "# " + "x" * 200_000, "131,072 bytes"),
         ("large.toml", "# " + "x" * 2_000_000, "1048576 bytes"),
     ],

@@ -21,7 +21,7 @@ from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules
 from cellblock.tools.calling import pool
 from cellblock.tools.calling.content import ToolImage, ToolResource
-from cellblock.tools.calling.runner import ToolData, ToolRunner, ToolRunnerError, ToolText
+from cellblock.tools.calling.runner import ToolData, ToolLink, ToolRunner, ToolRunnerError, ToolText
 from processes import eventually
 from tool_calls import Recorded, tool_port
 
@@ -66,6 +66,15 @@ async def test_images_and_resources_come_with_the_result(port: int) -> None:
     assert ToolData(a=1).images == ()
 
 
+async def test_a_link_can_be_read(port: int, servers: Recorded) -> None:
+    result = await ToolRunner("files", port=port).run("links", {})
+    assert result == "[link to a resource demo://a (text/plain): a; to read it, call read() of its entry in .resources]"
+    (link,) = result.resources  # type: ignore[union-attr]
+    assert isinstance(link, ToolLink)
+    assert await link.read_async() == await asyncio.to_thread(link.read) == "resources/read:{'uri': 'demo://a'}"
+    assert servers.calls[1:] == [("files", "resources/read", {"uri": "demo://a"})] * 2
+
+
 @pytest.mark.parametrize(
     ("tool", "message"), [("fails", "the disk is on fire"), ("breaks", "it died"), ("bug", "its log says why")]
 )
@@ -86,7 +95,7 @@ async def test_a_rejected_call_says_so(servers: Recorded) -> None:
 
 async def test_nobody_there_says_so(servers: Recorded) -> None:
     async with tool_port(Broker(), servers, "files") as port:
-        with pytest.raises(ToolRunnerError, match="nobody can approve"):
+        with pytest.raises(ToolRunnerError, match="no approver"):
             await ToolRunner("files", port=port).run("read", {})
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cellblock import InvalidInputError
 from cellblock.tools.apigen.package import write_package
-from cellblock.tools.calling import search
+from cellblock.tools.calling import actions, finder, search
 from cellblock.tools.calling.content import ToolSpec
 
 _PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -109,6 +109,20 @@ def test_it_reads_files_with_the_standard_library_and_imports_none_of_them(root:
         "assert not loaded & {'pydantic', 'mcp', 'asyncio', 'sqlite3'}, loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_actions_rank_with_tools_and_the_best_have_signatures(root: Path, tmp_path: Path) -> None:
+    api = 'def run(text: str) -> int:\n    """Count the words of a file."""\n'
+    actions.save_action("text", "count_words", api, "def run(text):\n    return 1", root_dir=tmp_path / "gentools")
+    write_package(root, "git", [ToolSpec("git_log", "Show commits.", _PATH)], instructions="Stage first.\n" * 50)
+    first = finder.find([root, tmp_path / "gentools"], "count words in a file", [], "").partition("\n")[0]
+    assert first == "gentools.text.count_words(text: str) -> int  # Count the words of a file."
+    shown = finder.find([root], "comits", [], "").splitlines()
+    assert shown[0] == f"{root.name}.git.git_log(path: str) -> str  # Show commits."
+    assert shown[1].startswith(f"{root.name}.git says: Stage first. Stage first.")
+    assert len(shown[1]) < 400
+    assert shown[2] == "No tool is about 'comits'; did you mean 'commits'?"
+    assert finder.find([root], "", ["git"], "").endswith("\n\ngit says:\n" + ("Stage first.\n" * 50).strip())
 
 
 def test_tools_that_are_hardly_about_the_words_are_not_named(root: Path) -> None:

@@ -33,7 +33,7 @@ async def test_a_large_result_is_kept_as_json_until_its_call_returns() -> None:
     value = results.take(meta)
     assert value is not None
     assert json.loads(value) == ROWS
-    with pytest.raises(ValueError, match="too many large results at a time"):
+    with pytest.raises(ValueError, match="too many large results at once"):
         results.take(meta)
 
 
@@ -64,7 +64,7 @@ async def test_values_have_limits(monkeypatch: pytest.MonkeyPatch, message: byte
     monkeypatch.setattr(large, "MAX_VALUES", 5000)
     if message == answer(ROWS):
         monkeypatch.setattr(large, "MAX_VALUES_OF_A_RESULT", 10_000)
-    with pytest.raises(RefusedMessageError, match=f"{said}: ask for less at a time"):
+    with pytest.raises(RefusedMessageError, match=f"{said}: request less data"):
         await LargeResults().condense(message)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock import InvalidInputError
-from cellblock.tools.mcp.params import RemoteServer, StdioServer, parse_params, resolve
+from cellblock.tools.mcp.params import RemoteServer, StdioServer, digest_of, parse_params, resolve, stored_params
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
@@ -77,6 +77,7 @@ def test_the_transport_is_what_is_said_or_what_the_url_looks_like(url: str, said
         ({"command": 3}, "command"),
         ({"command": "a\0b"}, "command"),
         ({"command": "a", "args": "b"}, "args"),
+        ({"command": "a", "arg": ["b"]}, "did you mean 'args'"),
         ({"command": "a", "args": ["b", 3]}, r"args\[1\]"),
         ({"command": "a", "env": ["b"]}, "env"),
         ({"command": "a", "env": {"A": 1}}, r"env\[A\]"),
@@ -95,7 +96,8 @@ def test_the_transport_is_what_is_said_or_what_the_url_looks_like(url: str, said
         ({"url": "http://h", "headers": {"A": "b\r\nC: d"}}, r"headers\[A\]"),
         ({"url": "http://h", "type": "websocket"}, "type"),
         ({"url": "http://h", "type": []}, "type"),
-        ({"url": "http://h", "timeout": 3}, "timeout"),
+        ({"url": "http://h", "startup_timeout_sec": 0}, "startup_timeout_sec"),
+        ({"command": "a", "startup_timeout_sec": True}, "startup_timeout_sec"),
         ({"command": "a", "args": ["b" * 300_000]}, "characters"),
     ],
 )
@@ -103,6 +105,18 @@ def test_what_is_wrong_is_named_and_so_is_the_server(data: Any, key: str) -> Non
     with pytest.raises(InvalidInputError, match=key) as caught:
         parse_params("my_server", data)
     assert "'my_server'" in str(caught.value)
+
+
+@pytest.mark.parametrize(("environment", "value"), [({}, "b c"), ({"A": ""}, "b c"), ({"A": "1"}, "1")])
+def test_a_default_is_used_for_a_variable_that_is_not_set(environment: dict[str, str], value: str) -> None:
+    assert resolve(parse_params("s", {"command": "a", "args": ["--x=${A:-b c}"]}), environment).args == (f"--x={value}",)  # type: ignore[union-attr]
+
+
+def test_a_longer_start_is_another_limit_of_the_same_server() -> None:
+    slow = parse_params("s", {"command": "a", "startup_timeout_sec": 90})
+    assert slow.startup_timeout_sec == 90
+    assert digest_of(slow) == digest_of(parse_params("s", {"command": "a"}))
+    assert stored_params("s", slow.to_dict()) == slow
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:
@@ -126,7 +140,7 @@ def test_a_url_out_of_a_variable_is_looked_at_when_it_is_there() -> None:
         resolve(params, {"WHERE": "file:///etc/passwd"})
 
 
-@pytest.mark.parametrize("text", ["$HOME", "${}", "${1}", "${A:-b}", "$${", "{HOME}"])
+@pytest.mark.parametrize("text", ["$HOME", "${}", "${1}", "${A-b}", "$${", "{HOME}"])
 def test_what_only_looks_like_a_reference_stays(text: str) -> None:
     assert resolve(StdioServer("a", (text,)), {"HOME": "no", "A": "no"}) == StdioServer("a", (text,))
 
@@ -146,8 +160,8 @@ def test_what_only_looks_like_a_reference_stays(text: str) -> None:
 )
 def test_parameters_survive_being_stored(params: StdioServer | RemoteServer) -> None:
     stored = json.loads(json.dumps(params.to_dict()))
-    assert parse_params("s", stored) == params
-    assert parse_params("s", stored) == params
+    assert stored_params("s", stored) == params
+    assert stored_params("s", stored) == params
 
 
 @pytest.mark.parametrize("key", ["type", "transport"])

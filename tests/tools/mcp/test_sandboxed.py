@@ -327,7 +327,7 @@ def test_what_is_no_policy_is_an_error_that_names_the_key(given: object, said: s
 
 
 def test_a_sandbox_is_for_a_server_that_is_started_here() -> None:
-    with pytest.raises(InvalidInputError, match=r"'sandbox' .* 'web' is for a server that is started here"):
+    with pytest.raises(InvalidInputError, match=r"'sandbox' .* 'web' is for a server that cellblock starts"):
         parse_params("web", {"url": "http://localhost/mcp", "sandbox": True})
     with pytest.raises(InvalidInputError, match=r"'sandbox' .* 'x' would contain srt's own"):
         parse_params("x", {"command": "srt", "sandbox": True})

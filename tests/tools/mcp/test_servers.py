@@ -80,7 +80,7 @@ async def test_the_tools_are_listed_page_by_page(servers: Servers) -> None:
         ("missing", "could not be started(?s:.*)no-such-program: No such file or directory"),
         ("nowhere", "/no/such/place"),
         ("dies", "exit status 1(?s:.*)I was born to die"),
-        ("garbage", "to stdout that is not a message: b'this is no JSON'"),
+        ("garbage", "to stdout something other than a message: b'this is no JSON'"),
         ("old", "Unsupported protocol version"),
     ],
 )
@@ -253,6 +253,37 @@ async def test_200_000_rows_come_as_they_are_and_are_not_decoded_here(servers: S
     assert json.loads(outcome.encoded or b"") == {"n": [{"n": row} for row in range(200_000)]}
 
 
+async def test_tools_that_a_server_announces_are_reported_after_the_call() -> None:
+    heard: list[Any] = []
+
+    async def on_tools(*said: Any) -> None:
+        heard.append(said)
+
+    async with Servers(PARAMS.__getitem__, connect_timeout=20, environment=os.environ, on_tools=on_tools) as servers:
+        assert not servers.runs("good")
+        await servers.call("good", "echo", {})
+        assert (servers.runs("good"), heard) == (True, [])
+        await servers.call("good", "grow", {})
+        await servers.call("good", "echo", {})
+        ((server, tools, instructions),) = heard
+        assert (server, instructions) == ("good", "Be kind.")
+        assert "grown" in {tool.name for tool in tools}
+
+
+async def test_a_server_has_the_time_to_start_that_its_parameters_give() -> None:
+    slow = parse_params("hangs", {"command": sys.executable, "args": [HOSTILE, "hangs"], "startup_timeout_sec": 0.2})
+    async with Servers(lambda _: slow, connect_timeout=20, environment=os.environ) as servers:
+        with pytest.raises(McpServerError, match=r"within 0\.2 s \('startup_timeout_sec' in its parameters: longer\)"):
+            await servers.list_tools("hangs")
+
+
+async def test_a_resource_is_read_like_a_call(servers: Servers) -> None:
+    checked: list[Any] = []
+    outcome = await servers.call("good", "resources/read", {"uri": "demo://x"}, check=checked.append)
+    assert (outcome.text, [resource.data for resource in outcome.resources]) == ("all of demo://x", [b"PDF"])
+    assert checked == [{}]  # the server lists no tool of this name
+
+
 async def test_lists_are_bounded_in_bytes(servers: Servers) -> None:
     with pytest.raises(McpServerError, match=r"'fat-pages' failed: it has more than 10000 tools or 8388608 bytes"):
         await servers.list_tools("fat-pages")
@@ -340,7 +371,7 @@ async def test_who_fails_to_listen_to_progress_ends_nothing(servers: Servers, ca
         raise ZeroDivisionError
 
     assert (await servers.call("good", "chatty", {}, on_progress=fail, timeout=30)).text == "done"
-    assert "what listens to the progress" in caplog.text
+    assert "the handler of a tool call's progress" in caplog.text
 
 
 async def test_each_of_many_calls_gets_its_own_answer(servers: Servers) -> None:

@@ -83,13 +83,13 @@ async def test_what_is_no_message_is_skipped_and_told_if_there_is_nothing_else()
     note = '{"jsonrpc":"2.0","method":"hello"}'
     messages, why, _ = await heard(f"print('Welcome!'); print(); print('{note}'); print('[]'); print('{{')")
     assert messages == [JSONRPCNotification(jsonrpc="2.0", method="hello")]
-    assert why == "it ended with exit status 0; it wrote something to stdout that is not a message: b'Welcome!'"
+    assert why == "it ended with exit status 0; it wrote to stdout something other than a message: b'Welcome!'"
 
 
 @pytest.mark.parametrize(
     ("code", "limit", "why"),
     [
-        ("while True: print('words')", "_MAX_STRAY", "it wrote something to stdout that is not a message: b'words'"),
+        ("while True: print('words')", "_MAX_STRAY", "it wrote to stdout something other than a message: b'words'"),
         ("while True: print()", "_MAX_BLANK", "it wrote 5 empty lines to stdout"),
     ],
     ids=["strays", "blanks"],

@@ -101,15 +101,15 @@ async def test_what_is_done_elsewhere_is_only_asked_about(asking: ToolServer, se
         with pytest.raises(ToolRunnerError, match=r"shell\.shell rejected"):
             await runner.approve("shell", {"command": "rm"})
     assert [text for _, text in seen] == ["shell.shell(command='ls')", "shell.shell(command='rm')"]
-    with pytest.raises(ToolRunnerError, match="the approval channel is not connected"):
+    with pytest.raises(ToolRunnerError, match="no ApprovalClient is connected"):
         await runner.approve("shell", {"command": "ls"})
-    with pytest.raises(ToolRunnerError, match="has no server_params"):
+    with pytest.raises(ToolRunnerError, match="have no server_params"):
         await ToolRunner("fetch", PARAMS, port=asking.port).approve("fetch", {})
     assert servers.calls == []
 
 
 async def test_without_a_client_calls_that_need_approval_fail(asking: ToolServer, servers: Recorded) -> None:
-    with pytest.raises(ToolRunnerError, match="failed: the approval channel is not connected"):
+    with pytest.raises(ToolRunnerError, match="failed: no ApprovalClient is connected"):
         await ToolRunner("fetch", PARAMS, port=asking.port).run("fetch", {})
     assert servers.calls == []
 

@@ -26,7 +26,7 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("process", errno.ENOSYS, PODMAN, "podman's default", "podman run"),
         ("proc", errno.EPERM, PODMAN, r"masks parts of /proc \(/proc/acpi, /proc/keys\)", "unmask=ALL"),
         ("proc", errno.EPERM, Surroundings(), "masks or hides parts of /proc", "systempaths=unconfined"),
-        ("confinement", errno.EBUSY, Surroundings(), "answers system calls by a filter of its own", "incus config unset"),
+        ("confinement", errno.EBUSY, Surroundings(), "handles system calls by its own filter", "incus config unset"),
         ("user namespace", errno.EPERM, Surroundings(container="Kubernetes", filtered=True), "Kubernetes's", "procMount"),
         ("user namespace", errno.EACCES, UBUNTU, r"AppArmor .* Ubuntu", r"apparmor_parser -r /etc/apparmor.d/cellblock"),
         ("shared mounts", errno.EPERM, UBUNTU, r"AppArmor .* Ubuntu", r"userns, }"),
@@ -54,20 +54,26 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("user namespace", errno.EINVAL, Surroundings(platform="gVisor"), "gVisor", "--runtime=runc"),
         ("user namespace", errno.EINVAL, Surroundings(platform="WSL 1"), "WSL 1", "wsl --set-version"),
         ("user namespace", errno.ENOSYS, Surroundings(kernel=(5, 4)), r"Linux 5\.4 is too old", "uname -r"),
-        ("user namespace", errno.ENOSYS, Surroundings(), "built without", "uname -r"),
-        ("worker", errno.EINVAL, Surroundings(open_files=64), "only 64 open files", r"prlimit --pid \$\$ --nofile"),
-        ("shared mounts", errno.EMFILE, Surroundings(open_files=20), "only 20 open files", "nofile"),
-        ("process", errno.ETOOMANYREFS, Surroundings(open_files=20), "only 20 open files", "nofile"),
+        ("user namespace", errno.ENOSYS, Surroundings(), "lacks a system call", "uname -r"),
+        ("worker", errno.EINVAL, Surroundings(open_files=64), "limit of 64 open files", r"prlimit --pid \$\$ --nofile"),
+        ("shared mounts", errno.EMFILE, Surroundings(open_files=20), "limit of 20 open files", "nofile"),
+        ("process", errno.ETOOMANYREFS, Surroundings(open_files=20), "limit of 20 open files", "nofile"),
         ("process", errno.ENFILE, Surroundings(), "whole machine", "fs.file-max"),
         ("worker", errno.EAGAIN, Surroundings(processes=5), "only 5 processes", r"prlimit --pid \$\$ --nproc"),
         ("worker", errno.EAGAIN, Surroundings(processes=5, container="podman"), "only 5", "podman run --ulimit nproc"),
-        ("process", errno.EAGAIN, Surroundings(group_processes=9, container="Docker"), "only 9", "docker run --pids-limit"),
+        (
+            "process",
+            errno.EAGAIN,
+            Surroundings(group_processes=9, container="Docker"),
+            "limit of 9",
+            "docker run --pids-limit",
+        ),
         ("process", errno.ENOMEM, Surroundings(), "no memory", "free"),
         (
             "shared mounts",
             errno.EACCES,
             Surroundings(root=True, container="Docker"),
-            "A directory that leads to /root/py may not be entered .* root has no more rights",
+            "A directory that leads to /root/py cannot be entered .* root has no more rights",
             "namei -l /root/py",
         ),
         ("files", errno.ENOENT, Surroundings(), "a path that the policy names", "cellblock policy show"),
@@ -103,14 +109,14 @@ def test_landlock_is_a_way_out_where_it_works() -> None:
         assert "landlock" not in tell("no", failure, around)
         ways = find_cause(failure, replace(around, landlock=True)).ways
         (way,) = [way for way in ways if "landlock" in way.line]
-        assert "it promises less: no network, and protected names" in way.what
+        assert "which guarantees less: no network, and protected names" in way.what
 
 
 def test_the_message_of_an_error_tells_step_cause_ways_and_who_says_more() -> None:
     told = tell("the sandbox cannot be made", Failure("proc", errno.EPERM, "fsmount: Operation not permitted"), PODMAN)
     assert told == (
         "the sandbox cannot be made: it failed to mount /proc (fsmount: Operation not permitted). This container masks parts "
-        "of /proc (/proc/acpi, /proc/keys), and then the kernel allows nobody to mount a new one. Ways out: podman run "
+        "of /proc (/proc/acpi, /proc/keys), so the kernel forbids mounting a new one. Solutions: podman run "
         '--security-opt seccomp=deploy/seccomp.json --security-opt unmask=ALL IMAGE; or "enableWeakerNestedSandbox": true in '
         "sandbox_config, or Policy(weaker_proc=True). 'cellblock doctor' says more"
     )

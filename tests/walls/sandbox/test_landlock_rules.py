@@ -71,7 +71,7 @@ def test_a_secret_in_what_is_writable_is_refused_if_it_exists(work: Path, name: 
     policy = Policy(Filesystem(deny_read=(".env", ".ssh", "here")))
     rules(policy, FACTS, str(work), INTERPRETER)
     (work / name).write_text("x")
-    with pytest.raises(InvalidInputError, match=f"cannot keep {work}/{name} from .* move it elsewhere"):
+    with pytest.raises(InvalidInputError, match=f"cannot protect {work}/{name} from .* move it elsewhere"):
         rules(policy, FACTS, str(work), INTERPRETER)
     rules(Policy(Filesystem(write=(), deny_read=())), FACTS, str(work), INTERPRETER)
 
@@ -79,7 +79,7 @@ def test_a_secret_in_what_is_writable_is_refused_if_it_exists(work: Path, name: 
 def test_a_secret_behind_a_link_is_refused_where_it_lies(tmp_path: Path, work: Path) -> None:
     (work / "kept").write_text("x")
     (tmp_path / "link").symlink_to(work / "kept")
-    with pytest.raises(InvalidInputError, match="cannot keep"):
+    with pytest.raises(InvalidInputError, match="cannot protect"):
         rules(Policy(Filesystem(deny_read=(str(tmp_path / "link"),))), FACTS, str(work), INTERPRETER)
 
 

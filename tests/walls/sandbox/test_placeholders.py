@@ -167,7 +167,7 @@ def test_what_cannot_be_made_for_another_reason_is_an_error(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(OSError, match=r"cannot keep \.vscode from being created: No space"):
+    with pytest.raises(OSError, match=r"cannot block the creation of \.vscode: No space"):
         take(held, tmp_path, ".vscode")
 
 

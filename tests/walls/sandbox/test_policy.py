@@ -289,7 +289,7 @@ def test_settings_of_any_form_are_refused_or_planned(data: Any) -> None:
 
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text('{"network": {"allowedDomains": []}, "network": {"allowedDomains": ["evil.example"]}}')
-    with pytest.raises(InvalidInputError, match="cannot be parsed: it is not valid JSON: the key 'network' is there twice"):
+    with pytest.raises(InvalidInputError, match="cannot be parsed: it is not valid JSON: the key 'network' occurs twice"):
         Policy.load(tmp_path / "p.json")
 
 

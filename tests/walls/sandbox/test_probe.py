@@ -54,7 +54,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (errno.EPERM, r"to make a user namespace, .* \(Operation not permitted\)"),
         (errno.ENOSPC, "as many namespaces as"),
-        (errno.ENOSYS, "without a system call|A system-call filter forbids it"),  # in a container
+        (errno.ENOSYS, "lacks a system call|A system-call filter forbids it"),  # in a container
     ],
 )
 async def test_a_machine_that_cannot_starts_nothing_and_says_why(

@@ -27,7 +27,7 @@ print(refusal())
 """
     free, held, closed = refusals(script)
     assert (free, closed) == ("None", "None")
-    assert held == f"the file {tmp_path}/f is locked by this session, and a copy would not have the lock: close the file"
+    assert held == f"the file {tmp_path}/f is locked by this session, and checkpoints cannot contain locks: close the file"
 
 
 @pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_SH)", "flock(f, fcntl.LOCK_SH)"])
@@ -121,5 +121,5 @@ os.waitpid(child, 0)
 print(full.get(), empty.empty())
 """
     missed, original = refusals(script)
-    assert missed == "A pipe is empty here that held 22 bytes, perhaps of a multiprocessing queue: put them in again. True"
+    assert missed == "A pipe or multiprocessing queue lost 22 unread bytes: send them again. True"
     assert original == "one True"

@@ -35,7 +35,7 @@ sys.modules["torch.cuda"] = types.SimpleNamespace(is_initialized=lambda: {used})
 print(refusal())
 """
     (said,) = refusals(script)
-    assert said.startswith("CUDA has been used, and it does not work in a copy" if used else "None")
+    assert said.startswith("CUDA has state and threads, which do not survive" if used else "None")
 
 
 def test_a_thread_is_named() -> None:
@@ -50,7 +50,7 @@ thread.join()
 print(refusal())
 """
     assert refusals(script) == [
-        'the thread "watcher" is running, which a copy would not have: stop it, or wait until it ends',
+        'the thread "watcher" is running, and checkpoints cannot contain threads: stop it, or wait until it ends',
         "None",
         "None",
     ]
@@ -115,7 +115,7 @@ finally:
 print(process.wait())
 """
     assert refusals(script) == ["-9"]
-    assert (tmp_path / "said").read_text() == "['Processes that were not copied: sleep.'] -9"
+    assert (tmp_path / "said").read_text() == "['Background processes are not restored; start them again: sleep.'] -9"
 
 
 def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired() -> None:
@@ -129,7 +129,7 @@ fork_safety._prepared.resets = [broken, lambda: "The pool is closed."]
 print(repair())
 """
     assert refusals(script) == [
-        "['Something could not be repaired in the copy: RuntimeError: broken by the code', 'The pool is closed.']"
+        "['Part of the restored state could not be repaired: RuntimeError: broken by the code', 'The pool is closed.']"
     ]
 
 
@@ -171,5 +171,5 @@ refusal()
 prepare()
 print(*repair())
 """
-    expected = f"The file {tmp_path}/other was replaced, but its memory map still has the old one: map it again."
+    expected = f"The file {tmp_path}/other was replaced, but its memory map still shows the old content: map it again."
     assert refusals(script) == [expected]

@@ -55,7 +55,7 @@ def test_what_was_in_a_pair_is_missed_aloud_and_stays_in_the_original() -> None:
     before = "one, other = socket.socketpair(); one.send(b'kept'); empty = socket.socketpair()"
     inside = "print(told, select.select([other], [], [], 0)[0])"
     missed, kept = told(before, inside, "print(other.recv(9))")
-    assert missed == "['A pair of sockets is empty here that held data: send it again.'] []"
+    assert missed == "['A socket pair lost unread data: send it again.'] []"
     assert kept == "b'kept'"
 
 
@@ -73,7 +73,7 @@ gone.close()
     inside = "print(told[0], here.poll(0), closed.recv(1))"
     after = "here.send(1); print(here.recv()); process.join()"
     cut, original = told(before, inside, after)
-    assert cut == "A socket whose other end is in another process was closed here. True b''"
+    assert cut == "A socket connected to another process was closed: connect it again. True b''"
     assert original == "1"
 
 
@@ -102,5 +102,5 @@ state.idle[servers[0].getsockname()] = [(0.0, SimpleNamespace(fileno=kept.fileno
 pool._State = lambda: state
 """
     (said,) = told(before, "print(told, kept.recv(1), own.recv(1))")
-    assert (said.count("The connection to"), said.count("Nothing listens on")) == (1, 2)
+    assert (said.count("The connection to"), said.count("No server listens on")) == (1, 2)
     assert said.endswith("b'' b''")

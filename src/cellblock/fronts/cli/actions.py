@@ -13,6 +13,7 @@ from cellblock.common.terminal import printable
 from cellblock.errors import DaemonError, InvalidInputError, NotFoundError, did_you_mean
 from cellblock.fronts.cli.arguments import (
     Json,
+    known_names,
     makes_sessions,
     new_app,
 )
@@ -34,7 +35,7 @@ def list_(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """List actions with their signatures. Exit with 1 if there are none."""
+    """List actions with their signatures. Exit with 1 if no action matches."""
     from cellblock.tools.calling import search
 
     found = {name: "".join(search.signatures(name, root_dir=_ROOT)) for name in search.names(" ".join(words or []), _ROOT)}
@@ -67,7 +68,7 @@ def save(
     action: Action,
     api: Annotated[Path, typer.Argument(metavar="API", help="File with the interface: types, and run() with a docstring.")],
     impl: Annotated[Path, typer.Argument(metavar="IMPL", help="File with the implementation of run().")],
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the action if there is one.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing action.")] = False,
     as_json: Json = False,
 ) -> int:
     """Save two files as an action."""
@@ -94,12 +95,15 @@ def run(
         list[str] | None,
         typer.Argument(metavar="PARAMETER=VALUE", help="Its arguments; a value that is not JSON is text."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session; a new one by default.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The session; a new one by default.", autocompletion=known_names),
+    ] = None,
     *,
     options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
-    """Run an action in a session, and print what it returns. The options are those of a session that is made."""
+    """Run an action in a session, and print what it returns. The options apply to a new session."""
     from cellblock.fronts.cli import execute
 
     _known(action)
@@ -141,7 +145,7 @@ def _known(action: str) -> tuple[str, str]:
     category, name = _parts(action)
     known = search.names("", _ROOT)
     if f"{category}.{name}" not in known:
-        near = did_you_mean(f"{category}.{name}", known) or "; 'cellblock actions list' shows what there is"
+        near = did_you_mean(f"{category}.{name}", known) or "; 'cellblock actions list' lists the actions"
         raise NotFoundError(f"there is no action {category}.{name} in {_ROOT}/{near}")
     return category, name
 

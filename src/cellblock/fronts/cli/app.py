@@ -21,6 +21,7 @@ from cellblock.fronts.cli import (
     kernelspec,
     machine,
     mcp,
+    ports,
     programs,
     saving,
     sessions,
@@ -182,9 +183,9 @@ def exec_(
     for_model: ForModel = False,
     as_json: Json = False,
 ) -> int:
-    """Run code in a session, which is made if it does not exist yet.
+    """Run code in a session, and create the session if it does not exist.
 
-    The options from --workspace to --option are those of a session that is made.
+    The options from --workspace to --option apply to a new session.
     """
     from cellblock.fronts.cli import execute
     from cellblock.fronts.cli.quick import in_words
@@ -232,9 +233,9 @@ def attach(
     *,
     options: dict[str, Any],
 ) -> int:
-    """Open a console on a session, which is made if it does not exist yet.
+    """Open a console on a session, and create the session if it does not exist.
 
-    The options are those of a session that is made.
+    The options apply to a new session.
     """
     from cellblock.fronts.cli import console
 
@@ -271,7 +272,7 @@ def serve(
 ) -> int:
     """Serve sessions over HTTP until Ctrl-C.
 
-    The options from --workspace to --option are those of sessions that are made.
+    The options from --workspace to --option apply to new sessions.
     """
     from cellblock.fronts.gateway.options import GatewayOptions
 
@@ -308,6 +309,7 @@ def completion(
 
 sessions.add_to(app)
 programs.add_to(app)
+ports.add_to(app)
 checkpoints.add_to(app)
 saving.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)

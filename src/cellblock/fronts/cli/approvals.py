@@ -14,7 +14,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.fronts.cli.arguments import Json, new_app
+from cellblock.fronts.cli.arguments import Json, known_names, new_app
 from cellblock.fronts.cli.client import ask
 from cellblock.fronts.cli.forms import fields_of, read_answer
 from cellblock.fronts.cli.output import age, painted, print_json, print_table, wants_json
@@ -32,20 +32,21 @@ _SHORTEST = 6  # characters of an id prefix that can stand for the id
 _CUT = "only the beginning of its arguments is on record"
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
-SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")]
+_SESSION = typer.Option("--session", metavar="NAME", help="Only for this session (name or id).", autocompletion=known_names)
+SessionId = Annotated[str | None, _SESSION]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids, from 'cellblock approvals pending'.")]
-All = Annotated[bool, typer.Option("--all", help="Decide about everything that waits.")]
+All = Annotated[bool, typer.Option("--all", help="Decide about all pending requests.")]
 
 
 @app.callback(invoke_without_command=True)
 def main(context: typer.Context, last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
-    """Show what waits for a decision, decide about it, and show what was decided. Without a command: as 'list'."""
+    """List, allow and deny requests, and show recorded decisions. Without a command: as 'list'."""
     return list_(last, session, as_json) if context.invoked_subcommand is None else OK
 
 
 @app.command("list")
 def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
-    """Show what was decided and by whom, newest last."""
+    """List recorded decisions, newest last."""
     from cellblock.tools.registry.approvals import Approvals
 
     names = _names()
@@ -56,7 +57,7 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
         print_json([_as_data(decision, names) for decision in decisions])
         return OK
     if not decisions:
-        print("No decision is on record." if session is None else f"No decision of session {printable(session)} is on record.")
+        print("No decision is recorded." if session is None else f"No decision of session {printable(session)} is recorded.")
     for decision in decisions:
         at = datetime.fromtimestamp(decision.at).astimezone().isoformat(sep=" ", timespec="seconds")
         shown = _shown(decision)
@@ -109,10 +110,10 @@ def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
 
 @app.command()
 def pending(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
+    session: Annotated[str, _SESSION] = "",
     as_json: Json = False,
 ) -> int:
-    """List what waits for a decision, oldest first."""
+    """List pending requests, oldest first."""
     found = ask(Pending(session))
     if wants_json(as_json):
         print_json({"pending": found})
@@ -139,11 +140,11 @@ def allow(
         str, typer.Option("--always", metavar="tool|call", help="Also allow the same for the rest of the session.")
     ] = "",
     answer: Annotated[
-        str, typer.Option("--answer", metavar="JSON", help="What to fill in, by field, if an MCP server asks.")
+        str, typer.Option("--answer", metavar="JSON", help="Values by field, if an MCP server asks for input.")
     ] = "",
     as_json: Json = False,
 ) -> int:
-    """Allow what waits, or answer what an MCP server asks. Exit with 1 if some of it no longer waits."""
+    """Allow requests, or answer an MCP server. Exit with 1 if a request has ended."""
     return _decide(ids or [], every, as_json, allow=True, always=always, answer=answer)
 
 
@@ -151,10 +152,10 @@ def allow(
 def deny(
     ids: Ids = None,
     every: All = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the code that asked.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason. The code sees it.")] = "",
     as_json: Json = False,
 ) -> int:
-    """Deny what waits. Exit with 1 if some of it no longer waits."""
+    """Deny requests. Exit with 1 if a request has ended."""
     return _decide(ids or [], every, as_json, allow=False, reason=reason)
 
 
@@ -162,7 +163,7 @@ def _decide(
     ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "", answer: str = "", reason: str = ""
 ) -> int:
     if bool(ids) == every:
-        raise InvalidInputError("name what to decide about: ids from 'cellblock approvals pending', or --all")
+        raise InvalidInputError("name the requests by ids from 'cellblock approvals pending', or pass --all")
     waiting = ask(Pending())
     known = [each["id"] for each in waiting]
     # Each question needs its own answer.
@@ -194,16 +195,16 @@ def _complete(given: str, known: list[str]) -> str:
 
 @app.command()
 def allowed(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
+    session: Annotated[str, _SESSION] = "",
     as_json: Json = False,
 ) -> int:
-    """List what was allowed for the rest of a session."""
+    """List permissions for the rest of a session."""
     found = ask(Allowed(session))
     if wants_json(as_json):
         print_json({"allowed": found})
         return OK
     rows = [(each["id"], each["session_name"], each["scope"], each["text"], each["by"]) for each in found]
-    print_table(("id", "session", "scope", "given for", "by"), rows, empty="Nothing is allowed for good.")
+    print_table(("id", "session", "scope", "given for", "by"), rows, empty="There are no permissions.")
     return OK
 
 
@@ -212,7 +213,7 @@ def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from 'allowed'.")],
     as_json: Json = False,
 ) -> int:
-    """Take back what was allowed for the rest of a session. Exit with 1 if an id is unknown."""
+    """Revoke permissions. Exit with 1 if an id is unknown."""
     known = [each["id"] for each in ask(Allowed())]
     chosen = [_complete(each, known) for each in ids]
     revoked = ask(Revoke(tuple(chosen)))

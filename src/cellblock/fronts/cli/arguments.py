@@ -51,9 +51,18 @@ def known_names(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def _first_word(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of sessions for the first of the words, which is followed by code."""
+    return [] if context.params.get("words") or context.params.get("name") else known_names(incomplete)
+
+
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME CODE", help="The session, if not by --name; the code, - reads it from standard input."),
+    typer.Argument(
+        metavar="NAME CODE",
+        help="The session, if not by --name; the code, - reads it from standard input.",
+        autocompletion=_first_word,
+    ),
 ]
 Session = Annotated[str, typer.Argument(metavar="NAME", help="The session's name or id.", autocompletion=known_names)]
 OptionalSession = Annotated[
@@ -85,8 +94,10 @@ SandboxConfig = Annotated[
     typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
 ]
 NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all your rights.")]
-ForModel = Annotated[bool, typer.Option("--for-model", help="Print one short text for a language model, with errors in it.")]
-Workspace = Annotated[str | None, typer.Option("--workspace", metavar="DIR", help="Where the code works; by default here.")]
+ForModel = Annotated[bool, typer.Option("--for-model", help="Print one short text for a language model, errors included.")]
+Workspace = Annotated[
+    str | None, typer.Option("--workspace", metavar="DIR", help="The working directory; by default the current one.")
+]
 Option = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."),

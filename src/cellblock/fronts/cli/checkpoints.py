@@ -12,7 +12,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.cli.arguments import STATES, Json, Session
+from cellblock.fronts.cli.arguments import STATES, Json, Session, known_names
 from cellblock.fronts.cli.client import ask
 from cellblock.fronts.cli.output import print_done, print_json, print_table, since, wants_json
 from cellblock.fronts.cli.problems import OK, say
@@ -34,11 +34,12 @@ from cellblock.operations.sessions import List
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
 UNTIL = Annotated[
-    str, typer.Option("--until", metavar="CHECKPOINT", help="Another one, for the changes up to that instead of now.")
+    str,
+    typer.Option("--until", metavar="CHECKPOINT", help="A second checkpoint, to compare with instead of the current state."),
 ]
 
 _StopProcesses = Annotated[
-    bool, typer.Option("--stop-processes", help="End the programs beside the kernel first, which go on otherwise.")
+    bool, typer.Option("--stop-processes", help="Stop the programs beside the kernel first. By default they keep running.")
 ]
 
 _MOST_BRANCHES = 100
@@ -55,11 +56,11 @@ def add_to(app: typer.Typer) -> None:
 def checkpoint(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A name for the checkpoint.")] = "",
-    files: Annotated[bool, typer.Option("--files", help="Keep the files of the workspace, too.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Include the files of the workspace.")] = False,
     drop: Annotated[bool, typer.Option("--drop", help="Drop the checkpoint of this name or id instead.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Keep a session's state, so that you can go back to it later."""
+    """Create a checkpoint of a session's state."""
     if drop:
         if not name:
             raise InvalidInputError(f"name the checkpoint to drop: cellblock checkpoint {session} CHECKPOINT --drop")
@@ -96,12 +97,12 @@ def checkpoints(session: Session, as_json: Json = False) -> int:
 
 
 def restore(session: Session, checkpoint: CHECKPOINT, stop_processes: _StopProcesses = False, as_json: Json = False) -> int:
-    """Go back to a checkpoint, as often as you like."""
+    """Restore a checkpoint. It can be restored any number of times."""
     gone_to = ask(Restore(session, checkpoint, "stop" if stop_processes else "keep"))
     if wants_json(as_json):
         print_json(gone_to)
         return OK
-    print(f"back to the state after cell {gone_to['execution_count']}")
+    print(f"restored the state after cell {gone_to['execution_count']}")
     _print_changes(gone_to["changes"])
     return OK
 
@@ -119,7 +120,9 @@ def undo(
     count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
     partial: Annotated[
         bool,
-        typer.Option("--partial", help="If they cannot be undone exactly, undo more, and leave files that stay."),
+        typer.Option(
+            "--partial", help="If an exact undo is impossible, undo more cells and skip files that cannot be restored."
+        ),
     ] = False,
     stop_processes: _StopProcesses = False,
     as_json: Json = False,
@@ -144,13 +147,13 @@ def _print_undone(undone: dict[str, Any], session: str, verb: str) -> None:
         print(f"{file['action']}: {printable(file['path'], lines=False)}")
     print(printable(undone_summary(undone, session, verb), lines=False))
     if undone["files_left"]:
-        say(f"cellblock: not all files were brought back: {printable(undone['files_left'], lines=False)}")
+        say(f"cellblock: not all files were restored: {printable(undone['files_left'], lines=False)}")
     for call in undone["outside"]:
-        say(f"cellblock: not undone: what {printable(call, lines=False)} did")
+        say(f"cellblock: not undone: {printable(call, lines=False)}")
 
 
 def redo(session: Session, as_json: Json = False) -> int:
-    """Take back the last undo of a session, until its next cell begins."""
+    """Reverse the last undo of a session, until its next cell begins."""
     redone = ask(Redo(session))
     if wants_json(as_json):
         print_json(redone)
@@ -166,7 +169,7 @@ def trash(
     entry: Annotated[str, typer.Option("--entry", metavar="ID", help="An operation; by default the newest one.")] = "",
     as_json: Json = False,
 ) -> int:
-    """List, show or bring back files that undo, redo, restore and adopt have replaced or removed."""
+    """List, show or restore files that undo, redo, restore and adopt have replaced or removed."""
     if action not in ("list", "show", "restore"):
         raise InvalidInputError(f"trash can list, show or restore, not {action!r:.100}")
     if action == "restore":
@@ -190,7 +193,7 @@ def trash(
     else:
         shown = [file for one in entries for file in one["files"] if not path or _is_in(file["path"], path)]
         sizes = [(file["path"], f"{file['size']:,} bytes") for file in shown]
-        print_table(("path", "size"), sizes, empty="The trash of the session does not hold that.")
+        print_table(("path", "size"), sizes, empty="The trash of the session has no such entry.")
     return OK
 
 
@@ -269,7 +272,7 @@ def _file_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def fork(
     session: Session,
-    names: Annotated[list[str], typer.Argument(metavar="BRANCH...|N", help="What to call the new sessions, or how many.")],
+    names: Annotated[list[str], typer.Argument(metavar="BRANCH...|N", help="The names of the new sessions, or their number.")],
     files: Annotated[
         str | None,
         typer.Option(
@@ -278,7 +281,7 @@ def fork(
             "copy, if the session has a working directory of its own.",
         ),
     ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="What random numbers begin with: once for each branch.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="The random seed of a branch. Once per branch.")] = None,
     same_random_state: Annotated[bool, typer.Option(help="All branches draw the same random numbers.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -312,14 +315,16 @@ def _numbered(session: str, count: int) -> list[str]:
 
 def adopt(
     session: Session,
-    branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The name or id of the other session.")],
+    branch: Annotated[
+        str, typer.Argument(metavar="BRANCH", help="The name or id of the other session.", autocompletion=known_names)
+    ],
     as_json: Json = False,
 ) -> int:
-    """Go on with the state of another session, and end that."""
+    """Continue from another session's state (usually a branch) and close that session."""
     changes = ask(Adopt(session, branch))
     if wants_json(as_json):
         print_json(changes)
         return OK
-    print(f"{session} goes on with the state of {branch}, which is ended")
+    print(f"{session} continues from the state of {branch}, which is closed")
     _print_changes(changes)
     return OK

@@ -79,7 +79,7 @@ def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options of a session: the given ones, then settings, then defaults for the current directory.
 
     Raises:
-        InvalidInputError: The current directory is gone, or a setting is invalid.
+        InvalidInputError: The current directory was removed, or a setting is invalid.
     """
     try:
         directory = os.getcwd()

@@ -21,7 +21,7 @@ _Address = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="The Ray cluster's; by default as CELLBLOCK_RAY_ADDRESS says, or the one that start has started.",
+        help="The address of the Ray cluster; by default CELLBLOCK_RAY_ADDRESS, or the cluster that 'start' started.",
     ),
 ]
 _MB = 1024 * 1024
@@ -31,9 +31,10 @@ _LOOK = 0.5
 @app.command()
 def start(
     address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Ray cluster that runs; without it, one is started here.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The address of a running Ray cluster; by default, start one on this machine."),
     ] = None,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=20, help="How many nodes are started here.")] = 3,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=20, help="Number of nodes to start on this machine.")] = 3,
     cpus: Annotated[
         float | None, typer.Option(metavar="N", min=0, help="Processors that sessions reserve of each node; half by default.")
     ] = None,
@@ -41,10 +42,10 @@ def start(
         int | None, typer.Option(metavar="MIB", min=64, help="Memory that sessions reserve of each node; half by default.")
     ] = None,
     session_memory: Annotated[
-        int, typer.Option(metavar="MIB", min=1, help="Memory that a session is promised if nobody says more.")
+        int, typer.Option(metavar="MIB", min=1, help="Memory reserved for a session without memory=.")
     ] = 64,
     lease: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long a node goes on that is cut off from the others.")
+        float, typer.Option(metavar="SECONDS", min=1, help="How long a node keeps its sessions after it was cut off.")
     ] = 30.0,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port of each node; 0: any that is free.")] = 0,
     on: Annotated[str, typer.Option(metavar="RESOURCE", help="Only on nodes with this custom resource of Ray.")] = "",
@@ -78,7 +79,7 @@ def start(
 
 @app.command()
 def status(address: _Address = None, as_json: Json = False) -> int:
-    """Show nodes with their sessions and memory, what waits and why, and problems."""
+    """Show nodes with their sessions and memory, queued sessions with reasons, and problems."""
     from cellblock.cluster.opening import open_director
 
     found = open_director(_chosen(address)).ask("status")
@@ -97,7 +98,7 @@ def status(address: _Address = None, as_json: Json = False) -> int:
         )
         for node in found["nodes"]
     ]
-    print_table(("node", "state", "sessions", "running", "used MiB", "promised", "of"), rows, empty="There are no nodes.")
+    print_table(("node", "state", "sessions", "running", "used MiB", "reserved", "of"), rows, empty="There are no nodes.")
     for one in found["waiting"]:
         print(printable(f"waits for {one['seconds']:g} s: {one['name']}: {one['why']}", lines=False))
     problems = [*found["problems"].items()]
@@ -112,14 +113,14 @@ def status(address: _Address = None, as_json: Json = False) -> int:
 @app.command()
 def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name, or the beginning of Ray's id of it.")],
-    deadline: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long busy sessions are waited for.")] = 60.0,
+    deadline: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for busy sessions.")] = 60.0,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take new sessions again.")] = False,
     address: _Address = None,
     as_json: Json = False,
 ) -> int:
     """Drain a node: it takes no new sessions, and its sessions move to other nodes, each between two cells.
 
-    Exit with 1 if it still has sessions when the time is over, and say why.
+    Exit with 1 and the reasons if it still has sessions at the deadline.
     """
     from cellblock.cluster.opening import open_director
 
@@ -132,7 +133,7 @@ def drain(
             if found["over"]:
                 break
             time.sleep(_LOOK)
-    left = {name: found["left"].get(name, "it came meanwhile") for name in found["sessions"]}
+    left = {name: found["left"].get(name, "it arrived in the meantime") for name in found["sessions"]}
     moved = f"{found['moved']} session{'' if found['moved'] == 1 else 's'} moved."
     if undo:
         text = f"Node {found['name']} takes new sessions again."
@@ -148,7 +149,7 @@ def drain(
 
 @app.command()
 def stop(address: _Address = None, as_json: Json = False) -> int:
-    """End all sessions and their hosts; and the Ray cluster, if start has started it."""
+    """End all sessions and their hosts, and the Ray cluster if 'start' started it."""
     from cellblock.cluster import local
     from cellblock.cluster.opening import open_director
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, NotRunError
 from cellblock.fronts.cli import live, problems
-from cellblock.fronts.cli.client import connect, session_options
+from cellblock.fronts.cli.client import connect
 from cellblock.fronts.cli.execute import make
 from cellblock.fronts.cli.problems import OK, say
+from cellblock.operations.checkpoints import Checkpoints
 from cellblock.operations.executions import Submit
-from cellblock.operations.sessions import Complete, Create, History
+from cellblock.operations.sessions import Complete, History
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 _Ask = Callable[[str, int], "dict[str, Any] | None"]
 _LEAVE = {"exit", "quit", "exit()", "quit()", "%exit", "%quit"}
 _MOST_HISTORY = 1000
+
+
+class _PromptInterruptedError(Exception):
+    """Ctrl-C was typed at the prompt. asyncio reports a `KeyboardInterrupt` in one of its tasks with a traceback."""
 
 
 def attach(name: str, options: Mapping[str, Any]) -> int:
@@ -43,7 +48,7 @@ def attach(name: str, options: Mapping[str, Any]) -> int:
         console.run()
     finally:
         console.close()
-    say(f"session {name!r} goes on; 'cellblock attach {name}' opens it again, 'cellblock destroy {name}' ends it")
+    say(f"session {name!r} keeps running; 'cellblock attach {name}' opens it again, 'cellblock destroy {name}' ends it")
     return OK
 
 
@@ -52,12 +57,12 @@ class _Console:
         self._connection = connect()
         self._asking = connect()
         """For completions, which are requested in a thread."""
-        if options:
-            self._session = make(self._connection, name, options)
-        else:
-            self._session = self._connection.call(Create(name, session_options()))
+        self._session = make(self._connection, name, options or {})
         history = self._connection.call(History(self._session["kernel_id"], _MOST_HISTORY))
-        self._number = 1 + max((entry["execution_count"] or 0 for entry in history), default=0)
+        self._number = 1
+        counts = [entry["execution_count"] or 0 for entry in history if not entry["abandoned"]]
+        if counts and self._connection.call(Checkpoints(self._session["kernel_id"])):  # a fresh kernel has none
+            self._number += counts[-1]
         self._prompt = _prompt([entry["code"] for entry in history], self._ask)
 
     def close(self) -> None:
@@ -79,14 +84,14 @@ class _Console:
         while True:
             try:
                 code = self._prompt.prompt(f"In [{self._number}]: ")
-            except KeyboardInterrupt:
+                if code.strip() in _LEAVE:
+                    return
+                if code.strip():
+                    self._execute(code)
+            except (_PromptInterruptedError, KeyboardInterrupt):  # the second: just before or after the prompt
                 continue
             except EOFError:
                 return
-            if code.strip() in _LEAVE:
-                return
-            if code.strip():
-                self._execute(code)
 
     def _execute(self, code: str) -> None:
         try:
@@ -109,7 +114,7 @@ class _Console:
             result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader, name)
             self._number = (result["execution_count"] or self._number) + 1
         except NotFoundError:  # the message has the id, which means nothing to users
-            raise NotFoundError(f"there is no session {name!r}: somebody has ended it") from None
+            raise NotFoundError(f"session {name!r} was ended by another client") from None
         except NotRunError:
             raise
         except CellblockError as error:
@@ -133,6 +138,7 @@ def _prompt(history: Iterable[str], ask: _Ask) -> PromptSession[str]:
         entered.append_string(code)
     return PromptSession(
         history=entered,
+        interrupt_exception=_PromptInterruptedError,
         completer=_completer(ask),
         complete_in_thread=True,
         complete_while_typing=False,

@@ -14,7 +14,7 @@ from cellblock.fronts.cli.problems import FAILED, OK
 from cellblock.fronts.cli.progress import Progress
 from cellblock.service.daemon.place import Place
 
-app = new_app("The process that keeps the sessions. It starts by itself when it is first needed.")
+app = new_app("The process that runs the sessions. It starts when it is first needed.")
 
 
 @app.command()
@@ -31,7 +31,7 @@ def start(as_json: Json = False) -> int:
 @app.command()
 def stop(
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep all sessions in the list; what is not durable loses its variables.")
+        bool, typer.Option("--keep", help="Keep all sessions; those that are not durable lose their variables.")
     ] = False,
     as_json: Json = False,
 ) -> int:
@@ -43,13 +43,13 @@ def stop(
     if wants_json(as_json):
         print_json({"stopped": stopped})
     else:
-        print("The daemon has ended." if stopped else "There is no daemon.")
+        print("The daemon has ended." if stopped else "The daemon is not running.")
     return OK
 
 
 @app.command()
 def restart(as_json: Json = False) -> int:
-    """Replace the daemon by a new one. It takes the sessions over, with what runs in them.
+    """Replace the daemon by a new one. It takes over the sessions and their running code.
 
     If the daemon is another version, durable sessions are saved and resumed; the variables of the others are lost.
     """
@@ -73,7 +73,7 @@ def status(as_json: Json = False) -> int:
     if wants_json(as_json):
         print_json({"running": False})
     else:
-        print("There is no daemon; the first command that needs one starts it.")
+        print("The daemon is not running; the first command that needs it starts it.")
     return FAILED
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError
+from cellblock.errors import CellblockError, InvalidInputError, NotFoundError
 from cellblock.fronts.cli import live
 from cellblock.fronts.cli.client import chosen, connected, session_options
 from cellblock.fronts.cli.output import print_json, wants_json
@@ -51,7 +51,7 @@ def run(
         as_json: Whether to print JSON even to a terminal.
         as_text: Whether to print the code's output even if standard output is not a terminal.
         for_model: Whether to print one text for a language model instead.
-        options: Options of a new session, which must not exist.
+        options: Options of the session, which an existing session must have.
 
     Raises:
         CellblockError: The code could not be run.
@@ -61,7 +61,9 @@ def run(
         name = DEFAULT_SESSION
     chosen(name, session_id)
     if options and session_id is not None:
-        raise InvalidInputError(f"{_named(options)}: --id names a session that exists, and options are for one that is made")
+        raise InvalidInputError(
+            f"{_named(options)}: options apply to new sessions only, and --id names an existing one: leave them out"
+        )
     for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
     body = _code(code, file)
     request = Submit(
@@ -91,18 +93,12 @@ def _named(options: Mapping[str, Any]) -> str:
 
 
 def make(connection: SessionConnection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a session with options; return its record.
+    """Create a session, or check that the existing one has these options; return its record.
 
     Raises:
-        InvalidInputError: The session already exists.
+        InvalidInputError: The existing session has another option.
     """
-    try:
-        made: dict[str, Any] = connection.call(Create(name, session_options(options), fresh=True))
-    except ConflictError:
-        raise InvalidInputError(
-            f"session {name!r} exists, and has the options that it was made with: leave out {_named(options)}, use another "
-            f"name, or end it first (cellblock destroy {name})"
-        ) from None
+    made: dict[str, Any] = connection.call(Create(name, session_options(options), chosen=tuple(options)))
     return made
 
 

@@ -19,7 +19,7 @@ def fields_of(question: Mapping[str, Any]) -> str:
     for name, field in schema.get("properties", {}).items():
         choices = field.get("enum") or [option["const"] for option in field.get("oneOf", ())]
         takes = "|".join(choices) if choices else field["type"]
-        shown.append(f"{name}: {takes}" if name in schema.get("required", ()) else f"{name}: {takes}, or nothing")
+        shown.append(f"{name}: {takes}" if name in schema.get("required", ()) else f"{name}: {takes}, optional")
     return printable("; ".join(shown), lines=False)
 
 

@@ -33,7 +33,7 @@ def install(
     options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
-    """Install a kernelspec. Its kernels are sandboxed unless you say otherwise."""
+    """Install a kernelspec. Its kernels are sandboxed by default."""
     from cellblock.fronts.jupyter import kernelspecs
 
     if user + sys_prefix + (prefix is not None) > 1:
@@ -61,7 +61,7 @@ def list_(as_json: Json = False) -> int:
         print_json({"kernelspecs": [spec.to_dict() for spec in found]})
         return OK
     rows = [(spec.name, spec.display_name, str(spec.directory)) for spec in found]
-    print_table(("name", "Jupyter calls it", "directory"), rows, empty="There are none.")
+    print_table(("name", "Jupyter calls it", "directory"), rows, empty="There are no kernelspecs of cellblock.")
     return OK
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from types import FrameType, TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TextIO
 
 from cellblock import errors
 from cellblock.common.terminal import printable
@@ -17,7 +17,6 @@ from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
 from cellblock.fronts.cli import problems
 from cellblock.fronts.cli.client import connect
 from cellblock.fronts.cli.output import painted
-from cellblock.fronts.cli.problems import say
 from cellblock.fronts.cli.progress import Progress
 from cellblock.fronts.cli.questions import Questions, say_what_waits
 from cellblock.fronts.where import open_if_running
@@ -98,7 +97,7 @@ def follow(connection: SessionConnection, submit: Callable[[], str], reader: Rea
                 while reader.asks and events.waits_for(0):
                     reader.read()
     if result is None:
-        raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
+        raise OutcomeUnknownError("the outcome of the execution is unknown: the daemon no longer stores its result", execution)
     reader.end(result)
     return result
 
@@ -126,7 +125,7 @@ class _Events:
                 except errors.NotFoundError:
                     if lost is None:
                         raise
-                    message = f"{lost}, and the next one does not know the execution"
+                    message = f"{lost}, and the new daemon has no record of the execution"
                     raise OutcomeUnknownError(message, self._execution) from None
                 self._connection = connections.enter_context(closing(connect()))
 
@@ -245,14 +244,16 @@ class Terminal:
     raw = False
     """Whether output is written unchanged, because standard output is not a terminal."""
 
-    def __init__(self, value_prefix: str = "") -> None:
+    def __init__(self, value_prefix: str = "", errors: TextIO | None = None) -> None:
         """Start at the beginning of a line.
 
         Args:
             value_prefix: Prefix of the value of the last expression, such as ``Out[{}]: ``; ``{}`` is the number of the
                 cell.
+            errors: Where to write errors and notes; standard error by default.
         """
         self._value_prefix = value_prefix
+        self._errors = errors or sys.stderr
         self._number: int | None = None
         self._line_open = False
         self._shown_already = ""
@@ -282,7 +283,7 @@ class Terminal:
                 self._questions.withdraw(data)
             case "gap":
                 self._finish_line()
-                say(f"… {data['dropped']} earlier events are no longer kept")
+                self._say(f"… {data['dropped']} earlier events were dropped")
 
     def read(self) -> None:
         self._shown_already = self._questions.read()
@@ -293,22 +294,28 @@ class Terminal:
         self._finish_line()
         if error := result["error"]:
             text = "\n".join(error["traceback"]) or f"{error['ename']}: {error['evalue']}"
-            print(painted(printable(text), "red", sys.stderr), file=sys.stderr, flush=True)
+            print(painted(printable(text), "red", self._errors), file=self._errors, flush=True)
         for path in result["images"]:
-            say(f"picture: {path}")
+            self._say(f"picture: {path}")
         for path in result["spilled"]:
-            say(f"the whole output: {path}")
+            self._say(f"the whole output: {path}")
         if note := note_on(result):
-            say(note)
+            self._say(note)
 
     def close(self) -> None:
         self._questions.close()
+
+    def _say(self, message: str) -> None:
+        sys.stdout.flush()
+        print(printable(message), file=self._errors, flush=True)
 
     def _stream(self, name: str, text: str) -> None:
         if self._shown_already:  # the terminal has shown the typed text
             known, self._shown_already = self._shown_already, ""
             text = text.removeprefix(known)
-        stream = sys.stderr if name == "stderr" else sys.stdout
+        if name == "stderr" and text.startswith("[cellblock] "):  # a note of the host's, after the code's output
+            self._finish_line()
+        stream = self._errors if name == "stderr" else sys.stdout
         stream.write(text if self.raw and not stream.isatty() else _shown(text, stream.isatty()))
         stream.flush()
         if text:
@@ -347,7 +354,7 @@ def note_on(result: Data) -> str:
     if result["status"] == "timeout":
         return "stopped at its timeout (--timeout SECONDS allows more)"
     if result["recovery"] == "restarted" and result["status"] in ("success", "error"):
-        return "its kernel had ended before; the session has a fresh one, without variables"
+        return "its earlier kernel had ended; a fresh kernel without variables runs now"
     return undo_note(result)
 
 

@@ -84,7 +84,7 @@ def _show(connection: SessionConnection, record: dict[str, Any], *, follow: bool
 
 
 def _follow(connection: SessionConnection, execution: str) -> None:
-    reader, streamed = live.Terminal(), False
+    reader, streamed = live.Terminal(errors=sys.stdout), False
     for event in connection.follow(Follow(execution)):
         kind, data = event["kind"], event["data"]
         if kind in ("stream", "display", "gap"):

@@ -105,7 +105,7 @@ def doctor(as_json: Json = False) -> int:
             print(f"{'':8} {'':18} → {printable(check['remedy'])}")
     print()
     if found["isolate"] != "native" and not found["session"]["ok"]:
-        print("The native sandbox, which promises more, is not possible here:\n")
+        print("This machine cannot run the native sandbox, which has stronger guarantees:\n")
     _session(found["session"], found["isolate"])
     print(_verdict(found))
     return 0 if found["ok"] else 1
@@ -129,7 +129,7 @@ def _verdict(found: dict[str, Any]) -> str:
     isolate, works = found["isolate"], {check["name"] for check in found["checks"] if check["ok"]}
     if found["sandbox"]:
         return "Kernels run in a sandbox here" + ("." if isolate == "native" else f", with isolate={isolate!r}.")
-    said = f"No kernel starts here with isolate={isolate!r}, which is what programs get that choose nothing else."
+    said = f"No kernel starts here with isolate={isolate!r}, the default of programs that choose no sandbox."
     if isolate == "native" and "landlock sandbox" in works:
         return f"{said} isolate='landlock' works; to choose it: export CELLBLOCK_ISOLATE=landlock"
     return said
@@ -168,7 +168,7 @@ def show(
     options: dict[str, Any],
     as_json: Json = False,
 ) -> int:
-    """Say what a session could read, write, reach and use. Exit with 1 if none can start."""
+    """Show what a session can read, write, reach and use. Exit with 1 if no session can start."""
     import asyncio
 
     from cellblock.host import Policy
@@ -214,7 +214,7 @@ async def _trouble(wanted: Policy, workspace: str | None, tier: Tier) -> str | N
             return None
     except CellblockError as error:
         said = str(error).strip().splitlines()
-        hidden = " (is something that it needs in denyRead?)" if isinstance(error, LaunchError) and len(said) > 1 else ""
+        hidden = " (does denyRead contain a path that it needs?)" if isinstance(error, LaunchError) and len(said) > 1 else ""
         return said[-1] + hidden
 
 
@@ -230,7 +230,7 @@ def init(
         raise InvalidInputError(f"{file} exists already; name another file, or remove it first") from None
     except OSError as error:
         raise InvalidInputError(f"{file} cannot be written: {error.strerror}") from error
-    done = f"{printable(file)} is written. See what it comes to: cellblock policy show {printable(file)}"
+    done = f"{printable(file)} is written. To see the resulting policy: cellblock policy show {printable(file)}"
     print_done({"file": os.path.abspath(file)}, done, as_json)
     return 0
 

@@ -39,7 +39,7 @@ _Workspace = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The directory that the code works in; the current one by default.")
 ]
 _Decider = Annotated[
-    _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
+    _Approve, typer.Option(help="Who decides about requests of code: no one (auto), a person at the client (ask), or rules.")
 ]
 _RulesFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")]
 _ApproveShell = Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask about !commands, too.")]
@@ -56,6 +56,21 @@ _Isolate = Annotated[
 ]
 _Preload = Annotated[
     list[str] | None, typer.Option(metavar="MODULE", help="A module to import when kernels start. Can be repeated.")
+]
+_Wait = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        envvar="CELLBLOCK_MCP_WAIT",
+        help="Answer after this time that code still runs; by default before the client gives up, if its limit is known.",
+    ),
+]
+_Pictures = Annotated[
+    bool, typer.Option("--pictures-as-files", help="Keep pictures in images/, and only name them in answers.")
+]
+_Session = Annotated[
+    str, typer.Option(metavar="NAME", help="Use this named session of the daemon, which stays when the client leaves.")
 ]
 _Way = Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")]
 _Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.", rich_help_panel=_HTTP)]
@@ -94,6 +109,9 @@ def mcp(
     sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # for ipybox: the default here
     isolate: _Isolate = None,
     preload: _Preload = None,
+    wait: _Wait = None,
+    pictures_as_files: _Pictures = False,
+    session: _Session = "",
     transport: _Way = _Transport.STDIO,
     host: _Host = "127.0.0.1",
     port: _Port = 8900,
@@ -127,6 +145,9 @@ def mcp(
         approve_shell_cmds=approve_shell_cmds,
         programs=programs,
         preload=preload,
+        wait=wait,
+        pictures_as_files=pictures_as_files,
+        session_name=session or None,
         transport=transport.value,
         host=host,
         port=port,

@@ -41,7 +41,7 @@ _MISSING, _NOT_EXECUTED = 127, 126
 
 _PIECE = 32 * 1024
 _WAIT = 2000
-"""Milliseconds that the daemon waits for output before it answers that there is none. A signal that comes right before a
+"""Milliseconds that the daemon waits for output before it answers without output. A signal that comes right before a
 system call is noticed then."""
 
 _LEAVE = 3
@@ -68,7 +68,7 @@ def sh(
         str | None, typer.Option("--timeout", metavar="SECONDS", help="How long it may run; no limit by default.")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Let it run, and print its id; 'cellblock processes' shows it.")
+        bool, typer.Option("--detach", "-d", help="Run it in the background and print its id; see 'cellblock processes'.")
     ] = False,
     *,
     options: dict[str, Any],
@@ -76,7 +76,7 @@ def sh(
 ) -> int:
     """Run a program, or a shell, beside a session's kernel and exit with its status.
 
-    The session is made if it does not exist yet; the options from --workspace to --option are for that.
+    The session is created if it does not exist. The options from --workspace to --option apply to a new session.
     """
     command = command or []
     terminal = not detach and sys.stdin.isatty() and sys.stdout.isatty()
@@ -129,7 +129,7 @@ def _start(connection: SessionConnection, request: Spawn) -> dict[str, Any]:
 
 def processes(
     session: Session,
-    stop: Annotated[str | None, typer.Option("--stop", metavar="ID", help="Stop this one, and all it has started.")] = None,
+    stop: Annotated[str | None, typer.Option("--stop", metavar="ID", help="Stop this program and its subprocesses.")] = None,
     as_json: Json = False,
 ) -> int:
     """List the programs beside a session's kernel, or stop one."""

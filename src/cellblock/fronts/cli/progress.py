@@ -45,7 +45,7 @@ class Progress:
         self.hide()
 
     def hide(self) -> None:
-        """Remove the line for good."""
+        """Remove the line permanently."""
         self._done.set()
         with self._lock:
             if self._shown:

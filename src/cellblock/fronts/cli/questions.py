@@ -25,7 +25,7 @@ _KINDS = {"shell": "command"}
 _STILL = 0.7
 """Seconds for which answers are ignored after a question took the place of another: they may be meant for that one."""
 
-_ELSEWHERE = {"accepted": "somebody else has allowed it", "rejected": "somebody else has denied it"}
+_ELSEWHERE = {"accepted": "another client has allowed it", "rejected": "another client has denied it"}
 
 
 def say_what_waits(data: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ class Questions:
         line = data.decode("utf-8", "replace") if data or newline else None
         first = self._open[0]
         if first.approval and line is not None and time.monotonic() - self._moved < _STILL:
-            say("another question has just taken the place of the one before: answer again")
+            say("the question has changed: answer again")
             self._show()
             return ""
         if first.approval:

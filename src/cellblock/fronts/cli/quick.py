@@ -25,6 +25,9 @@ class _Form:
     words: Sequence[str] = ()
 
 
+_MCP_VARIABLES = {"CELLBLOCK_MCP_PROGRAMS", "CELLBLOCK_MCP_WAIT"}
+"""Variables that typer reads."""
+
 _FORMS = {
     "exec": _Form(
         flags={"--bash": "bash", "--json": "as_json", "--for-model": "for_model"},
@@ -32,7 +35,12 @@ _FORMS = {
         words=("name", "code"),
     ),
     "mcp": _Form(
-        flags={"--no-sandbox": "no_sandbox", "--approve-shell-cmds": "approve_shell_cmds", "--programs": "programs"},
+        flags={
+            "--no-sandbox": "no_sandbox",
+            "--approve-shell-cmds": "approve_shell_cmds",
+            "--programs": "programs",
+            "--pictures-as-files": "pictures_as_files",
+        },
         values={
             "--workspace": "workspace",
             "--approve": "approve",
@@ -40,6 +48,7 @@ _FORMS = {
             "--sandbox-config": "sandbox_config",
             "--isolate": "isolate",
             "--memory": "memory",
+            "--session": "session_name",
         },
         lists={"--allow-host": "allow_hosts", "--preload": "preload", "--read": "read", "--write": "write"},
         choices={"--approve": ("auto", "ask", "rules")},
@@ -55,7 +64,7 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
         arguments: The arguments that follow it.
     """
     form = _FORMS.get(command)
-    if form is None or (command == "mcp" and "CELLBLOCK_MCP_PROGRAMS" in os.environ):
+    if form is None or (command == "mcp" and _MCP_VARIABLES & os.environ.keys()):
         return None
     found: dict[str, Any] = {}
     words: list[str] = []

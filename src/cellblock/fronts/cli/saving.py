@@ -70,7 +70,7 @@ def load(
         print_json({"kernel": made, **report})
         return OK
     print(f"session {made['name']}: {_count(report['loaded'], report['cells'])}")
-    _say_left_out(report["left_out"], "brought back")
+    _say_left_out(report["left_out"], "restored")
     return OK
 
 

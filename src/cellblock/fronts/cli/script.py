@@ -81,7 +81,7 @@ def _cellblock_run(source, path, arguments):
         told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(here)]  # the handler of the signal
         told.print()
         raise
-    except BaseException as error:  # whatever ends a script, Python prints it and goes on to its exit handlers
+    except BaseException as error:  # Python prints every exception of a script and then runs its exit handlers
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
         status = 1
     for thread in threading.enumerate():

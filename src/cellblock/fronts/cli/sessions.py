@@ -42,9 +42,7 @@ def create(
     argument: OptionalSession = None,
     name: Name = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A label. Can be repeated.")] = None,
-    durable: Annotated[
-        bool, typer.Option("--durable", help="Save it between cells, so that it goes on after the machine was switched off.")
-    ] = False,
+    durable: Annotated[bool, typer.Option("--durable", help="Save it between cells, so that it survives a reboot.")] = False,
     *,
     options: dict[str, Any],
     as_json: Json = False,
@@ -107,7 +105,7 @@ def restart(argument: OptionalSession = None, name: Name = None, session_id: Id 
 
 
 def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
-    """End sessions. Exit with 1 if there is none of a name."""
+    """End sessions. Exit with 1 if one does not exist."""
     wanted = [*dict.fromkeys(sessions or ())]
     if len(wanted) < 2 or name is not None or session_id is not None:
         wanted = [chosen(*wanted, name, session_id)]
@@ -132,7 +130,7 @@ def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None,
 
 
 def wipe(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> int:
     """End all sessions. In a terminal, ask first."""
@@ -151,7 +149,7 @@ def wipe(
 
 def logs(
     session: OptionalSession = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then show what runs from now on, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then follow new executions until Ctrl-C.")] = False,
     last: Annotated[int, typer.Option("--last", "-n", metavar="N", min=1, max=1000, help="How many executions to show.")] = 20,
     execution: Annotated[str | None, typer.Option("--execution", metavar="ID", help="Show this execution only.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

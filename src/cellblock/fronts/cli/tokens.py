@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cellblock.common.terminal import printable
-from cellblock.fronts.cli.arguments import Json, new_app
+from cellblock.fronts.cli.arguments import Json, known_names, new_app
 from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import OK, say
 
@@ -23,7 +23,9 @@ def create(
     scope: Annotated[
         list[str] | None, typer.Option(metavar="SCOPE", help="read, run, approve or admin. Can be repeated; run by default.")
     ] = None,
-    session: Annotated[str, typer.Option(metavar="NAME", help="Allow this session only, which must exist.")] = "",
+    session: Annotated[
+        str, typer.Option(metavar="NAME", help="Allow this session only, which must exist.", autocompletion=known_names)
+    ] = "",
     days: Annotated[float | None, typer.Option(metavar="DAYS", help="Days until it expires; never by default.")] = None,
     as_json: Json = False,
 ) -> int:

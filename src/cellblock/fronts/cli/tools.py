@@ -33,7 +33,7 @@ def add(
         typer.Option(
             "--env",
             metavar="NAME=VALUE",
-            help="A variable for the program; ${NAME} stands for yours.",
+            help="A variable for the program; ${NAME} inserts a variable of this process.",
         ),
     ] = None,
     header: Annotated[
@@ -75,7 +75,7 @@ def add(
 def _params(command: list[str], url: str | None, env: list[str], header: list[str], sandbox: bool) -> dict[str, Any]:
     """Return the parameters of a server, for `generate_mcp_sources`."""
     if bool(command) == (url is not None):
-        raise InvalidInputError("say how to reach the server: either -- COMMAND ARGS..., or --url URL")
+        raise InvalidInputError("name the server: either -- COMMAND ARGS..., or --url URL")
     if url is not None:
         if env or sandbox:
             raise InvalidInputError("--env and --sandbox are for a server that is a program, not for --url")
@@ -114,7 +114,7 @@ def list_(root: Root = "mcptools", as_json: Json = False) -> int:
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json = False) -> int:
-    """Forget a server and its login. The package that was generated for it stays."""
+    """Unregister a server, and log out from it. Its generated package stays."""
     from cellblock.tools.registry.servers import ServerRegistry
 
     registry = ServerRegistry()
@@ -132,10 +132,10 @@ def search_(
         list[str] | None, typer.Argument(metavar="WORDS", help="Words to search for; without them, all tools are listed.")
     ] = None,
     root: Root = "mcptools",
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many to show at most.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of tools.")] = 20,
     as_json: Json = False,
 ) -> int:
-    """Find tools by words, best match first. Exit with 1 if there are none."""
+    """Find tools by words, best match first. Exit with 1 if no tool matches."""
     from cellblock.tools.calling import search
 
     paths = search.names(" ".join(words or []), root, limit)

@@ -28,7 +28,7 @@ Scopes = Annotated[
 def console(
     url: Annotated[
         str,
-        typer.Option(metavar="URL", help="Open that of a running 'cellblock serve' on this machine."),
+        typer.Option(metavar="URL", help="Open the console of a running 'cellblock serve' on this machine."),
     ] = "",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; by default a free one.")] = 0,
     scope: Scopes = None,
@@ -40,7 +40,7 @@ def console(
     """
     from cellblock.service.store.tokens import Tokens
 
-    tokens, shows = Tokens(), None if no_browser else _page()
+    tokens, shows = Tokens(), None if no_browser else private_page()
     code = tokens.create_code(scope or ("run", "approve"))
     with shows or nullcontext() as page:
         if not url:
@@ -55,27 +55,33 @@ def console(
 
 
 def _open(server: str, code: str, page: Path | None) -> None:
-    """Open the console of a server in the browser, or print its URL.
+    show("The console", f"{server}/console", f"#login={code}", page)
+
+
+def show(what: str, place: str, secret: str, page: Path | None) -> None:
+    """Open an address in the browser, or print it.
 
     Args:
-        server: The server's URL.
-        code: The login code.
-        page: A file that only this user can read. The browser gets its name, because others see program arguments.
+        what: What is there.
+        place: The address without its secret part.
+        secret: The rest of the address, which works once.
+        page: A file that only this user can read; None to print the address. The browser gets the file's name, because others
+            see program arguments.
     """
-    address = f"{server}/console#login={code}"
-    told = f"The console, for one login within two minutes: {address}"
+    address = place + secret
+    told = f"{what}, for one login within two minutes: {address}"
     if page is None:
         say(told)
         return
     page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">', encoding="utf-8")
     if webbrowser.open(page.as_uri()):
-        say(f"The console is open at {server}/console")
+        say(f"{what} is open at {place}")
     else:
         say(f"No browser can be opened here. {told}")
 
 
 @contextmanager
-def _page() -> Iterator[Path]:
+def private_page() -> Iterator[Path]:
     """Create a file that only this user can read, and finally remove it."""
     descriptor, name = tempfile.mkstemp(".html", "cellblock-console-")
     os.close(descriptor)

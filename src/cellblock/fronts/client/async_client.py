@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-import httpx2
-
+from cellblock.common.extras import require_extra
 from cellblock.common.urls import is_url
 from cellblock.errors import BusyError, DaemonError, NotFoundError
 from cellblock.fronts.client import calls
@@ -63,6 +62,7 @@ from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, 
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
 from cellblock.operations.overview import Cells, Decisions
 from cellblock.operations.programs import (
+    Ports,
     Processes,
     ResizeProcess,
     SignalProcess,
@@ -105,6 +105,9 @@ class AsyncClient:
         Raises:
             InvalidInputError: The URL is invalid.
         """
+        require_extra("client", "HTTP clients")
+        import httpx2
+
         self._http = http_client(httpx2.AsyncClient, url, token, verify)
 
     async def __aenter__(self) -> Self:
@@ -125,17 +128,15 @@ class AsyncClient:
         Args:
             name: The session's name.
             tags: Labels of a new session.
-            options: Options of a new session; they need a token with the scope admin.
+            options: Options of the session, which an existing session must have; they need a token with the scope admin.
 
         Raises:
-            InvalidInputError: The name or an option is invalid, or the existing session has a different isolation.
+            InvalidInputError: The name or an option is invalid, or the existing session has another option.
             AccessError: The token does not permit creating the session.
             LaunchError: The session's kernel could not be started.
         """
         body = {"tags": dict(tags or {}), "options": calls.options(options)}
-        record = SessionRecord.from_dict(await self._send(Call("POST", calls.session(name), body)))
-        record.check_isolation(options)
-        return record
+        return SessionRecord.from_dict(await self._send(Call("POST", calls.session(name), body)))
 
     async def create(self, name: str = "", *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
         """Create a session, as `get_or_create` does. Without a name, it gets a unique one.
@@ -249,6 +250,8 @@ class AsyncClient:
         Yields:
             The events after that.
         """
+        import httpx2
+
         again = Reconnecting(after)
         while not again.ended:
             try:
@@ -304,6 +307,8 @@ class AsyncClient:
         Yields:
             The changes after that: activity of sessions, pending decisions, refusals, and figures.
         """
+        import httpx2
+
         again = Watching(after)
         while True:
             try:
@@ -404,6 +409,21 @@ class AsyncClient:
     ) -> ExecResult:
         """Stop a program and all processes that it started."""
         return await self._ask(stop_of(kernel, process, grace, scope))
+
+    async def ports(self, kernel: SessionRecord | str) -> list[int]:
+        """Return the ports at which servers of a session listen."""
+        return await self._ask(Ports(session_of(kernel)))
+
+    async def open_port(self, kernel: SessionRecord | str, port: int, *, bare: bool = False) -> str:
+        """Return a URL at which a browser on the gateway's machine shows the page of a server, once, within two minutes.
+
+        Args:
+            kernel: The session.
+            port: The server's port.
+            bare: Whether to show the page without a frame, so that it can load from other servers and navigate.
+        """
+        path = f"{calls.session(session_of(kernel))}/ports/{port}"
+        return str((await self._send(Call("POST", path, {"bare": bare})))["url"])
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

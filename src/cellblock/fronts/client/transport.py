@@ -6,9 +6,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, TypeVar
-
-import httpx2
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import (
@@ -26,13 +24,16 @@ from cellblock.model.sessions import ExecutionEvent
 from cellblock.operations.data import read_answer as read_data
 from cellblock.operations.overview import Watch
 
-C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
+if TYPE_CHECKING:
+    import httpx2
 
-EVENTS = httpx2.Timeout(10.0, read=60.0)
-"""Patience with a stream of events: while nothing happens, the server says so every 15 seconds."""
+    C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
 
-_PATIENCE = httpx2.Timeout(10.0, read=None, write=None, pool=60.0)  # code may run for as long as the server lets it
-_LIMITS = httpx2.Limits(max_connections=512, max_keepalive_connections=64)
+EVENTS = (10.0, 60.0, 10.0, 10.0)
+"""Seconds to connect, read, write, and wait in the pool. While nothing happens, the server says so every 15 seconds."""
+
+_PATIENCE = (10.0, None, None, 60.0)  # code may run for as long as the server lets it
+_MAX_CONNECTIONS = 512
 """As many requests at once as a gateway allows a token: more of them wait here, and are not refused there."""
 _PIECE = 1024 * 1024
 _TRIES = 10
@@ -44,6 +45,8 @@ def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bo
     Raises:
         InvalidInputError: The URL or the token cannot be used.
     """
+    import httpx2
+
     if not url.startswith(("http://", "https://")):
         raise InvalidInputError(f"the URL of a gateway begins with http:// or https://, not {url!r}")
     if not token.isascii() or not token.isprintable():
@@ -51,7 +54,8 @@ def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bo
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     # Without TLS there is nothing to verify, and loading the machine's certificates would take 50 ms for each client.
     checks = verify if url.startswith("https://") else False
-    return kind(base_url=url, headers=headers, verify=checks, timeout=_PATIENCE, limits=_LIMITS)
+    limits = httpx2.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=64)
+    return kind(base_url=url, headers=headers, verify=checks, timeout=_PATIENCE, limits=limits)
 
 
 @contextmanager
@@ -65,6 +69,8 @@ def errors(*, once: bool = False) -> Iterator[None]:
         InvalidInputError: The URL is invalid.
         StateError: The client is closed.
     """
+    import httpx2
+
     try:
         yield
     except RuntimeError as error:  # httpx has no specific class for it
@@ -74,7 +80,7 @@ def errors(*, once: bool = False) -> Iterator[None]:
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         raise unreachable(error) from error
     except httpx2.PoolTimeout as error:
-        raise BusyError(f"this client has {_LIMITS.max_connections} requests in progress already") from error
+        raise BusyError(f"this client has {_MAX_CONNECTIONS} requests in progress already") from error
     except httpx2.TransportError as error:
         what = f"the connection to the gateway was lost: {_why(error)}"
         if once:
@@ -86,6 +92,8 @@ def errors(*, once: bool = False) -> Iterator[None]:
 
 def unreachable(error: Exception) -> DaemonError:
     """Return the error for an unreachable gateway."""
+    import httpx2
+
     where = ""
     if isinstance(error, httpx2.RequestError) and (request := vars(error).get("_request")) is not None:
         where = f" at {request.url.scheme}://{request.url.netloc.decode()}"

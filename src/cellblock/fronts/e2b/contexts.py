@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PYTHON = "python"
 LISTED = (PYTHON, "javascript")
-"""Languages whose default contexts are listed before anybody has used them, as E2B does."""
+"""Languages whose default contexts are listed before their first use, as E2B does."""
 
 _ALIASES = {"js": "javascript", "ts": "typescript"}
 _KERNELS = {"javascript": ("javascript", "typescript"), "typescript": ("typescript", "javascript")}
@@ -121,11 +121,11 @@ class Contexts:
         """Return the context with an id, or the default one of a language. Its session may not exist.
 
         Args:
-            identity: The id; None if there is none.
+            identity: The id, or None.
             language: The language; None stands for Python.
 
         Raises:
-            NotFoundError: The id is not that of a context.
+            NotFoundError: No context has the id.
             InvalidInputError: The language is invalid.
         """
         if not identity:

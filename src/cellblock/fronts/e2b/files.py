@@ -53,7 +53,7 @@ async def upload(request: Request) -> Response:
     contexts = contexts_of(request)
     check_user(request.query_params.get("username", ""))
     if any(name.startswith("x-metadata-") for name in request.headers):
-        raise UnsupportedError("files have no metadata here")
+        raise UnsupportedError("file metadata is not supported: leave it out")
     given, most = request.query_params.get("path", ""), request.app.state.max_upload
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/octet-stream":

@@ -328,7 +328,7 @@ async def send_input(request: HttpRequest, message: InputMessage) -> dict[str, A
         raise InvalidInputError(f"input: it is not base64: {wrong}") from None
     info = await programs.find(message.process)
     if not await programs.ask(WriteProcess(programs.session, info.id), data):
-        raise StateError("the program reads no more")
+        raise StateError("the program has closed its standard input")
     return {}
 
 
@@ -369,5 +369,5 @@ ROUTES = [
     unary(f"{_SERVICE}/CloseStdin", SelectMessage, close_stdin),
     unary(f"{_SERVICE}/SendSignal", SignalMessage, send_signal),
     unary(f"{_SERVICE}/Update", UpdateMessage, update),
-    unsupported(f"{_SERVICE}/StreamInput", "StreamInput is not served here: send input with SendInput"),
+    unsupported(f"{_SERVICE}/StreamInput", "StreamInput is not supported: send input with SendInput"),
 ]

@@ -49,7 +49,8 @@ def messages(event: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield _output("stderr", f"[cellblock] {mime} is left out: it has more than {MAX_VALUES:,} values\n")
         case "gap":
             yield _output(
-                "stderr", f"[cellblock] {data['dropped']} outputs came faster than they were read, and are not kept\n"
+                "stderr",
+                f"[cellblock] {data['dropped']} outputs were dropped because they arrived faster than they were read\n",
             )
         case "result":
             yield from _ended(data)

@@ -7,8 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cellblock.fronts.e2b.app import make_app
-from cellblock.fronts.e2b.contexts import Workspace
+from cellblock.common.extras import require_extra
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.serve import is_loopback
 from cellblock.fronts.gateway.serve import serve as serve_gateway
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from cellblock.fronts.e2b.contexts import Workspace
     from cellblock.service.daemon.place import Place
 
 PORTS = (49999, 49983)
@@ -58,6 +58,9 @@ def serve(
     Raises:
         CellblockError: As for the gateway.
     """
+    require_extra("serve", "HTTP servers")
+    from cellblock.fronts.e2b.app import make_app
+
     options = options or GatewayOptions()
     options = replace(options, auth=options.auth and not is_loopback(host))
     workspace = workspace_for(settings.current().session_options(options.session_options))
@@ -86,6 +89,8 @@ def workspace_for(given: Mapping[str, Any]) -> Workspace:
     Raises:
         InvalidInputError: The server was started in the home directory, and no other directory is named.
     """
+    from cellblock.fronts.e2b.contexts import Workspace
+
     options = {"current_dir": os.getcwd(), "python": sys.executable, "limits": {"text": TEXT_LIMIT}, **given}
     path = os.path.realpath(options.get("working_dir") or options["current_dir"])
     tier = requested_tier(options.get("sandbox", True), options.get("isolate"), None)

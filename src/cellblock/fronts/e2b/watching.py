@@ -70,7 +70,7 @@ class Watchers:
             CellblockError: The directory cannot be watched, or there are too many watchers.
         """
         if len(self._watchers) >= _MOST:
-            raise BusyError(f"there are {_MOST} watchers already: remove one of them", 5.0)
+            raise BusyError(f"there are already {_MOST} watchers: remove one", 5.0)
         watcher = _Watcher(self._changes(path, recursive=recursive))
         number = secrets.token_hex(8)
         self._watchers[number] = watcher
@@ -151,7 +151,7 @@ class _Watcher:
                         continue
                     self._found.append(change)
                     if len(self._found) >= _MOST_EVENTS:
-                        raise FilesError(f"there were {_MOST_EVENTS:,} changes that nobody has asked for: make a new watcher")
+                        raise FilesError(f"more than {_MOST_EVENTS:,} changes were not read: create a new watcher")
         except CellblockError as error:
             self._error = error
             if not self.begun.done():

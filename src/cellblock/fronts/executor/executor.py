@@ -25,8 +25,11 @@ from cellblock.service.session.running import RunningSession
 
 # Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
+    import socket
+
     from cellblock.fronts.executor.listening import OnResult, OnText
     from cellblock.fronts.gateway.embedded import EmbeddedGateway
+    from cellblock.fronts.gateway.exposed import Exposed
     from cellblock.host import Session
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.checkpoint import Checkpoint
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock")
 
 _NOBODY = (
-    "nobody can be asked in execute(): run the code with stream(), which yields what it asks for, or allow it by a rule "
+    "execute() cannot ask for approval: run the code with stream(), which yields the requests, or add a rule that allows this "
     "(docs/approvals.md)"
 )
 
@@ -101,6 +104,7 @@ class CodeExecutor(AsyncOnly):
         self._given_host = options.host
         self._run: RunningSession | None = None
         self._gateway: EmbeddedGateway | None = None
+        self._exposed: Exposed | None = None
         self._offered: dict[str, OfferedFunctions] = {}
         self._stopped = False
         self._adopted_by = ""
@@ -128,7 +132,7 @@ class CodeExecutor(AsyncOnly):
 
     @property
     def kernel_gateway_token(self) -> str:
-        """The token for Jupyter clients of `kernel_gateway_port`. `KernelClient` finds it by itself.
+        """The token for Jupyter clients of `kernel_gateway_port`. `KernelClient` finds it.
 
         Raises:
             StateError: The executor has no gateway, or is not running.
@@ -154,7 +158,7 @@ class CodeExecutor(AsyncOnly):
         """Return why there is no session."""
         if self._adopted_by:
             return (
-                f"the executor was adopted by executor {self._adopted_by}, which goes on with its state: use that one; "
+                f"the executor was adopted by executor {self._adopted_by}, which continues from its state: use that one; "
                 "start() gives this one a fresh kernel"
             )
         if self._stopped or (run is not None and run.closing):
@@ -173,7 +177,7 @@ class CodeExecutor(AsyncOnly):
     async def for_model(self, result: CodeExecutionResult, max_chars: int = MODEL_CHARS) -> str:
         """Return a result as one text for a language model, and store the part that does not fit.
 
-        The text is that of `CodeExecutionResult.for_model`. Omitted output is written to a file of the kernel's directory,
+        The text is from `CodeExecutionResult.for_model`. Omitted output is written to a file of the kernel's directory,
         which the text names: ``read outputs/cell-7-….txt``. If the file cannot be written, the text names none.
 
         Args:
@@ -245,13 +249,41 @@ class CodeExecutor(AsyncOnly):
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
         """Run a program in the sandbox, independent of the kernel, which can neither trace it nor fake its output.
 
-        The arguments and the result are those of `Session.exec` (docs/programs.md).
+        The arguments and the result are the same as for `Session.exec` (docs/programs.md).
         """
         return await self.session.exec(command, **how)
 
     async def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> Process:
         """Start a program in the sandbox, independent of the kernel, as `Session.spawn` does."""
         return await self.session.spawn(command, **how)
+
+    async def connect(self, port: int) -> socket.socket:
+        """Connect to a server of the code by TCP, as `Session.connect` does."""
+        return await self.session.connect(port)
+
+    async def expose(self, port: int, *, bare: bool = False) -> str:
+        """Return a URL at which a browser on this machine shows the page of a server of the code.
+
+        The URL works once, within two minutes, and the page until the executor stops.
+
+        Args:
+            port: The server's port.
+            bare: Whether to show the page without a frame, so that it can load from other servers and navigate.
+
+        Raises:
+            NotFoundError: Nothing listens at the port.
+            UnsupportedError: The session has no network of its own: it needs ``isolate="native"``.
+        """
+        from cellblock.fronts.gateway.exposed import Exposed
+
+        session = self.session
+        if self._exposed is None:
+            self._exposed = Exposed(session)
+        return await self._exposed.open(port, bare=bare)
+
+    async def ports(self) -> list[int]:
+        """Return the ports of the code's servers, as `Session.ports` does."""
+        return await self.session.ports()
 
     def processes(self) -> list[ProcessInfo]:
         """Return the programs started by `exec` and `spawn`, as `Session.processes` does."""
@@ -449,11 +481,13 @@ class CodeExecutor(AsyncOnly):
         """
         if (run := self._run) is None:
             return
+        if self._exposed is not None:
+            await self._exposed.close()
         if self._gateway is not None:
             await self._gateway.close()
         await run.close()
         if self._run is run:
-            self._run, self._gateway, self._stopped = None, None, True
+            self._run, self._gateway, self._exposed, self._stopped = None, None, None, True
 
     def __del__(self) -> None:
         run: RunningSession | None = getattr(self, "_run", None)  # absent if the constructor raised

@@ -112,7 +112,7 @@ class ExecutorOptions(SandboxOptions):
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {self.log_level!r}")
         if self.require_shell_escape and not self._tier.ours:
             raise InvalidInputError(
-                f"require_shell_escape needs isolate={names_of_ours()}: nothing else can keep code from executing programs"
+                f"require_shell_escape needs isolate={names_of_ours()}: nothing else can prevent code from executing programs"
             )
         if self.kernel_init_timeout is not None:
             check_seconds("kernel_init_timeout", self.kernel_init_timeout)

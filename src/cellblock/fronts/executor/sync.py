@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -332,6 +333,20 @@ class SyncCodeExecutor(SyncOnly):
     def eager(self, *, timeout: float | None = AS_MADE, on_input: OnInput | None = None) -> SyncEager:
         """Run a cell while a model is still writing it, as `CodeExecutor.eager` does."""
         return SyncEager(self._thread.call(lambda: self._original.eager(timeout=timeout, on_input=on_input)), self._thread)
+
+    def connect(self, port: int) -> socket.socket:
+        """Connect to a server of the code by TCP, as `Session.connect` does. The socket blocks."""
+        made = self._thread.run(self._original.connect(port))
+        made.setblocking(True)
+        return made
+
+    def expose(self, port: int, *, bare: bool = False) -> str:
+        """Return a URL at which a browser shows the page of a server of the code, as `CodeExecutor.expose` does."""
+        return self._thread.run(self._original.expose(port, bare=bare))
+
+    def ports(self) -> list[int]:
+        """Return the ports of the code's servers, as `Session.ports` does."""
+        return self._thread.run(self._original.ports())
 
     def processes(self) -> list[ProcessInfo]:
         """Return the programs started by `exec` and `spawn`, as `Session.processes` does."""

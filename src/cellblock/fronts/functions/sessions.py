@@ -35,11 +35,11 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
     Args:
         name: The session's name.
         tags: Labels of a new session.
-        options: Options of a new session: the options of `CodeExecutor` that are data, and those of `NamedOptions`
-            (docs/named-sessions.md). Settings provide the defaults.
+        options: Options of the session, which an existing session must have: the options of `CodeExecutor` that are data, and
+            those of `NamedOptions` (docs/named-sessions.md). Settings provide the defaults.
 
     Raises:
-        InvalidInputError: The name, an option or a setting is invalid, or the existing session has a different isolation.
+        InvalidInputError: The name, an option or a setting is invalid, or the existing session has another option.
         LaunchError: The session's kernel could not be started.
         DaemonError: The daemon cannot be started or reached.
     """
@@ -48,9 +48,7 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
     labels = {} if tags is None else tags
     if not isinstance(labels, Mapping) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
         raise InvalidInputError(f"tags must be a dict of strings, not {tags!r}")
-    record = ask(Create(name, created_options(options), dict(labels)))
-    record.check_isolation(options)
-    return record
+    return ask(Create(name, created_options(options), dict(labels), chosen=tuple(options)))
 
 
 def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +140,7 @@ def _submit(request: Submit, body: bytes, chosen: settings.Settings) -> Any:
         return call(request, body)
     if not _is_still_there(request, began):
         raise OutcomeUnknownError(
-            f"{lost}; session {request.session!r} has ended meanwhile, and nobody knows how far the code ran"
+            f"{lost}; session {request.session!r} has ended, and the code may have run in part"
         ) from lost
     return call(request, body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,12 +24,14 @@ from cellblock.fronts.gateway import (
     events,
     executions,
     files,
+    forwarding,
     jupyter,
     kernelspecs,
     metrics,
     notebooks,
     overview,
     pages,
+    ports,
     programs,
     questions,
     saving,
@@ -72,6 +75,7 @@ _PARTS = (
     events,
     files,
     programs,
+    ports,
     questions,
     saving,
     approvals,
@@ -153,7 +157,13 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
     guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check, _uploads())
-    app.outside = Traced(metrics.Meter(readable(guarded, options.allowed_origins)))
+    app.state.pages = ports.PageHosts(
+        readable(guarded, options.allowed_origins),
+        functools.partial(forwarding.LinkedConnection, link),
+        check,
+        options.token,
+    )
+    app.outside = Traced(metrics.Meter(app.state.pages))
     return app
 
 
@@ -196,7 +206,7 @@ def described(app: FastAPI) -> dict[str, Any]:
 
 
 def methods_of(schema: dict[str, Any], path: str) -> list[str]:
-    """Return all methods of a path; a router names only those of the first matching route."""
+    """Return all methods of a path; a router names only the methods of the first matching route."""
     found = set()
     for template, operations in schema["paths"].items():
         if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):

@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -23,6 +24,9 @@ from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.daemon.server import Server
 from cellblock.service.named.options import Options
 from cellblock.service.named.sessions import NamedSessions
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 
 class EmbeddedGateway:
@@ -47,8 +51,7 @@ class EmbeddedGateway:
         self.port = 0
         self._options = replace(options, token=self.token, embedded=True)
         self._server = Server(self.sessions, default_timeout=None)
-        self._uvicorn: _Uvicorn | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: Serving | None = None
         self._closing = Closing()
 
     async def start(self, address: str, port: int) -> None:
@@ -64,16 +67,13 @@ class EmbeddedGateway:
         sock = listen(address, port, "the gateway")
         self.port = sock.getsockname()[1]
         app = make_app(self._options, link=DaemonLink(connect=functools.partial(connect, self._server)))
-        self._uvicorn = _Uvicorn(config(app, None, None))
-        self._serving = asyncio.create_task(self._uvicorn.serve([sock]))
-        began = asyncio.create_task(self._uvicorn.began.wait())
-        await asyncio.wait([self._serving, began], return_when=asyncio.FIRST_COMPLETED)
-        began.cancel()
+        self._serving = Serving(app, sock)
+        await self._serving.begun()
 
     async def wait(self) -> None:
         """Wait until the gateway has ended."""
         if self._serving is not None:
-            await asyncio.wait([self._serving])
+            await self._serving.wait()
 
     async def close(self, timeout: float = 5) -> None:
         """End the gateway and its sessions. The operation is idempotent, and cancelling the caller does not stop it.
@@ -81,17 +81,52 @@ class EmbeddedGateway:
         Args:
             timeout: Seconds that running requests may still take.
         """
-        if self._uvicorn is not None:
-            self._uvicorn.config.timeout_graceful_shutdown = round(timeout)
+        if self._serving is not None:
+            self._serving.patience = round(timeout)
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
-        if self._uvicorn is not None:
-            self._uvicorn.should_exit = True
-        await self.wait()
+        if self._serving is not None:
+            await self._serving.close()
         await self.sessions.close()
         for client in [*self._server.clients]:
             client.abort()
+
+
+class Serving:
+    """An application that is served by a task of this loop.
+
+    Attributes:
+        patience: Seconds that running requests may still take at the end.
+    """
+
+    def __init__(self, app: ASGIApp, sock: socket.socket, patience: int = 5) -> None:
+        """Start to serve.
+
+        Args:
+            app: The application.
+            sock: The listener, which is owned from now on.
+            patience: As for the attribute.
+        """
+        self.patience = patience
+        self._uvicorn = _Uvicorn(config(app, None, None))
+        self._task = asyncio.create_task(self._uvicorn.serve([sock]))
+
+    async def begun(self) -> None:
+        """Wait until requests are accepted."""
+        began = asyncio.create_task(self._uvicorn.began.wait())
+        await asyncio.wait([self._task, began], return_when=asyncio.FIRST_COMPLETED)
+        began.cancel()
+
+    async def wait(self) -> None:
+        """Wait for the end."""
+        await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        """Stop, and wait for the end."""
+        self._uvicorn.config.timeout_graceful_shutdown = self.patience
+        self._uvicorn.should_exit = True
+        await self.wait()
 
 
 class _Uvicorn(uvicorn.Server):

@@ -47,7 +47,7 @@ async def events(
     after: After = 0,
     last_event_id: Annotated[str, Header(alias="Last-Event-ID", max_length=20)] = "",
 ) -> Response:
-    """Send the events of an execution as they happen, until the last; to a client that comes back, those that it missed."""
+    """Send the events of an execution as they happen, until the last; to a client that reconnects, the missed ones."""
     link = link_of(request)
     await link.call(Lookup(execution))  # the status reports an unknown id
     known = int(last_event_id) if last_event_id.isascii() and last_event_id.isdecimal() else after

@@ -66,7 +66,7 @@ async def execute_in_named(
     format: Format = "json",  # noqa: A002  # as above
     max_chars: MaxChars = MODEL_CHARS,
 ) -> Response:
-    """Run code in the session of this name, which is made if there is none."""
+    """Run code in the session of this name, and create it if it is missing."""
     chars = text_wanted(request)
     try:
         result = await run(request, session, wanted, key=key)

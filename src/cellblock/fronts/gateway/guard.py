@@ -393,9 +393,9 @@ def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> No
         own = f"{scheme.replace('ws', 'http', 1)}://{headers.host}"
         foreign = headers.origin != own and headers.origin not in allowed
     else:
-        # Requests by a page of another site without an Origin: pictures, scripts, forms of old browsers. A link is allowed.
+        # Requests by a page of another origin without an Origin: pictures, scripts, forms of old browsers. A link is allowed.
         page = scope.get("method") == "GET" and scope["path"] in (*PUBLIC, CONSOLE)
-        foreign = headers.site == "cross-site" and not page
+        foreign = headers.site in ("cross-site", "same-site") and not page
     if foreign:
         raise Refused(Problem(403, "origin_refused", "requests from other web sites are refused"))
 
@@ -431,7 +431,7 @@ def check_pace(received: int, seconds: float) -> None:
         Refused: The body is too slow.
     """
     if received < seconds * _LEAST_PACE:
-        raise Refused(Problem(408, "too_slow", f"the body comes at less than {_LEAST_PACE:,} bytes in a second"))
+        raise Refused(Problem(408, "too_slow", f"the body arrives more slowly than {_LEAST_PACE:,} bytes per second"))
 
 
 def check_values(count: int) -> None:

@@ -233,7 +233,7 @@ class Channels:
         self._changed.set()
 
     async def write(self) -> None:
-        """Send queued messages, until the client is gone or too slow."""
+        """Send queued messages, until the client leaves or is too slow."""
         while not self._lost:
             while self._unread and not self._lost:
                 data = self._unread.popleft()
@@ -247,7 +247,7 @@ class Channels:
         await self._socket.close(1013, "the client does not read")
 
     async def read(self, kernel: JupyterKernel) -> None:
-        """Handle the client's messages, until it is gone.
+        """Handle the client's messages until it disconnects.
 
         Raises:
             ProtocolError: The data is not a message.

@@ -20,7 +20,7 @@ class Strict(BaseModel):
 class KernelCreateRequest(Strict):
     """A session to make."""
 
-    name: str | None = Field(None, description="Its name; by default one that nobody else has.", examples=["data-analysis"])
+    name: str | None = Field(None, description="Its name; by default a new unique one.", examples=["data-analysis"])
     session_name: str | None = Field(None, description="The same: a session has one name.", examples=["data-analysis"])
     tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.", examples=[{"task": "eda"}])
     options: dict[str, Any] = Field(
@@ -29,7 +29,7 @@ class KernelCreateRequest(Strict):
 
 
 class SessionCreateRequest(Strict):
-    """The session to create if there is none of its name."""
+    """The session to create if its name is free."""
 
     tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the session; they need the scope admin.")
@@ -38,19 +38,19 @@ class SessionCreateRequest(Strict):
 class KernelModel(BaseModel):
     """A session and its kernel."""
 
-    kernel_id: str = Field(description="Its id, which no other session ever has.")
+    kernel_id: str = Field(description="Its id, which is never used again.")
     connection_file: str = Field(description="Empty: there is nothing to connect to by path.")
     name: str | None = Field(description="Its name.")
-    created_at: str = Field(description="When it was made (ISO 8601, UTC).")
+    created_at: str = Field(description="When it was created (ISO 8601, UTC).")
     last_used_at: str = Field(description="When it was last used.")
     status: str = Field(description="running, idle, dead or unknown.")
     session_name: str | None = Field(description="Its name.")
     attempt_count: int = Field(description="How many attempts execute/retry has made in it.")
-    branch_of: str = Field("", description="The id of the session that it was made from; empty unless it is a branch.")
+    branch_of: str = Field("", description="The id of the session that it branched from; empty unless it is a branch.")
     branch_at: int = Field(0, description="The number of that session's last cell then.")
     tags: _Tags = Field(description="Labels.")
-    age_seconds: float = Field(description="Seconds since it was made.")
-    workspace: str = Field(description="The directory that it works in.")
+    age_seconds: float = Field(description="Seconds since its creation.")
+    workspace: str = Field(description="Its working directory.")
     isolate: str = Field(description="How its kernel is isolated.")
     kernel_type: str = Field(description="The Jupyter kernelspec; python3 for cellblock's own kernel.")
 
@@ -111,7 +111,7 @@ class OutputItemModel(BaseModel):
     kind: str
     text: str | None
     name: str | None
-    data: dict[str, Any] = Field(description="MIME bundle; pictures and their like are base64.")
+    data: dict[str, Any] = Field(description="MIME bundle; binary values are base64.")
     metadata: dict[str, Any]
     display_id: str | None
 
@@ -131,19 +131,19 @@ class ExecutionResultModel(BaseModel):
     """The result of an execution."""
 
     status: str = Field(description="success, error, timeout, interrupted or max_attempts_exceeded, among others.")
-    text: str | None = Field(description="Everything that a reader would see, in order.")
-    output: str = Field(description="What went to stdout.")
-    stderr: str = Field(description="What went to stderr.")
+    text: str | None = Field(description="All output, as a person would see it.")
+    output: str = Field(description="The text written to stdout.")
+    stderr: str = Field(description="The text written to stderr.")
     error: ErrorInfoModel | None = Field(description="The exception, or what ended the kernel.")
     return_value: str | None = Field(description="The last expression's value as plain text.")
     execution_count: int | None = Field(description="IPython's counter.")
-    duration_ms: int = Field(description="Milliseconds that it took.")
+    duration_ms: int = Field(description="Duration in milliseconds.")
     outputs: list[OutputItemModel] = Field(description="All outputs in order.")
-    attempts: list[AttemptSnapshotModel] = Field(description="The attempts, if it was retried.")
+    attempts: list[AttemptSnapshotModel] = Field(description="The attempts, if there were retries.")
     truncated: bool = Field(description="Whether something was left out because it was too large.")
-    recovery: str | None = Field(description="How the code was stopped, if it did not end by itself.")
-    images: list[str] = Field(description="Paths of PNG files that were written.")
-    spilled: list[str] = Field(description="Files that hold what was too large to keep.")
+    recovery: str | None = Field(description="How the code was stopped, if it was.")
+    images: list[str] = Field(description="Paths of the written PNG files.")
+    spilled: list[str] = Field(description="Files with outputs that were too large for the result.")
     exit_status: int | None = Field(
         None, description="If the code ended the kernel's process: its exit status, or minus the number of a signal."
     )
@@ -156,12 +156,7 @@ class HistoryEntryModel(BaseModel):
     code: str
     status: str
     execution_count: int | None
-
-
-class UndoneCell(HistoryEntryModel):
-    """A cell that was undone."""
-
-    abandoned: bool
+    abandoned: bool = Field(description="Whether the session went back to a state before it.")
 
 
 class Done(BaseModel):
@@ -176,5 +171,5 @@ class ProblemModel(BaseModel):
     type: str
     title: str
     status: int
-    detail: str = Field(description="What happened, and what to do.")
-    code: str = Field(description="Which kind of problem it is: stable, for programs.")
+    detail: str = Field(description="What happened and what to do.")
+    code: str = Field(description="The kind of problem, a stable name for programs.")

@@ -86,7 +86,7 @@ async def list_notebooks(connection: HTTPConnection) -> list[Notebook]:
 
 @router.post("/sessions", summary="Give a notebook a kernel", status_code=201, dependencies=[_run])
 async def start_notebook(connection: HTTPConnection, wanted: WantedNotebook) -> Notebook:
-    """Give a notebook a kernel: the one that it has, one that runs, or a new one."""
+    """Give a notebook a kernel: its current one, another running one, or a new one."""
     notebooks: Notebooks = connection.app.state.notebooks
     for number, known in [*notebooks.known.items()]:
         if wanted.path and (known["path"], known["type"]) == (wanted.path, wanted.type):

@@ -25,7 +25,7 @@ from cellblock.service.store.tokens import Token
 router = APIRouter(tags=["Overview"], route_class=CheckedRoute)
 
 _LONGEST = 60.0
-"""Seconds that a stream lasts. Its client comes back for the rest."""
+"""Seconds that a stream lasts. Its client reconnects for the rest."""
 
 add(router, Cells)
 add(router, Decisions)
@@ -48,7 +48,7 @@ async def events(
     """Send what changes in the sessions that the token is for: what they do, what waits, what was refused, figures.
 
     The first event says what is there, or what has changed since another event. The stream ends after a minute; a client that
-    comes back with the id of the last event misses nothing.
+    reconnects with the id of the last event misses nothing.
     """
     changes = _changes(link_of(request), last_event_id or after, caller)
     return StreamingResponse(changes, media_type="text/event-stream", headers={"Cache-Control": "no-store"})

@@ -34,10 +34,10 @@ for operation in (Exec, Spawn, Processes, ReadProcess, WriteProcess, SignalProce
     add(router, operation)
 
 _WAIT = 30_000
-"""Milliseconds that the daemon waits for output before it answers that there is none."""
+"""Milliseconds that the daemon waits for output before it answers without output."""
 
 _MOST = 64 * 1024
-"""Bytes or characters that one message may have. The client is told, and can send several."""
+"""Bytes or characters that one message may have. The error says so, and the client can send several."""
 
 _UNWRITTEN = 8
 """Messages that wait for a program to read them. Then the client has to wait, also with signals."""

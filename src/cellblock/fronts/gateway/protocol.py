@@ -22,7 +22,7 @@ MAX_HEAD = 64 * 1024
 """Bytes of a request before its body."""
 
 MAX_CONNECTIONS = 4000
-"""For one more, the one that has waited longest without a request is closed, or else the new one: descriptors are limited, and
+"""For one more, the longest idle connection is closed, or else the new one: descriptors are limited, and
 the daemon's connections need some."""
 
 HEAD_SECONDS = 10.0
@@ -68,7 +68,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.connections.add(self)
         if crowded(len(self.connections)):
             oldest = next(iter(self._silent), self)
-            self._silent.pop(oldest, None)  # many can arrive in one iteration of the loop, before the first is gone
+            self._silent.pop(oldest, None)  # many can arrive in one iteration of the loop, before the first has ended
             oldest.transport.abort()
             if oldest is self:
                 return

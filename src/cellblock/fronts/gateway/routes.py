@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from cellblock.errors import AccessError, CellblockError
 from cellblock.fronts.gateway.access import link_of, needs, needs_of_any
 from cellblock.fronts.gateway.answers import json_response, packed_response, while_there
-from cellblock.fronts.gateway.models import Done, ExecutionResultModel, KernelModel, Strict, UndoneCell
+from cellblock.fronts.gateway.models import Done, ExecutionResultModel, HistoryEntryModel, KernelModel, Strict
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, StateChanges
 from cellblock.model.files import FileInfo
@@ -67,7 +67,7 @@ _NAMES = {
 
 _MODELS: dict[type, type[BaseModel]] = {
     CodeExecutionResult: ExecutionResultModel,
-    HistoryEntry: UndoneCell,
+    HistoryEntry: HistoryEntryModel,
     SessionRecord: KernelModel,
 }
 """Models of classes of `model`. Those that are not here are made when they are needed."""

@@ -33,7 +33,7 @@ router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"], route_class=
 _PIECE = 1024 * 1024
 _FILE = {"description": "The file.", "content": {"application/octet-stream": {}}}
 
-Files = Annotated[bool, Query(description="The files of the workspace, too.")]
+Files = Annotated[bool, Query(description="Include the files of the workspace.")]
 
 
 @router.post("/save", response_class=Response, summary="Save a session", responses={200: _FILE})
@@ -62,7 +62,7 @@ async def load(request: Request, session: str, _: Run, files: Files = False) -> 
                 async for piece in request.stream():
                     await asyncio.to_thread(file.write, piece)
         except OSError as error:
-            raise StoreError(f"the gateway cannot keep the file: {error.strerror or error}") from error
+            raise StoreError(f"the gateway cannot store the file: {error.strerror or error}") from error
         return json_response(await link_of(request).call(Load(session, path, files)))
 
 
@@ -93,7 +93,7 @@ async def _directory() -> AsyncIterator[str]:
 
 
 async def _sent(request: Request, session: str, directory: str, suffix: str, headers: dict[str, str]) -> Response:
-    """Return the only file of a directory as an answer. The open file can be read when the directory is gone."""
+    """Return the only file of a directory as an answer. The open file can be read after the directory was removed."""
     name = (await link_of(request).call(Status(session)))["name"]
     file = await asyncio.to_thread(_opened, directory)
     headers |= {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.common import telemetry
 from cellblock.common.addresses import bracketed, listen
+from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.service import settings
@@ -61,7 +62,9 @@ def serve(
         InvalidInputError: An option is unsafe or unusable: an address reachable from other machines without tokens, the
             address itself, the certificate, or a key that sessions could read.
         DaemonError: No daemon runs, and none can be started.
+        UnsupportedError: The extra serve is not installed.
     """
+    require_extra("serve", "HTTP servers")
     import uvicorn
 
     from cellblock.fronts.gateway.app import make_app

@@ -46,7 +46,7 @@ class Health(BaseModel):
     status: Literal["ok", "failing"]
     service: str
     version: str
-    problem: str = Field(default="", description="Why no code can be run now; empty if it can.")
+    problem: str = Field(default="", description="Why no code can run now; empty if code can run.")
 
 
 @router.get("/", summary="List what the gateway offers")
@@ -83,7 +83,7 @@ class Checks:
             return ""  # partly working
         except CellblockError as error:
             _log.warning("the daemon cannot be asked: %s", error)
-            return "there is no daemon, and none can be started: the log says why"
+            return "the daemon is not running and cannot be started: see the log"
         return f"nothing can be stored: {failing}" if failing else ""
 
 
@@ -91,8 +91,8 @@ class Caller(BaseModel):
     """The name and permissions of a token."""
 
     name: str
-    scopes: list[Scope] = Field(description="What it may do, with what that implies: read, run, approve, admin.")
-    session: str = Field(description="The only session that it is for; empty for all.")
+    scopes: list[Scope] = Field(description="Its scopes, including implied ones: read, run, approve, admin.")
+    session: str = Field(description="The only session that it allows; empty for all.")
     expires: float | None = Field(description="When it expires, in seconds since the epoch; null: never.")
     version: str = Field(description="The version of cellblock that answers.")
 
@@ -106,7 +106,7 @@ async def whoami(caller: Annotated[Token, Depends(needs_of_any("read"))]) -> Cal
 
 @router.get("/health", summary="Whether code can be run", responses={503: {"model": Health, "description": "It cannot."}})
 async def health(request: Request, response: Response) -> Health:
-    """Ask the daemon, which is started if there is none, at most once in a second. 503 if no code can be run now."""
+    """Ask the daemon, at most once in a second, and start it if necessary. 503 if no code can be run now."""
     checks: Checks = request.app.state.checks
     problem = await checks.problem()
     response.status_code = 503 if problem else 200

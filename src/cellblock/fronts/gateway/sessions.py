@@ -78,7 +78,7 @@ add(router, Destroy, _destroyed, tag="Kernels")
 async def get_or_create(
     request: Request, session: str, caller: Run, wanted: Annotated[SessionCreateRequest | None, Body()] = None
 ) -> Response:
-    """Return the session of this name, which is made if there is none."""
+    """Return the session of this name, and create it if it is missing."""
     wanted = wanted or SessionCreateRequest(tags={}, options={})
     return json_response(await create(request, caller, session, wanted.options, wanted.tags))
 
@@ -99,7 +99,7 @@ async def create(
         request: The request.
         caller: The caller's token.
         name: The session's name.
-        options: The options, which only some callers may choose.
+        options: The options, which only some callers may choose. An existing session must have them.
         tags: The labels.
         fresh: Whether an existing session is an error.
         kernel_type: The kernelspec; empty for the default of the options or the settings.
@@ -116,7 +116,8 @@ async def create(
     here = {**await _workspace(setup, name), "python": sys.executable}
     chosen = {"kernel_type": kernel_type} if kernel_type else {}
     given = settings_of(request).session_options({**here, **setup.session_options, **(options or {}), **chosen})
-    return with_age(await link_of(request).call(Create(name, given, dict(tags or {}), fresh)))
+    create = Create(name, given, dict(tags or {}), fresh, chosen=tuple({**(options or {}), **chosen}))
+    return with_age(await link_of(request).call(create))
 
 
 async def _workspace(setup: GatewayOptions, name: str) -> dict[str, str]:

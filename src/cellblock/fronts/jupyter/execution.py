@@ -177,7 +177,7 @@ class Output:
             text = f"waits for approval: {data['text']} ('cellblock approvals allow {data['id']}' allows it)"
             self._note(text, metadata={APPROVAL: dict(data)})
         elif kind == "gap":
-            self._note(f"{data['dropped']} events are no longer kept")
+            self._note(f"{data['dropped']} events were dropped")
 
     async def checked(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
         """Return a MIME bundle whose large JSON was validated in another process."""

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cellblock.common.extras import require_extra
 from cellblock.common.whole_file import WholeFile
-from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
+from cellblock.errors import InvalidInputError, NotFoundError
 from cellblock.model.untrusted import parse_json
 
 NAME = "cellblock"
@@ -57,10 +57,9 @@ def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str =
 
     Raises:
         InvalidInputError: The name is invalid or belongs to another program, or the kernelspec cannot be written.
-        UnsupportedError: pyzmq is not installed.
+        UnsupportedError: The extra jupyter is not installed.
     """
-    if find_spec("zmq") is None:
-        raise UnsupportedError("kernels for a local Jupyter need pyzmq: pip install pyzmq")
+    require_extra("jupyter", "kernels for a local Jupyter")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) or name.startswith("."):
         raise InvalidInputError(f"a kernelspec's name has letters, digits and ._- , not {name[:100]!r}")
     directory = (user_directory() if prefix is None else prefix / "share" / "jupyter") / "kernels" / name

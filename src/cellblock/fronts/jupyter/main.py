@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cellblock.common.extras import require_extra
 from cellblock.errors import CellblockError
 from cellblock.fronts.jupyter.kernel import JupyterKernel
 from cellblock.fronts.jupyter.kernels import HANDLERS, TAG
-from cellblock.fronts.jupyter.zeromq import Sockets
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.sessions import Create
 from cellblock.service.daemon.async_connection import open_connection
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="cellblock: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the server's terminal; interrupts arrive as messages
     try:
+        require_extra("jupyter", "kernels for a local Jupyter")
         asyncio.run(_run(given.file, json.loads(given.options)))
     except CellblockError as error:
         sys.stderr.write(f"cellblock: {error}\n")
@@ -53,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(file: Path, options: Mapping[str, Any]) -> None:
+    from cellblock.fronts.jupyter.zeromq import Sockets
+
     parent = os.getppid()
     sockets = Sockets(file)
     connection = await open_connection(functools.partial(asyncio.to_thread, connect_or_start, Place()))

@@ -46,7 +46,7 @@ class Message:
     Attributes:
         channel: The channel.
         header: The header.
-        parent: The header of the message that it answers; empty if there is none.
+        parent: The header of the message that it answers; empty if none.
         content: The content.
         metadata: The metadata.
         buffers: The buffers.

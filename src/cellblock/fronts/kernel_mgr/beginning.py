@@ -34,10 +34,10 @@ del _cellblock_return
 
 
 def beginning(working_dir: Path | None, *, plain: bool) -> str:
-    """Return the code, which works in every IPython kernel, also in those of other gateways.
+    """Return the code, which works in every IPython kernel, also in kernels of other gateways.
 
     Args:
         working_dir: The directory in which the kernel starts, and to which it returns after each cell; None to stay.
-        plain: Whether the kernel shows no colours by itself, as cellblock's does.
+        plain: Whether the kernel shows no colours by default, as cellblock's does.
     """
     return ("" if plain else _PLAIN) + ("" if working_dir is None else _RETURNING.format(directory=str(working_dir)))

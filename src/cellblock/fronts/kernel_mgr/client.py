@@ -15,17 +15,18 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
-
+from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.fronts.jupyter.messages import APPROVAL
 from cellblock.fronts.kernel_mgr import token_files
 from cellblock.fronts.kernel_mgr.beginning import beginning
 from cellblock.model.blocks import PICTURES
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
 
 _log = logging.getLogger("cellblock")
 _MAX_MESSAGE = 256 * 1024 * 1024
@@ -42,7 +43,7 @@ class ExecutionResult:
     ``cellblock.ExecutionResult`` is another class: KernelBox's name for `CodeExecutionResult`.
 
     Attributes:
-        text: The text, or None if there is none.
+        text: The text, or None if missing.
         images: The image files.
     """
 
@@ -183,8 +184,10 @@ class KernelClient:
             StateError: The gateway refuses, or cannot be reached in all attempts; or the kernel cannot enter `working_dir`.
                 This is a `RuntimeError`.
             TimeoutError: The kernel took too long.
-            UnsupportedError: Commands need approval, and the gateway is not cellblock's.
+            UnsupportedError: The extra client is not installed; or commands need approval, and the gateway is not
+                cellblock's.
         """
+        require_extra("client", "kernel clients")
         if self._socket is not None:
             raise StateError("the client is already connected to a kernel")
         try:
@@ -197,6 +200,8 @@ class KernelClient:
             raise
 
     async def _start(self, retries: int, retry_interval: float) -> None:
+        from websockets.exceptions import WebSocketException
+
         failure: Exception | None = None
         for attempt in range(max(retries, 1)):
             if attempt:
@@ -247,6 +252,8 @@ class KernelClient:
             ) from None
 
     async def _open(self) -> ClientConnection:
+        from websockets.asyncio.client import connect
+
         return await connect(
             self.kernel_ws_url,
             additional_headers=self._headers(),
@@ -290,7 +297,7 @@ class KernelClient:
         Raises:
             StateError: There is no connection to a kernel.
         """
-        _ = self.kernel_id  # raises if there is none
+        _ = self.kernel_id  # raises if missing
         count = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -382,6 +389,8 @@ class KernelClient:
         yield ExecutionResult("".join(shown).strip() if shown else None, images)
 
     async def _say(self, message: dict[str, Any]) -> None:
+        from websockets.exceptions import ConnectionClosed
+
         _ = self.kernel_id  # raises if there is none
         assert self._socket is not None
         try:
@@ -400,6 +409,8 @@ class KernelClient:
                 return message
 
     async def _receive(self) -> str | bytes:
+        from websockets.exceptions import ConnectionClosed
+
         if self._socket is None:
             raise StateError("the client was disconnected")
         try:

@@ -12,17 +12,20 @@ import sys
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from cellblock.common.extras import require_extra
 from cellblock.common.loop_thread import LoopThread
 from cellblock.errors import StateError
-from cellblock.fronts.gateway.embedded import EmbeddedGateway
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.kernel_mgr import token_files
 from cellblock.host import Host
 from cellblock.host.requested_policy import as_in_ipybox
 from cellblock.service.named.options import Options
 from cellblock.service.session.running import RunningSession
+
+if TYPE_CHECKING:
+    from cellblock.fronts.gateway.embedded import EmbeddedGateway
 
 _log = logging.getLogger("cellblock")
 
@@ -104,6 +107,7 @@ class KernelGateway:
         Raises:
             StateError: It is already running. This is a `RuntimeError`.
             InvalidInputError: The address cannot be used.
+            UnsupportedError: The extra serve is not installed.
         """
         if self._serving is not None:
             raise StateError("the gateway is already running")
@@ -173,7 +177,7 @@ class _Serving:
 
     async def _begin(self, host: str, port: int) -> tuple[int, str]:
         self._engine = Host(isolate="none")  # each session sets its own isolation
-        self._gateway = EmbeddedGateway(self._engine, self._options)
+        self._gateway = _embedded(self._engine, self._options)
         await self._gateway.start(host, port)
         self.port = self._gateway.port
         return self._gateway.port, self._gateway.token
@@ -228,8 +232,9 @@ async def serve_session(running: RunningSession, options: Options, name: str, ad
 
     Raises:
         InvalidInputError: The address cannot be used.
+        UnsupportedError: The extra serve is not installed.
     """
-    gateway = EmbeddedGateway(running.host, GatewayOptions(), fixed=options)
+    gateway = _embedded(running.host, GatewayOptions(), fixed=options)
     try:
         gateway.sessions.lend(name, running, options)
         await gateway.start(*address)
@@ -238,3 +243,10 @@ async def serve_session(running: RunningSession, options: Options, name: str, ad
         await gateway.close()
         raise
     return gateway
+
+
+def _embedded(host: Host, options: GatewayOptions, fixed: Options | None = None) -> EmbeddedGateway:
+    require_extra("serve", "kernel gateways")
+    from cellblock.fronts.gateway.embedded import EmbeddedGateway
+
+    return EmbeddedGateway(host, options, fixed)

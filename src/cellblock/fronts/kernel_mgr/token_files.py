@@ -29,7 +29,7 @@ def keep(port: int, token: str) -> None:
 
 
 def find(port: int) -> str:
-    """Return the token of this user's gateway at a port; empty if there is none."""
+    """Return the token of this user's gateway at a port; empty if none."""
     try:
         file = os.open(_directory() / str(port), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -80,7 +80,7 @@ def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
     """
     # Cells, paths and calls come from the session: each is shown in one line, and their number is limited.
     cells = [f"[{cell.execution_count or ' '}] {(cell.code.strip().splitlines() or [''])[0]}" for cell in what.cells]
-    lines = [f"The session is as it was after cell {what.execution_count}. {verb}:", *_some(cells)]
+    lines = [f"The session has its state after cell {what.execution_count}. {verb}:", *_some(cells)]
     files = _some([f"{file.action}: {file.path}" for file in what.files])
     outside = _some(what.outside)
     if files:
@@ -88,9 +88,9 @@ def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
     if what.trash:
         lines.append(f"What was replaced or removed is in the trash for seven days: cellblock trash list {handle}".rstrip())
     if what.redoable:
-        lines.append("redo takes this back until the next cell begins.")
+        lines.append("redo reverses this until the next cell begins.")
     if what.files_left:
-        lines.append(f"Not all files were brought back: {_line(what.files_left)}.")
+        lines.append(f"Not all files were restored: {_line(what.files_left)}.")
     if outside:
         lines += ["Allowed meanwhile, and not undone:", *outside]
     return text(
@@ -130,7 +130,14 @@ def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
 
 
 async def cell(
-    clients: Clients, session: SessionRecord, execution: str, result: CodeExecutionResult, most: int, handle: str
+    clients: Clients,
+    session: SessionRecord,
+    execution: str,
+    result: CodeExecutionResult,
+    most: int,
+    handle: str,
+    *,
+    as_files: bool = False,
 ) -> CallToolResult:
     """Return the answer for a cell: its text, its pictures, and for programs the changed variables.
 
@@ -141,6 +148,7 @@ async def cell(
         result: The result.
         most: Characters of the output. Longer output is in a file of the workspace, which the text names.
         handle: The session's handle, if the client needs it.
+        as_files: Whether to name the files of pictures only.
     """
     # An error is shown in any case, even if little output is requested.
     room = most if result.ok else max(most, _ERROR)
@@ -156,7 +164,7 @@ async def cell(
     if result.ok:
         shown = _output(plain, most, kept)
     pictures, left_out = _pictures(result)
-    if not result.ok:  # errors are texts only: model APIs refuse pictures in them
+    if as_files or not result.ok:  # errors are texts only: model APIs refuse pictures in them
         pictures, left_out = [], len(pictures) + left_out
     lines = [shown, *([_not_shown(result, left_out)] if left_out else [])]
     # One block of text: some clients join blocks without a space.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cellblock.fronts.mcp_server.cells import Cell
     from cellblock.fronts.mcp_server.clients import Clients
+    from cellblock.fronts.mcp_server.options import ServerOptions
     from cellblock.model.sessions import PendingApproval
 
 _STATELESS = "2026-07-28"
@@ -52,7 +53,7 @@ class Asker:
         session: The id of the session.
         id: An unguessable id.
         began: When the call began (`time.monotonic`).
-        left: When the call returned its questions, or ended. The client may never come back, so later calls may ask.
+        left: When the call returned its questions, or ended. The client may never return, so later calls may ask.
     """
 
     session: str
@@ -98,7 +99,7 @@ async def ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequ
     rounds = state(ctx).get("round", 0) + 1
     if rounds > _ROUNDS:
         for question in asked:
-            await _take_answer(clients, cell, question, None)
+            await _deny(clients, cell, question, f"the client was asked {_ROUNDS} times: run less code in one call")
         return None
     if not asked:
         return None
@@ -112,21 +113,46 @@ async def ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequ
 async def _ask_now(clients: Clients, cell: Cell, question: PendingApproval, ctx: Context[Any, Any]) -> None:
     """Show one request, and apply the answer. The form is withdrawn if the request no longer waits."""
     answering, _ = await first_of(elicit(_forms(question), ctx), cell.no_longer_waits(question.id))
-    if not answering.cancelled():
-        await _take_answer(clients, cell, question, answering.result())
+    if answering.cancelled():
+        return
+    if (said := answering.result()) is None:
+        await _deny(clients, cell, question, "the client failed to show the question")
+    else:
+        await _take_answer(clients, cell, question, said)
 
 
 async def _can_be_asked(clients: Clients, cell: Cell, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
     """Return whether the person at the client can be asked; if not, deny the request."""
     by_person = question.kind == "question" or clients.options.approve == "ask"
     if not by_person or not can_ask(ctx):
-        await _take_answer(clients, cell, question, None)
+        await _deny(clients, cell, question, nobody(clients.options))
         return False
     if not _forms(question):
-        with suppress(StateError):
-            await clients.ask(Decide((question.id,), allow=False, reason=too_long(question.text)))
+        await _deny(clients, cell, question, too_long(question.text))
         return False
     return True
+
+
+async def _deny(clients: Clients, cell: Cell, question: PendingApproval, reason: str) -> None:
+    """Deny a request about which no person is asked. A note has the reason if the code does not get it."""
+    with suppress(StateError):
+        await clients.ask(Decide((question.id,), allow=False, reason=reason))
+        if question.kind == "question":
+            cell.notes.append(f"[cellblock] The MCP server {question.server} got no answer to its question: {reason}.")
+        elif question.kind == "network":
+            cell.notes.append(f"[cellblock] {visible(choices(question)[1].partition(': ')[2])} was refused: {reason}.")
+
+
+def nobody(options: ServerOptions) -> str:
+    """Return why no person decides, and how the user can allow requests."""
+    if options.approve == "rules":
+        why = "nobody is asked with --approve rules, and no rule allows it. To allow it, the user can add"
+    else:
+        why = (
+            "nobody could be asked, because this client shows no questions (MCP elicitation). To allow it, the user can start"
+        )
+        why += " cellblock mcp with --approve auto, or with"
+    return f"{why} a rule (--rules FILE, docs/approvals.md)"
 
 
 async def take_answers(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> None:
@@ -184,7 +210,7 @@ def choices(question: PendingApproval) -> tuple[str, str, str]:
 
 
 async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> ElicitResult | None:
-    """Ask a client all forms of one question during the call. Return None if any form stays unanswered."""
+    """Ask a client all forms of one question during the call. Return None if the client fails to show one."""
     said: object = None
     for number, each in enumerate(asked, 1):
         try:
@@ -192,7 +218,7 @@ async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any
         except MCPError:
             return None
         if number < len(asked) and chosen(said) != _NEXT[0]:
-            return None
+            return ElicitResult(action="decline")
     return said if isinstance(said, ElicitResult) else None
 
 

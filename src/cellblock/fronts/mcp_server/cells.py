@@ -201,7 +201,7 @@ def _last_words(cell: Cell) -> str:
 
 
 async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell | None:
-    """Return the cell that a call continues: the cell of its answers, or the one that it names.
+    """Return the cell that a call continues: the cell of its answers, or the named cell.
 
     Raises:
         NotFoundError: The cell is unknown, or no longer stored.
@@ -215,5 +215,5 @@ async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell
     except NotFoundError:
         session = None
     if session is None or not clients.is_ours(session.name):
-        raise NotFoundError(f"there is no cell {number!r}, or it is no longer kept: run the code again")
+        raise NotFoundError(f"there is no cell {number!r}, or it is no longer stored: run the code again")
     return Cell(clients, session, number, kept.get("asker", ""))

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from cellblock.errors import CellblockError, NotFoundError
-from cellblock.fronts.mcp_server.places import Here, OnCluster, Place
+from cellblock.errors import BusyError, CellblockError, NotFoundError
+from cellblock.fronts.mcp_server.patience import Work
+from cellblock.fronts.mcp_server.places import Elsewhere, Here, Place
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.data import Data, read_answer
 from cellblock.operations.sessions import Create, Destroy, Status
@@ -40,6 +41,7 @@ class Clients:
         rules: The rules that decide before people do, as loaded at the start of the server.
         place: The location of the sessions.
         asking: The calls that ask a person, by the id of the request.
+        work: Work that takes longer than a call.
         forms: Forms that were returned to clients and not answered yet. Each answer counts once.
     """
 
@@ -52,11 +54,12 @@ class Clients:
         """
         self.options = options
         self.rules = Rules.load(options.rules) if options.rules is not None else Rules()
-        self.place: Place = OnCluster() if options.cluster else Here(options, host)
+        self.place: Place = Elsewhere() if options.cluster or options.session_name else Here(options, host)
         self.asking: dict[str, Asker] = {}
         self.forms: OrderedDict[str, None] = OrderedDict()
-        self._only_name = f"mcp-{secrets.token_hex(16)}" if options.cluster else _ONLY
-        self._making = asyncio.Lock()
+        self.work = Work()
+        self._only_name = options.session_name or (f"mcp-{secrets.token_hex(16)}" if options.cluster else _ONLY)
+        self._opening: asyncio.Task[SessionRecord] | None = None
 
     async def begin(self) -> None:
         """Prepare for the first session.
@@ -66,16 +69,29 @@ class Clients:
             DaemonError: The cluster cannot be reached.
         """
         await self.place.begin()
+        if self.options.session_name:
+            self._opening = asyncio.create_task(self._only())  # it may have to start the daemon
 
-    async def session(self, handle: str) -> SessionRecord:
+    async def session(self, handle: str, within: float | None = None) -> SessionRecord:
         """Return the session of a handle; over HTTP, create a session if there is no handle.
+
+        Args:
+            handle: The handle; empty over stdio.
+            within: Limit in seconds for opening the session of stdio, which continues meanwhile.
 
         Raises:
             NotFoundError: The session does not exist.
             LaunchError: The session's kernel could not be started.
+            BusyError: The session is not open within the limit.
         """
         if self.options.transport == "stdio":
-            return await self._only()
+            if self._opening is None or self._opening.done():
+                self._opening = asyncio.create_task(self._only())
+            try:
+                async with asyncio.timeout(within):
+                    return await asyncio.shield(self._opening)
+            except TimeoutError:
+                raise BusyError("nothing was done, because the session is still starting: call again") from None
         return await self.known(handle) if handle else await self._new()
 
     async def known(self, handle: str) -> SessionRecord:
@@ -103,12 +119,13 @@ class Clients:
         return Path(session.workspace)
 
     async def _only(self) -> SessionRecord:
-        async with self._making:
-            try:
-                return await self.ask(Status(self._only_name))
-            except NotFoundError:
-                options = self.options.session(None if self.options.own_folders else self.options.workspace)
-                return await self.ask(Create(self._only_name, options, fresh=True))
+        options = self.options.session(None if self.options.own_folders else self.options.workspace)
+        if self.options.session_name:  # it may have other options than these, which is an error
+            return await self.ask(Create(self._only_name, options))
+        try:
+            return await self.ask(Status(self._only_name))
+        except NotFoundError:
+            return await self.ask(Create(self._only_name, options, fresh=True))
 
     async def _new(self) -> SessionRecord:
         handle = f"s-{secrets.token_hex(16)}"
@@ -131,7 +148,11 @@ class Clients:
 
     async def close(self) -> None:
         """End the sessions that end with this server: the only one over stdio, and all sessions of this process."""
-        if self.options.transport == "stdio" and self.options.cluster:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await self.work.close()
+        if self.options.transport == "stdio" and self.options.cluster and not self.options.session_name:
             with suppress(CellblockError):  # it has ended, or the server has not begun
                 await self.ask(Destroy(self._only_name))
         await self.place.close()

@@ -12,7 +12,7 @@ from mcp_types import ElicitRequestFormParams, InputRequiredResult
 from cellblock.common import config
 from cellblock.errors import AccessError
 from cellblock.fronts.mcp_server import asking
-from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.broker import NOBODY, Broker
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import decide as decide_by_rules
 from cellblock.tools.registry.approvals import Approvals
@@ -35,7 +35,6 @@ async def decide(
     ctx: Context[Any, Any],
     *,
     refused: str,
-    hint: str = "",
     session: str = "mcp",
     handle: str = "",
 ) -> InputRequiredResult | None:
@@ -47,7 +46,6 @@ async def decide(
         about: The introduction of the question to the person.
         ctx: The call of this server that needs the decision.
         refused: The start of the error message, before the reason.
-        hint: The end of the error message, after the reason.
         session: The session's id in the audit record.
         handle: The handle of a session created for this call, which a client that calls again does not know yet.
 
@@ -57,7 +55,7 @@ async def decide(
     Raises:
         AccessError: The call is not allowed.
     """
-    answer: bool | None = clients.options.approve == "auto"
+    answer = True if clients.options.approve == "auto" else None
     if clients.options.approve == "ask" and decide_by_rules(clients.rules, call).outcome == "ask" and asking.can_ask(ctx):
         text = str(ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind))
         asked = asking.forms(about, text, _CHOICES)
@@ -78,7 +76,8 @@ async def decide(
     finally:
         record.close()
     if not decision.allowed:
-        raise AccessError(f"{refused}: {decision.reason}{hint}")
+        why = asking.nobody(clients.options) if decision.reason == NOBODY else decision.reason
+        raise AccessError(f"{refused}: {why}")
     return None
 
 

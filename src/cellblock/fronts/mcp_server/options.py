@@ -51,6 +51,11 @@ class ServerOptions:
         auth: Whether HTTP clients need a token. Without one, only a loopback address can be served.
         token: The token; by default a random one.
         names: Host names of the server, in addition to this machine's own names.
+        wait: Most seconds until a call is answered, if need be by an answer that the work continues; None: according to the
+            client (`patience`).
+        pictures_as_files: Whether answers name the files of pictures, instead of containing the pictures.
+        session_name: The name of a session that outlives this process, in this user's daemon or the cluster; empty for a
+            session of this process. Over stdio only.
     """
 
     cluster: bool = False
@@ -70,6 +75,9 @@ class ServerOptions:
     auth: bool = True
     token: str = field(default="", repr=False)
     names: tuple[str, ...] = ()
+    wait: float | None = None
+    pictures_as_files: bool = False
+    session_name: str = ""
 
     def __post_init__(self) -> None:
         # The current directory changes soon.
@@ -87,6 +95,10 @@ class ServerOptions:
         elif not self.workspace.is_dir():
             problem = "it is not a directory:" if self.workspace.exists() else "there is no such directory; make it, or"
             raise InvalidInputError(f"--workspace {self.workspace}: {problem} name another one")
+        if self.session_name and self.transport == "http":
+            raise InvalidInputError(
+                "--session is for --transport stdio; over HTTP, clients pass the handles of their sessions"
+            )
         if self.approve == "rules" and self.rules is None:
             raise InvalidInputError("--approve rules needs --rules FILE (docs/approvals.md)")
         if not self.auth and self.host not in _LOOPBACK:
@@ -115,7 +127,7 @@ class ServerOptions:
             "ask_questions": True,  # the person at the client, even if everything else is allowed
             "approval_timeout": 600,
             # The session of the only client ends with this process, so it keeps its variables without an idle limit.
-            "idle_timeout": None if self.transport == "stdio" and not self.cluster else _IDLE,
+            "idle_timeout": None if self.transport == "stdio" and not self.cluster and not self.session_name else _IDLE,
             "approve_shell_cmds": self.approve_shell_cmds,
         }
         if folder is not None:

@@ -1,4 +1,4 @@
-"""The location of an MCP server's sessions: its own process, which ends them, or the nodes of a cluster."""
+"""The location of an MCP server's sessions: its own process, which ends them, the daemon, or the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Here:
             client.abort()
 
 
-class OnCluster:
-    """Sessions on the nodes of the Ray cluster that the settings name."""
+class Elsewhere:
+    """Sessions in this user's daemon, or on the nodes of the Ray cluster that the settings name."""
 
     def __init__(self) -> None:
         self._link: SessionLink | None = None
@@ -89,11 +89,11 @@ class OnCluster:
             StateError: `begin` was not called.
         """
         if self._link is None:
-            raise StateError("the MCP server has not connected to the cluster")
+            raise StateError("the MCP server has not connected to its sessions")
         return self._link
 
     async def begin(self) -> None:
-        """Connect to the cluster.
+        """Connect to the sessions.
 
         Raises:
             DaemonError: The cluster cannot be reached.

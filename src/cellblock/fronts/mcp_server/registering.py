@@ -10,7 +10,10 @@ from mcp_types import InputRequiredResult
 from cellblock.fronts.mcp_server.deciding import decide
 from cellblock.tools.approvals.call import Call
 from cellblock.tools.mcp.params import parse_params
+from cellblock.tools.mcp.pasted import converted
 from cellblock.tools.mcp.place import made_absolute
+
+__all__ = ["converted", "decide_registration", "placed"]
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
@@ -42,7 +45,6 @@ async def decide_registration(
         "The agent wants to start an MCP server, outside of the sandbox:",
         ctx,
         refused=f"the MCP server {name!r} was not registered",
-        hint='; a rule with kind = "server" can allow it, or the person at the client if the server runs with --approve ask',
     )
 
 
@@ -60,4 +62,4 @@ def placed(options: ServerOptions, name: str, params: Mapping[str, Any]) -> Mapp
         InvalidInputError: The parameters are invalid.
     """
     parsed = parse_params(name, params)
-    return params if options.cluster else made_absolute(parsed, str(options.workspace)).to_dict()
+    return parsed.to_dict() if options.cluster else made_absolute(parsed, str(options.workspace)).to_dict()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+import json
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.stdio import stdio_server
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, shown
-from cellblock.fronts.mcp_server import answers, asking, cells, programs
+from cellblock.fronts.mcp_server import answers, asking, cells, patience, programs
+from cellblock.fronts.mcp_server.client_input import Input, take_standard_input
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
 from cellblock.operations.checkpoints import Redo, Undo
@@ -32,6 +37,9 @@ Filter and combine in code what tools return, and print only what you need."""
 
 _LISTED = 5000
 """Characters of the list of a server's tools. `search_tools` shows the rest."""
+
+_WRONG = 5
+"""Wrong arguments that an answer describes."""
 
 _INSTALLING = 600.0
 """Seconds that pip may take."""
@@ -60,8 +68,8 @@ class Tools:
         timeout: Annotated[float, Field(gt=0, le=86400, description="seconds after which the code is stopped")] = 120,
         max_output_chars: Annotated[int, Field(ge=1, le=100_000, description="longer output is cut")] = 5000,
         wait: Annotated[
-            float, Field(gt=0, description="seconds to wait; code that runs on can be looked at again with cell")
-        ] = 3600,
+            float | None, Field(gt=0, description="seconds to wait; code that runs on can be looked at again with cell")
+        ] = None,
         cell: Annotated[str, Field(description="id of a cell that still runs, to wait for it instead of running code")] = "",
         session: _SESSION = "",
     ) -> _Answer:
@@ -70,13 +78,16 @@ class Tools:
         Variables, imports and definitions stay for later calls. Tools of registered MCP servers are imported from
         mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
         """
+        began, longest = time.monotonic(), patience.longest_wait(self._options, ctx)
         followed = await cells.resumed(self._clients, cell, ctx)
         if followed is None:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
-            followed = await cells.begin(self._clients, await self._clients.session(session), code, timeout)
+            record = await self._clients.session(session, longest)
+            followed = await cells.begin(self._clients, record, code, timeout)
         try:
-            questions = await cells.run(self._clients, followed, wait, ctx)
+            left = (longest if wait is None else min(wait, longest)) - (time.monotonic() - began)
+            questions = await cells.run(self._clients, followed, left, ctx)
             if questions is not None:
                 return questions
             handle = self._handle(followed.session.name)
@@ -85,7 +96,10 @@ class Tools:
                     answers.running(followed.id, followed.said, max_output_chars, handle), followed.notes
                 )
             result = await followed.result()
-            said = await answers.cell(self._clients, followed.session, followed.id, result, max_output_chars, handle)
+            as_files = patience.keeps_pictures(self._options, ctx)
+            said = await answers.cell(
+                self._clients, followed.session, followed.id, result, max_output_chars, handle, as_files=as_files
+            )
             return answers.with_notes(said, followed.notes)
         finally:
             await followed.close()
@@ -107,60 +121,75 @@ class Tools:
         # Imported here: every start of the server would wait for it, and few need it.
         from cellblock.fronts.mcp_server import registering
 
-        if (question := await registering.decide_registration(self._clients, server_name, server_params, ctx)) is not None:
+        # First: rules are about our names of the parameters.
+        given, ignored = registering.converted(server_name, server_params)
+        if (question := await registering.decide_registration(self._clients, server_name, given, ctx)) is not None:
             return question
         record = await self._clients.session(session)
-        params = registering.placed(self._options, server_name, server_params)
-        registered = await self._clients.ask(RegisterServer(record.kernel_id, server_name, params))
+        params = registering.placed(self._options, server_name, given)
         handle = self._handle(record.name)
-        shown = _registered(server_name, registered["tools"], registered["signatures"])
-        return answers.text(answers.with_handle(shown, handle), server=server_name, tools=registered["tools"], session=handle)
+
+        async def register() -> CallToolResult:
+            registered = await self._clients.ask(RegisterServer(record.kernel_id, server_name, params))
+            shown = answers.with_handle(_registered(server_name, registered, ignored), handle)
+            return answers.text(shown, server=server_name, tools=registered["tools"], session=handle)
+
+        key = ("register", record.kernel_id, server_name, json.dumps(params, sort_keys=True))
+        return await self._in_time(key, register, "register_mcp_server", ctx, handle)
 
     async def search_tools(
         self,
         words: Annotated[str, Field(description="what to look for; nothing lists all tools")] = "",
-        tools: Annotated[list[str] | None, _LIST, Field(description="modules whose signatures to see")] = None,
+        tools: Annotated[list[str] | None, _LIST, Field(description="modules, or servers, whose signatures to see")] = None,
         module: Annotated[str, Field(description="a module whose whole interface to see")] = "",
         session: _SESSION = "",
     ) -> _Answer:
-        """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
+        """Find tools of registered MCP servers, and saved actions.
+
+        Words show the best matches with signatures; tools, the signatures of modules; module, one interface in full.
+        """
         record = await self._clients.session(session)
         found = await self._clients.ask(SearchTools(record.kernel_id, words, tuple(tools or ()), module))
         return answers.text(answers.with_handle(found, "" if session else self._handle(record.name)))
 
     async def install_package(
         self,
+        ctx: _Ctx,
         package_name: Annotated[str, Field(description="such as numpy>=2, or git+https://...")],
         session: _SESSION = "",
     ) -> _Answer:
         """Install a Python package with pip, for this session."""
         record = await self._clients.session(session)
-        result = await self._clients.ask(Install(record.kernel_id, (package_name,), milliseconds(_INSTALLING)))
-        shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
         handle = self._handle(record.name)
-        return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
+
+        async def install() -> CallToolResult:
+            result = await self._clients.ask(Install(record.kernel_id, (package_name,), milliseconds(_INSTALLING)))
+            shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
+            return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
+
+        return await self._in_time(("install", record.kernel_id, package_name), install, "install_package", ctx, handle)
 
     async def reset(self, session: _SESSION = "") -> _Answer:
         """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
         record = await self._clients.session(session)
         await self._clients.ask(Restart(record.kernel_id))
         handle = self._handle(record.name)
-        shown = answers.with_handle("The kernel is fresh: variables and imports are gone.", handle)
+        shown = answers.with_handle("The kernel is fresh: variables and imports are lost.", handle)
         return answers.text(shown, status="reset", session=handle)
 
     async def undo(
         self,
         count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1,
-        partial: Annotated[bool, Field(description="if they cannot be undone exactly, undo more, and leave files")] = False,
+        partial: Annotated[bool, Field(description="without an exact undo, undo more cells and skip files")] = False,
         session: _SESSION = "",
     ) -> _Answer:
-        """Go back over the last cells: variables, imports and files are exactly as before. Tool calls stay done."""
+        """Undo the last cells: variables, imports and files are exactly as before. Tool calls are not undone."""
         record = await self._clients.session(session)
         undone = await self._clients.ask(Undo(record.kernel_id, count, partial))
         return answers.undone(undone, self._handle(record.name))
 
     async def redo(self, session: _SESSION = "") -> _Answer:
-        """Take back the last undo. It works until the next cell begins."""
+        """Reverse the last undo. It works until the next cell begins."""
         record = await self._clients.session(session)
         redone = await self._clients.ask(Redo(record.kernel_id))
         return answers.undone(redone, self._handle(record.name), "Redone")
@@ -183,23 +212,38 @@ class Tools:
         if (question := await programs.decide_command(self._clients, record, request, ctx)) is not None:
             return question
         handle = self._handle(record.name)
-        return await programs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
+
+        async def run() -> CallToolResult:
+            return await programs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
+
+        key = ("run", record.kernel_id, command, cwd, timeout, max_output_chars)
+        return await self._in_time(key, run, "run_program", ctx, handle)
+
+    async def _in_time(
+        self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, CallToolResult]], tool: str, ctx: _Ctx, handle: str
+    ) -> CallToolResult:
+        """Return the result of some work, or an answer that it continues, before the client gives up."""
+        seconds = patience.longest_wait(self._options, ctx)
+        return await self._clients.work.answer(key, begin, seconds, tool, handle)
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
 
 
-def _registered(server: str, names: list[str], signatures: list[str]) -> str:
-    """Return the answer of `register_mcp_server`: one line for each tool, an example, and the signatures if they are few."""
+def _registered(server: str, registered: Mapping[str, Any], ignored: Sequence[str]) -> str:
+    """Return the answer of `register_mcp_server`: a line for each tool, an example, signatures if they are few, and notes."""
+    names, left_out = registered["tools"], registered.get("left_out", {})
+    notes = [f"Ignored in server_params: {', '.join(ignored)}"] if ignored else []
+    notes += [f"Left out: {tool}: {why}" for tool, why in [*left_out.items()][:_WRONG]]
+    notes += [f"The server says:\n{registered['instructions']}"] if registered.get("instructions") else []
     if not names:
-        return f"{server} is registered. It has no tools."
+        return "\n\n".join([f"{server} is registered. It has no tools.", *notes])
     shown = [f"{server} is registered. Its tools:", *names, "", f"from mcptools.{server}.{names[0]} import Params, run"]
     known = "\n".join(shown)
-    whole = "\n".join([known, "", *signatures])
-    if len(whole) <= _LISTED:
-        return whole
-    more = "\n… search_tools shows all of them, and signatures"
-    return known[:_LISTED] + more
+    whole = "\n".join([known, "", *registered["signatures"]])
+    if len(whole) > _LISTED:
+        whole = known[:_LISTED] + "\n… search_tools shows all of them, and signatures"
+    return "\n\n".join([whole, *notes])
 
 
 _ANNOTATIONS = {
@@ -209,13 +253,19 @@ _ANNOTATIONS = {
     "install_package": ToolAnnotations(title="Install a package", destructive_hint=False, idempotent_hint=True),
     "reset": ToolAnnotations(title="Start afresh", destructive_hint=True, idempotent_hint=True),
     "undo": ToolAnnotations(title="Undo cells", destructive_hint=True, open_world_hint=False),
-    "redo": ToolAnnotations(title="Take an undo back", destructive_hint=False, open_world_hint=False),
+    "redo": ToolAnnotations(title="Reverse the last undo", destructive_hint=False, open_world_hint=False),
     "run_program": ToolAnnotations(title="Run a program", destructive_hint=True, open_world_hint=True),
 }
 
 
-class _Server(MCPServer[None]):
+class FrontServer(MCPServer[None]):
     """A server that refuses unknown arguments. The SDK ignores them, so a misspelt timeout would have no effect."""
+
+    async def run_stdio_async(self) -> None:
+        """Serve the client on standard input and output."""
+        given = Input(take_standard_input())
+        async with stdio_server(stdin=given) as (messages, given.answers):  # type: ignore[arg-type]  # it reads lines only
+            await self._lowlevel_server.run(messages, given.answers, self._lowlevel_server.create_initialization_options())
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
@@ -226,12 +276,23 @@ class _Server(MCPServer[None]):
                 hint = did_you_mean(unknown[0], known) or f"; it has {', '.join(known)}"
                 why = f"nothing was done: {name} has no argument {shown(unknown[0])}{hint}"
                 return answers.text(f"InvalidInputError: {why}", error=True)
-        return await super().call_tool(name, arguments, context)
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            return answers.text(f"InvalidInputError: nothing was done: {_wrong(name, error.__cause__)}", error=True)
 
 
-def build(clients: Clients) -> MCPServer[None]:
+def _wrong(name: str, error: ValidationError) -> str:
+    """Describe wrong arguments, without pydantic's names and URL."""
+    wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:_WRONG]]
+    return f"in the arguments of {name}: {'; '.join(wrong)}"
+
+
+def build(clients: Clients) -> FrontServer:
     """Create an MCP server for these clients. The caller closes their sessions."""
-    server = _Server("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = FrontServer("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = Tools(clients)
     for name, notes in _ANNOTATIONS.items():
         if name == "run_program" and not clients.options.programs:

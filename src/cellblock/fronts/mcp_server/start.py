@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.common import telemetry
 from cellblock.common.addresses import bracketed, listen
+from cellblock.common.extras import require_extra
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.fronts.mcp_server.options import ServerOptions, enter
 
@@ -31,6 +32,7 @@ def run(options: ServerOptions) -> None:
     Raises:
         CellblockError: The server cannot be started.
     """
+    require_extra("mcp", "MCP servers")
     with telemetry.exporting("cellblock-mcp"), suppress(asyncio.CancelledError):
         asyncio.run(_serve(options))
 
@@ -114,11 +116,13 @@ def _app(server: MCPServer[None], options: ServerOptions) -> ASGIApp:
     """Return the application, which refuses clients without a required token, and web pages of other origins."""
     from mcp.server.transport_security import TransportSecuritySettings
 
+    from cellblock.fronts.mcp_server.client_input import with_repaired_bodies
+
     names = [bracketed(name) for name in (options.host, "localhost", "127.0.0.1", "::1", *options.names)]
     hosts = [pattern for name in names for pattern in (name, f"{name}:*")]
     origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
     security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
-    app = server.streamable_http_app(host=options.host, transport_security=security)
+    app = with_repaired_bodies(server.streamable_http_app(host=options.host, transport_security=security))
     return _with_token(app, options.token) if options.auth else app
 
 

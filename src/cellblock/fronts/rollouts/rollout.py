@@ -166,7 +166,7 @@ class Lifetime:
         except TimeoutError:
             if self._timeout is None or not self._timeout.expired():
                 raise
-            why = f"nothing was asked of it for {self._idle:g} s" if self._for_idleness else f"its lifetime is {lifetime:g} s"
+            why = f"it was idle for {self._idle:g} s" if self._for_idleness else f"its lifetime is {lifetime:g} s"
             raise TimeoutError(f"rollout {key!r} was ended: {why}") from None
 
     @asynccontextmanager

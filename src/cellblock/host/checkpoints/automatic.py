@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.past import Past
     from cellblock.host.snapshots import Snapshot
 
-_ENDED = "the process that held the checkpoint has ended, or memory was short"
+_ENDED = "the process with the checkpoint has ended, or memory was short"
 _MOST_REASONS = 100
 _AUTOMATIC = (("cellblock.operation", "automatic"),)
 _log = logging.getLogger("cellblock.sessions")
@@ -143,12 +143,12 @@ class AutomaticCheckpoints:
             return ""
         made = self._base = self.present()
         if made is None and not self._every.fresh:
-            return self.why_none(self._cells.past.state) or self.skipped or "it came before a checkpoint was made"
+            return self.why_none(self._cells.past.state) or self.skipped or "it began before a checkpoint was made"
         self._before = self._cells.past.pairs.latest
         self._writable = self._every.files.writable
         if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they changed
             return ""
-        return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"
+        return (self.filing.skipped if made is None else made.without_files) or "it began before the files were saved"
 
     def why_none(self, state: int) -> str:
         """Return why a state has no checkpoint; empty if unknown."""
@@ -161,12 +161,12 @@ class AutomaticCheckpoints:
             state: The state in which the cell began.
         """
         if self._base is not None and not self._base.alive:
-            return "the process that held the checkpoint from before it was killed while it ran, or memory was short"
+            return "the process with the checkpoint before it was killed while the cell ran, or memory was short"
         if self._before is None:
             return ""
         files, pairs = self._every.files, self._cells.past.pairs.after(state) or ()
         if self._writable and not files.writable:
-            return "it has made the workspace read-only"
+            return "it made the workspace read-only"
         try:
             spans = [times for pair in pairs for span in pair.spans for times in span.times()]
             return await files.looks_undoable(self._before, spans)
@@ -353,7 +353,7 @@ class AutomaticCheckpoints:
         if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
             return None
         if kernel.memory.short:
-            self._miss("the session uses too much of its memory for another copy: memory= (--memory) sets the limit")
+            self._miss("the session uses too much of its memory for another copy: raise the limit with memory= (--memory)")
             return None
         before = self.all()
         began = time.perf_counter()
@@ -372,7 +372,7 @@ class AutomaticCheckpoints:
         longest = None if isinstance(self._kind, Exact) else self._kind.longest
         if longest is not None and (took := time.perf_counter() - began) > longest:
             self._kind = None
-            self.skipped = f"the last one took {took:.2g} s, and no more than {longest:g} s are allowed"
+            self.skipped = f"the last checkpoint took {took:.2g} s, and the limit is {longest:g} s"
             _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
         else:
             self._make_room(checkpoint, before)

@@ -60,7 +60,7 @@ class Beginning(NamedTuple):
             return self.checkpoint.moment.branch
         if self.checkpoint.snapshot is None:
             raise InvalidInputError("files='copy' needs a checkpoint that was made with files='copy'")
-        check_whole(self.checkpoint.snapshot, "copied for a branch: fork with files='shared', or move some elsewhere")
+        check_whole(self.checkpoint.snapshot, "copied for a branch: fork with files='shared', or move some files elsewhere")
         return BranchDirectory.new(self.checkpoint.moment.root)
 
 
@@ -114,7 +114,7 @@ class BranchDirectory(SessionPlace):
             SnapshotError: The directory cannot be created.
         """
         if self._removed:
-            raise CheckpointError("the branch that the checkpoint was made in is closed, and its files are gone")
+            raise CheckpointError("the branch of the checkpoint is closed, and its files were removed")
         self._users += 1
         if not self.made:
             self._places = places
@@ -169,7 +169,7 @@ def _records() -> Path:
 
 def remove_branches_of_the_dead() -> None:
     """Remove the branch directories of killed hosts."""
-    with contextlib.suppress(OSError):  # there are none
+    with contextlib.suppress(OSError):  # no branches exist
         for name in os.listdir(_records()):
             record = str(_records() / name)
             leftovers.remove_abandoned(record, lambda record=record: _remove(record))  # type: ignore[misc]

@@ -84,7 +84,7 @@ class Moment:
 
     @property
     def last(self) -> int:
-        """The number of the last cell before the state, which implies all earlier ones; 0 if there is none."""
+        """The number of the last cell before the state, which implies all earlier ones; 0 if none."""
         return self.past[-1].number if self.past else 0
 
     def is_of(self, line: Container[int]) -> bool:
@@ -168,7 +168,9 @@ class Checkpoint:
             CheckpointError: The checkpoint was dropped, or its process has ended.
         """
         if not self.alive:
-            raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
+            raise CheckpointError(
+                f"checkpoint {self.name or self.id!r} no longer exists: it was dropped, or its process was killed"
+            )
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
         """Attach files. `drop` is called with them when they are no longer needed."""
@@ -211,7 +213,7 @@ class Checkpoint:
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
     """Check that kernels of one session can serve another.
 
-    A kernel stays in the sandbox in which it started, whatever options its new session has.
+    A kernel stays in the sandbox in which it started, even if its new session has other options.
 
     Args:
         theirs: The kernel specification of the checkpoint's session.

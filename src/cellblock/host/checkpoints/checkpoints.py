@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from cellblock.model.variables import Survey
 
 Before: TypeAlias = Callable[[], Awaitable[None]]
-"""Called before a session goes back, once it is certain that it does."""
+"""Called before a session restores a state, once that is certain."""
 
 _MAX_NAME = 200
-_GOES_BACK = "The session goes back to an earlier state."
-_ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
+_GOES_BACK = "The session restores an earlier state."
+_ENDED = "the checkpoints of earlier cells ended with the process that made them, which was killed"
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
 
@@ -446,7 +446,7 @@ class Checkpoints:
         checkpoint.check()
         if checkpoint.moment.host is not self._host:
             raise CheckpointError(
-                "the checkpoint belongs to another host; a session can only go back to checkpoints of its own host"
+                "the checkpoint belongs to another host; a session can restore only checkpoints of its own host"
             )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
@@ -669,7 +669,7 @@ class Checkpoints:
         return changes
 
     def outside(self, since: float) -> list[str]:
-        """Return the approved external calls since a time (`time.monotonic`), including those of adopted branches."""
+        """Return the approved external calls since a time (`time.monotonic`), including calls of adopted branches."""
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
 
     def files_of_branches(self, files: FilesMode | None) -> FilesMode:

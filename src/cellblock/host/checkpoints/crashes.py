@@ -65,7 +65,7 @@ class Crashes:
         self._name = name
         self._states = states
         self._deadly: set[int] = set()
-        """States in which something ends the kernel by itself."""
+        """States in which something ends the kernel without a cell."""
         self._recovered: tuple[Kernel, int] | None = None
         """The last kernel made here, and its state."""
         self._why = ""
@@ -89,7 +89,7 @@ class Crashes:
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
-        """Create a kernel from the last usable state; None if there is none.
+        """Create a kernel from the last usable state, or None.
 
         Raises:
             LaunchError: There is no room for a kernel now. The state is kept for the next attempt.
@@ -106,12 +106,12 @@ class Crashes:
         if (checkpoint := self.last_state(dead)) is None:
             return None
         raise LaunchError(
-            f"the kernel of {self._name} died, and {self._why} Its state after cell {checkpoint.execution_count} is kept, and "
-            "the next cell tries again: end processes of the session, or free memory"
+            f"the kernel of {self._name} died, and {self._why} Its state after cell {checkpoint.execution_count} is saved, "
+            "and the next cell tries again: end processes of the session, or free memory"
         )
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """Describe the state that the session restores once there is room for a kernel; None if there is none."""
+        """Describe the state that the session restores once there is room for a kernel, or None."""
         checkpoint = self.last_state(dead)
         return None if checkpoint is None else replace(self._restored(checkpoint, dead), waits_for=self._why)
 

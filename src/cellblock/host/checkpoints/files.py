@@ -119,7 +119,7 @@ class CheckpointFiles:
             store.drop(snapshot)
             why = (
                 f"there are more than {small.max_files:,} files and folders, or folders are nested too deep, in "
-                f"{self._workspace}: session.checkpoint(files='copy') keeps more"
+                f"{self._workspace}: session.checkpoint(files='copy') allows more"
             )
             if not self.own:
                 self.too_many = f"{why}, and so does a session with a working_dir"
@@ -208,7 +208,7 @@ class CheckpointFiles:
         return os.access(self._workspace, os.W_OK | os.X_OK)
 
     async def changed_within(self, spans: Spans) -> str:
-        """Return, for a message, the files changed within some time intervals; empty if there are none.
+        """Return, for a message, the files changed within some time intervals; empty if none.
 
         Raises:
             SnapshotError: The files cannot be read.

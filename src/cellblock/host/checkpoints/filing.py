@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,10 +21,10 @@ _AFTER = 0.1
 _READING, _AT_LEAST = 0.025, 200
 """Seconds that the next cell waits for files to be read, and the minimum of files to read; of others, only the metadata."""
 
-_PATIENCE = 2.0
-"""Seconds that the next cell waits for files to be examined."""
+_PATIENCE, _LOOK_AGAIN = 2.0, 0.1
+"""Seconds that a request waits for files to be examined, and between checks whether one waits."""
 
-_AT_ONCE = "the next cell came before they could be kept"
+_AT_ONCE = "the next cell began before they could be saved"
 
 
 def _ignore(_: str) -> None:
@@ -65,13 +66,17 @@ class Filing:
         return self._task
 
     async def result(self, task: asyncio.Task[Snapshot | None]) -> Snapshot | None:
-        """Wait for a snapshot, which the caller then owns. Return None if it fails or takes too long."""
-        await asyncio.wait([task], timeout=_PATIENCE)
+        """Wait for a snapshot, which the caller then owns. Return None if it fails, or a request waits too long."""
+        until = math.inf
+        while not task.done() and time.monotonic() < until:
+            await asyncio.wait([task], timeout=_LOOK_AGAIN)
+            if self.awaited and until == math.inf:
+                until = time.monotonic() + _PATIENCE
         if task.done():
             return task.result()
         self.stop()
         task.add_done_callback(self._drop_late)
-        self.skipped = f"to keep the files would take more than {_PATIENCE:g} s"
+        self.skipped = f"a snapshot of the files would take more than {_PATIENCE:g} s"
         return None
 
     async def now(self) -> Snapshot | None:

@@ -111,7 +111,7 @@ async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Ch
     checkpoint = await branch.passing_checkpoint(files)
     try:
         if checkpoint.snapshot is not None:
-            check_whole(checkpoint.snapshot, "brought back from the branch: move some elsewhere, then try again")
+            check_whole(checkpoint.snapshot, "restored from the branch: move some files elsewhere, then try again")
         trunk.take(checkpoint, branch)
         changes = await trunk.restore(checkpoint, operation="adopt")
     finally:

@@ -119,7 +119,7 @@ async def stopped(kernel: Kernel | None) -> AsyncIterator[None]:
     """Stop all processes of a session during a restore, because they could write to its files.
 
     Args:
-        kernel: The session's kernel, possibly dead; None if there is none, or no files to restore.
+        kernel: The session's kernel, possibly dead; None without a kernel or files to restore.
 
     Raises:
         CheckpointError: A process cannot be stopped.
@@ -130,7 +130,7 @@ async def stopped(kernel: Kernel | None) -> AsyncIterator[None]:
     try:
         if left := await kernel.freeze():
             raise CheckpointError(
-                f"{left} of the session's processes cannot be stopped, and could write to files that are brought back: "
+                f"{left} of the session's processes cannot be stopped, and could write to files during the restore: "
                 "wait a moment, or end them"
             )
         yield

@@ -50,7 +50,7 @@ class Redos:
         self._all: list[Redo] = []
 
     def count(self, begun: int) -> int:
-        """Return the number of undos that can be reverted after so many begun cells. Drop the others."""
+        """Return the number of undos that can be reverted after a number of begun cells. Drop the others."""
         if self._all and self._all[-1].begun != begun:
             self.drop()
         return len(self._all)
@@ -61,13 +61,11 @@ class Redos:
     def last(self, begun: int) -> Redo:
         """Return the number of undos that can be reverted, given the number of begun cells. Drop the others."""
         if not self.count(begun):
-            raise CheckpointError("there is no undo to take back: redo works until the next cell begins")
+            raise CheckpointError("there is no undo to reverse: redo works until the next cell begins")
         redo = self._all[-1]
         if not redo.checkpoint.alive:
             self.drop()
-            raise CheckpointError(
-                "the undo cannot be taken back: the process that held that state has ended, or memory was short"
-            )
+            raise CheckpointError("the undo cannot be reversed: the process with that state has ended, or memory was short")
         return redo
 
     def remove_last(self) -> None:

@@ -60,8 +60,8 @@ class Resuming:
             if "egress" in listeners:
                 if family.sealed:
                     raise CheckpointError(
-                        "the network of this sandbox was closed for good (close_egress): no other session is made in it, "
-                        "which could reach more"
+                        "the network of this sandbox is closed permanently (close_egress), so it accepts no other "
+                        "session: use a checkpoint from before"
                     )
                 port = family.next_port(listeners["egress"].port)
                 listeners["egress"] = replace(listeners["egress"], port=port)
@@ -77,7 +77,9 @@ class Resuming:
             kernel = await self._host.resume(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
         except LaunchError as error:
             most = self._wanted.policy.resources.processes
-            room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
+            room = (
+                f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some checkpoints."
+            )
             reason = room if self._wanted.tier.sandboxed and checkpoint.alive else ""
             raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
         if listeners:

@@ -66,7 +66,7 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
         intervals, left = None, str(error)
     if left and not partial:
         raise CheckpointError(
-            f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial, all else is undone"
+            f"{_those(count)} cannot be undone, because files cannot be restored: {left}. To undo the rest, pass partial"
         )
     return Way(checkpoint, intervals, left, pairs[0].spans[0].began.steady / 1e9 if pairs else time.monotonic())
 
@@ -85,7 +85,7 @@ async def intervals_of(
         SnapshotError: The files cannot be read.
     """
     if pairs is None:
-        return None, "they are too long ago"
+        return None, "they are too old"
     joined: list[Pair] = []
     gaps, begun = False, {cell.begun_in for cell in states.past.line}
     for pair in pairs:
@@ -101,7 +101,7 @@ async def intervals_of(
     if joined[0].before is None or (gaps and states.automatic.exact):
         spans = [times for pair in pairs for span in pair.spans for times in span.times()]
         if changed := await states.files.changed_within(spans):
-            why = missed or states.automatic.filing.skipped or "the next cell began before they were kept"
+            why = missed or states.automatic.filing.skipped or "the next cell began before they were saved"
             return None, f"{changed}, and {why}"
         return None, ""
     found = []
@@ -114,15 +114,15 @@ async def intervals_of(
 
 
 def what_stays(paths: Sequence[str]) -> str:
-    """Return, for a message, the paths that an undo left unchanged; empty if there are none."""
+    """Return, for a message, the paths that an undo left unchanged; empty if none."""
     if not paths:
         return ""
     more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
-    return f"{paths[0][:200]!r}{more} as now: changed after the undone cells, or by somebody else"
+    return f"{paths[0][:200]!r}{more} unchanged: modified after the undone cells, or by another program"
 
 
 def _last_before(states: Checkpoints, line: Sequence[Numbered], count: int) -> Checkpoint | None:
-    """Return the checkpoint of the latest state before the last `count` cells; None if there is none.
+    """Return the checkpoint of the latest state before the last `count` cells, or None.
 
     The latest one is best, even without files: files of an earlier one would not fit the variables. Actions other than cells,
     such as `put`, also create states, and a restore of an earlier state loses them. Among checkpoints of one state, an
@@ -144,7 +144,7 @@ def _cannot_undo(states: Checkpoints, line: Sequence[Numbered], count: int) -> s
     ways = [f"{_counts(exact, len(line))} can be undone"] if exact else []
     if (checkpoint := _last_before(states, line, count)) is not None or states.begins_fresh:
         back = len(line) - (0 if checkpoint is None else len(checkpoint.moment.past))
-        ways.append(f"an undo with partial goes back over {'all' if back == len(line) else back}")
+        ways.append(f"an undo with partial undoes {'all' if back == len(line) else back}")
     return "; ".join([f"there is no checkpoint from before {_those(count)}: {_why_none(states, line, count)}", *ways])
 
 
@@ -152,15 +152,19 @@ def _why_none(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
     automatic = states.automatic
     if line[-count].number in states.begun_with:
         after = "it" if count == 1 else "some of them"
-        return f"the session began after {after}, as a branch, or with a checkpoint or a saved session"
+        return f"the session began after {after}, from a branch, a checkpoint or a saved session"
     if reason := automatic.why_none(line[-count].begun_in) or (states.ended if count == len(line) else ""):
         return reason
     if not automatic.wanted:
         return "the session was made with recovery='none'"
     if automatic.exact and all(one.moment.state > line[-count].begun_in for one in automatic.all()):
-        kept = "that of the last cell is" if automatic.exact == 1 else f"those of the last {automatic.exact} cells are"
+        kept = (
+            "the checkpoint of the last cell is"
+            if automatic.exact == 1
+            else f"the checkpoints of the last {automatic.exact} cells are"
+        )
         return f"only {kept} kept, and fewer if memory is short"
-    return automatic.skipped or "the next cell came before one was made, or it was dropped since"
+    return automatic.skipped or "the next cell began before one was made, or it was dropped"
 
 
 def _counts(counts: Sequence[int], every: int) -> str:

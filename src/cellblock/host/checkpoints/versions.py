@@ -38,7 +38,7 @@ async def file_versions(
 
 async def _kept(checkpoints: Checkpoints, checkpoint: Checkpoint, parts: tuple[str, ...]) -> FileVersion | None:
     if checkpoint.snapshot is None:
-        why = checkpoint.without_files or "it was made without: checkpoint(files='copy') keeps them"
+        why = checkpoint.without_files or "it was made without files: checkpoint(files='copy') includes them"
         raise CheckpointError(f"the checkpoint {checkpoint.name or checkpoint.id} holds no files: {why}")
     return await checkpoints.files.version(checkpoint.snapshot, parts)
 

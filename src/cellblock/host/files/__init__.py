@@ -1,4 +1,4 @@
-"""Access to a session's files from outside the session, confined to the workspace whatever the session's code creates there.
+"""Access to a session's files from outside the session, confined to the workspace despite links of the session's code.
 
 Names are loaded on first use: writing a cell's images needs one step of this, and not the archives.
 """

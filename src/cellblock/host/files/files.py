@@ -76,7 +76,7 @@ class Files:
         Args:
             path: The file. An existing file is replaced; its other hard links keep the old content.
             data: The content. Text is encoded as UTF-8.
-            mode: Permission bits; by default those of the replaced file, or 0o666 less the umask.
+            mode: Permission bits; by default the bits of the replaced file, or 0o666 less the umask.
             trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
 
         Returns:
@@ -405,7 +405,7 @@ def _write(tree: Tree, parts: Parts, mode: int | None, limits: FileLimits, bound
             while (data := (yield)) is not None:
                 done += len(data)
                 if done > limits.max_file_bytes:
-                    raise over("write", path, "it has more bytes", "max_file_bytes", limits.max_file_bytes)
+                    raise over("write", path, "it is larger", "max_file_bytes", limits.max_file_bytes)
                 transfer.write_all(fd, data)
             written = describe(parts, os.fstat(fd))
         staging.commit_file(overwrite=True)

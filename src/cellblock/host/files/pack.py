@@ -172,7 +172,7 @@ class _Unpacker:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
                 raise
-            refuse(f"the path {show(event.parts)!r} is in it twice, or is once a file and once a folder")
+            refuse(f"the path {show(event.parts)!r} occurs twice, or as a file and as a folder")
         self._modified = event.modified
         self.files += 1
 

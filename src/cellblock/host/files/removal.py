@@ -34,7 +34,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
         After each step.
 
     Raises:
-        OSError: An entry cannot be removed; earlier entries are gone.
+        OSError: An entry cannot be removed; earlier entries were removed.
         FilesError: There are more entries than one call removes.
     """
     if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
@@ -45,7 +45,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
     try:
         for count, _step in enumerate(_clear(directory, name, top, walk)):
             if count >= _MOST:
-                what = f"{_MOST:,} entries are gone and there are more; unless the session's code is making them, go on"
+                what = f"{_MOST:,} entries were removed, and more remain: try again, and stop code that creates them"
                 raise FilesError(f"cannot remove all of {name!r}: {what}", path=name, errno=errno.ENOTEMPTY)
             yield
     finally:
@@ -53,7 +53,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
 
 
 def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, None, None]:
-    """Empty a folder until it is gone. Every round yields, even if code keeps refilling it."""
+    """Empty a folder until it can be removed. Every round yields, even if code keeps refilling it."""
     idle = 0
     while True:
         entries = _some(top)

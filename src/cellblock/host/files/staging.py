@@ -108,7 +108,7 @@ class Staging:
         """Rename the file to its path atomically."""
         parent = self._tree.make_directories(self._parts[:-1])
         try:
-            # For convenience, not as a defence: a rename replaces whatever appears after the check, and follows nothing.
+            # For convenience, not as a defence: a rename replaces a file that appears after the check, and follows nothing.
             self.check_place(overwrite)
             self._sync()
             os.rename(self._name, self._parts[-1], src_dir_fd=self._beside, dst_dir_fd=parent)
@@ -193,7 +193,7 @@ def _keep_replaced(staged: Tree, target: Tree, limits: FileLimits, keep: Keep) -
 
 
 def _merge(staged: Tree, target: Tree) -> None:
-    """Move every entry: a whole folder if there is none yet."""
+    """Move every entry: a whole folder if it is missing."""
     pending: list[Parts] = [()]
     while pending:
         below = pending.pop()

@@ -110,7 +110,7 @@ def check_sizes(source: Tree, parts: Parts, below: Parts, size: int, before: int
     """Check the size of one file in a folder, and the total so far."""
     check_size(source.name(parts + below), size, limits, verb)
     if before + size > limits.max_total_bytes:
-        what = "its files have more bytes together"
+        what = "its files are larger in total"
         raise over(verb, source.name(parts), what, "max_total_bytes", limits.max_total_bytes)
 
 

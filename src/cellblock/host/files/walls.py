@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 UNREADABLE = "the session's sandbox hides it"
 UNWRITABLE = "the session's sandbox protects it"
-OUTSIDE = "it is not among what the session's sandbox lets it write"
-_WHY = "so nobody does that in the session's name (docs/files.md)"
+OUTSIDE = "the session's sandbox does not allow writing it"
+_WHY = "so the host does not do that on the session's behalf (docs/files.md)"
 
 _REMEMBERED = 64
 """Walls that are not computed again for the next session, which takes a third of a millisecond."""

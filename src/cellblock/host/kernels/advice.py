@@ -60,10 +60,10 @@ _MAX_ERRORS = 100
 _TAIL = 64 * 1024
 """Lines about a read-only file system that are looked at: a session can print any number of them."""
 
-_OF_ENV = f"{ENV} holds secrets of this project: its sessions can neither read, write nor make it"
+_OF_ENV = f"{ENV} holds secrets of this project: its sessions can neither read, write nor create it"
 _OF_GIT = (
     "a session can read .git, not write it: its hooks and settings make git run programs outside the sandbox. Commit in a "
-    "copy (git clone . /tmp/copy), or leave it to a person; filesystem.allowGitConfig in a sandbox_config allows it"
+    "copy (git clone . /tmp/copy), or ask a person to commit; filesystem.allowGitConfig in a sandbox_config allows it"
 )
 
 _UNREACHED = re.compile(
@@ -126,7 +126,7 @@ def on_kept_name(name: str | None, message: str) -> str:
             return _OF_GIT
         protected = next((part for part in parts if part in PROTECTED), None)
         if protected is not None:
-            return f"programs outside the sandbox run what {protected} says: a session cannot change or make it here"
+            return f"programs outside the sandbox execute what {protected} contains: a session cannot change or create it"
     return _READ_ONLY_HERE if _READ_ONLY in message else ""
 
 

@@ -34,7 +34,7 @@ class Answerers:
             StateError: Too many calls have not returned.
         """
         if self._busy >= _MOST:
-            raise StateError(f"on_input has not returned for {self._busy} earlier questions of this cell")
+            raise StateError(f"on_input has not yet returned for {self._busy} earlier questions of this cell")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Callable[[], T]] = loop.create_future()
         context = contextvars.copy_context()

@@ -247,11 +247,16 @@ class Cell:
     # -- the result ----------------------------------------------------------------------------------------------------
 
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
-        """Create the result after the end, in a thread if there is much to decode or write."""
+        """Create the result after the end, in a thread if there is much to decode or write. Its notes are the last events."""
         assert self._collector is not None
         self._collector.close()
-        if not self._collector.large:
-            return self.result(images_dir)
+        result = await self._result_aside(images_dir) if self._collector.large else self.result(images_dir)
+        for line in self._collector.unsaid:
+            self.events.emit(f"{line}\n", "stderr", ours=True)
+        return result
+
+    async def _result_aside(self, images_dir: Path) -> CodeExecutionResult:
+        assert self._collector is not None
         await self._collector.written()
         try:
             making = asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)

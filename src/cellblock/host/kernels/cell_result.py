@@ -24,7 +24,7 @@ _REASONS = {"timeout": "The cell was stopped at its deadline", "interrupted": "T
 _RUNGS = {
     "interrupted": "by an interrupt",
     "interrupted_twice": "by a second interrupt",
-    "killed_children": "by killing the processes it had started",
+    "killed_children": "by killing the processes that it had started",
 }
 
 
@@ -90,12 +90,14 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
     images: list[Path] = []
     items = collector.items()
     if collector.has_displays:
-        images, collector.notes = save_images(items, images_dir)
-        items = collector.items() if collector.notes else items
+        images, failures = save_images(items, images_dir)
+        for failure in failures:
+            collector.note(failure)
+        items = collector.items() if failures else items
     if outcome.rights.sandboxed and (
         why := advice.on_output("".join(item.text or "" for item in items if item.kind == "stream"), outcome.rights.offline)
     ):
-        collector.notes.append(f"[cellblock] {why}")
+        collector.note(f"[cellblock] {why}")
         items = collector.items()
     if outcome.says_so:
         collector.notes.append(f"[cellblock] This cell cannot be undone: {outcome.not_undoable}.")
@@ -143,7 +145,7 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
         lost = outcome.afterwards or (STATE_LOST if outcome.goes_on_from is None else outcome.goes_on_from.sentence)
         if outcome.reason is None:
             return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
-        return ErrorInfo(_NAMES[outcome.reason], f"{_REASONS[outcome.reason]}: its kernel had to end. {lost}"), outcome.reason
+        return ErrorInfo(_NAMES[outcome.reason], f"{_REASONS[outcome.reason]}: its kernel was killed. {lost}"), outcome.reason
     if outcome.reason is not None:
         name = _NAMES[outcome.reason]
         how = _RUNGS[outcome.recovery or "interrupted"]

@@ -65,7 +65,7 @@ class CellObserver(Protocol):
         """Return whether the session may be able to continue from a state of a dead kernel."""
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        """Return the state that the session restores once there is room for a kernel; None if there is none."""
+        """Return the state that the session restores once there is room for a kernel, or None."""
 
 
 class SessionWatcher(Protocol):
@@ -158,7 +158,7 @@ class Cells:
         if self.state == "not started":
             raise StateError(f"{self._name} is not started: use 'async with', or await start() first")
         if self.adopted_by:
-            raise StateError(f"{self._name} was adopted by {self.adopted_by}, which goes on with its state: use that one")
+            raise StateError(f"{self._name} was adopted by {self.adopted_by}, which continues from its state: use that one")
         if self.state == "closed":
             raise StateError(f"{self._name} is closed; make a new one")
         self._check_usable()
@@ -167,7 +167,7 @@ class Cells:
         """Reject a call from a callback that answers a cell of this session, which would be a deadlock."""
         cell = answering.get()
         if cell is not None and cell is self.current and cell.asked:
-            raise StateError(f"{self._name} waits for this callback to answer its cell: use another session for other code")
+            raise StateError(f"{self._name} is running the cell that called this function: use another session for other code")
 
     async def _live_kernel(self) -> Kernel:
         self.check_running()  # again: it may have been closed during the wait
@@ -247,9 +247,10 @@ class Cells:
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Yield the events and the result of a cell. Stop the cell if the reader leaves."""
         try:
-            while (event := await cell.events.next()) is not None:
-                yield event
-            await asyncio.wait([running])
+            for _ in range(2):  # the second time, for the notes of the result
+                while (event := await cell.events.next()) is not None:
+                    yield event
+                await asyncio.wait([running])
         finally:
             if not running.done():
                 running.cancel()
@@ -401,7 +402,7 @@ class Cells:
             if (kernel := self._kernels.ready) is not None:
                 return kernel
         self.check_running()
-        raise LaunchError(f"{self._name}: {_ATTEMPTS} kernels died before they took the cell")
+        raise LaunchError(f"{self._name}: {_ATTEMPTS} kernels died before they ran the cell")
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         """Run a cell in a ready kernel. Nothing may wait before the cell has begun."""

@@ -40,11 +40,11 @@ class Restored:
         where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
         if self.waits_for:
             why = f"{self.waits_for[:1].upper()}{self.waits_for[1:]}"
-            return f"{why} The session's state after cell {self.execution_count} is kept, and the next cell tries again."
+            return f"{why} The session's state after cell {self.execution_count} is saved, and the next cell tries again."
         if not self.lost:
-            return f"The session goes on from {where}: variables are kept as they were."
+            return f"The session continues from {where}: variables have the values from then."
         cells = "one later cell" if self.lost == 1 else f"{self.lost} later cells"
-        return f"The session goes on from {where}; what {cells} changed in memory is lost."
+        return f"The session continues from {where}; what {cells} changed in memory is lost."
 
 
 _EXIT_BROKEN = 70  # of the worker, see `init.worker`
@@ -54,8 +54,8 @@ _SIGNALS = {
     signal.SIGABRT: "C code called abort()",
     signal.SIGBUS: "a bus error: a mapped file shrank, or the disk is full",
     signal.SIGFPE: "an arithmetic error in C code",
-    signal.SIGILL: "an instruction that this processor does not have",
-    signal.SIGKILL: "something killed it, such as kill -9 or a memory limit",
+    signal.SIGILL: "an instruction that this processor does not support",
+    signal.SIGKILL: "killed, for example by kill -9 or a memory limit",
 }
 
 
@@ -93,12 +93,12 @@ def describe_status(status: int | None) -> str:
         except ValueError:
             name = f"signal {number}"
         if number == signal.SIGKILL and _out_of_memory.struck():
-            return "out of memory: SIGKILL, and the machine has just killed something because its memory was full"
+            return "out of memory: SIGKILL, and the machine has just killed a process because its memory was full"
         hint = _SIGNALS.get(number)  # type: ignore[call-overload]  # Signals are ints
         return f"{name}, {hint}" if hint else name
     code = os.waitstatus_to_exitcode(status)
     if code == _EXIT_BROKEN:
-        return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
+        return "the code broke the kernel's channel or its modules; the traceback is on stderr"
     # The worker also exits with 0 when its channel ends, which it takes for the end of the host.
     also = ", or the code shut the kernel's channel down" if code == 0 else ""
     return f"its process exited with status {code} (os._exit(), or exit() in C code{also})"

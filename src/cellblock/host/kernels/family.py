@@ -110,7 +110,7 @@ class Family:
         awaited: Number of a killed host's kernels still to be taken over or ended.
         programs: Number of background programs, which outlive kernels.
         idling: Has the placeholders removed while nothing runs.
-        sealed: Whether the network was restricted for good. Another session could reach more, so none may be created.
+        sealed: Whether the network was restricted permanently. Another session could reach more, so none may be created.
     """
 
     def __init__(self, launcher: Launcher, number: int, group: Group | None, observer: FamilyObserver) -> None:
@@ -160,7 +160,7 @@ class Family:
         return self.launcher.explain(self.number, said, status, cause)
 
     def seal(self) -> None:
-        """Reject further sessions in this sandbox, because its network was restricted for good."""
+        """Reject further sessions in this sandbox, because its network was restricted permanently."""
         self.sealed = True
 
     def kill(self) -> None:
@@ -294,7 +294,7 @@ class Family:
             OSError: The connections cannot be created.
         """
         if copy.gone.done() or self._connection is None:
-            raise CheckpointError("the process that held the checkpoint has ended")
+            raise CheckpointError("the process with the checkpoint has ended")
         connection = self._connection
         rest = how.stay_in, how.seed, how.same_random_state, how.to_inspect
         message = Resume(copy.number, how.env, how.listeners, *rest)

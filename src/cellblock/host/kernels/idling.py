@@ -71,7 +71,7 @@ class Idling:
         if not self.lifted:
             return
         if error := await control.block():
-            raise BusyError(f"the session cannot go on now, because its protected names cannot be blocked again: {error}")
+            raise BusyError(f"the session cannot continue now, because its protected names cannot be blocked again: {error}")
         self.lifted = False
 
     def answered(self, control: Control, *, pending: bool) -> None:

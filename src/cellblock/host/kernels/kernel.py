@@ -407,7 +407,7 @@ class Kernel(ControlObserver):
         _log.info("%s: kernel %d ready in %.1f ms", self.wanted.session, self._number, took)
 
     async def settle(self) -> None:
-        """Wait for the exit report of a worker that is gone."""
+        """Wait for the exit report of a worker that has ended."""
         if self.death is None and hung_up(self._ends.channel.fileno()):
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if self._dying:
@@ -463,7 +463,7 @@ class Kernel(ControlObserver):
                     self._query.set_result(message)
             case Ready(version=version):
                 if version != VERSION:
-                    self._condemn(f"it speaks version {version} of the wire, and this host {VERSION}")
+                    self._condemn(f"it speaks version {version} of the wire protocol, and this host version {VERSION}")
                 elif not self.ready.done():
                     self.ready.set_result(None)
 
@@ -545,5 +545,5 @@ class Kernel(ControlObserver):
 
 def _unrecorded(error: OSError) -> BusyError:
     return BusyError(
-        f"this cannot be kept for a later host ({error.strerror}), so nothing was done: free memory, and try again"
+        f"this cannot be stored for a later host ({error.strerror}), so nothing was done: free memory, and try again"
     )

@@ -22,6 +22,11 @@ _FIRST_LOOKS = 4
 """Measurements of a replacement kernel, until memory from before it counts as the culprit."""
 _ANY = 1 << 62
 """Bytes that no session uses: the measurement of memory need not be exact."""
+_SHARE_AGE = 1.0
+"""Minimum seconds between two exact measurements of an idle session: each takes init milliseconds."""
+_CHANGED = 4 << 20
+_LEAST = 1 << 20
+"""Bytes that every kernel uses. Init answers less while it creates another kernel."""
 _PATIENCE = 30.0
 """Seconds to wait for a measurement: memory that is not measured has no limit."""
 
@@ -64,6 +69,11 @@ class MemoryWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._unanswered: asyncio.TimerHandle | None = None
         self._last = 0
+        self._share: int | None = None
+        self._at_share = 0
+        """The estimate at the time of the last exact measurement."""
+        self._exact_at = 0.0
+        self._asked_exactly = False
         self._no_copies_until = 0.0
         self._first_looks = 0
         self.hopeless = False
@@ -95,8 +105,17 @@ class MemoryWatch:
 
     @property
     def used(self) -> int:
-        """Memory use in bytes, as last measured; 0 without measurements."""
-        return self._last if self._group is None else self._group.used()
+        """Memory use in bytes, as last measured; 0 without measurements. Pages that processes share count once."""
+        if self._group is not None:
+            return self._group.used()
+        if self._share is None:
+            return self._last
+        return self._share + (max(self._last - self._at_share, 0) if self._is_busy() else 0)
+
+    @property
+    def _share_is_old(self) -> bool:
+        """Whether the memory has changed since the last exact measurement. Estimates count shared pages repeatedly."""
+        return self._share is None or abs(self._last - self._at_share) > _CHANGED
 
     @property
     def short(self) -> bool:
@@ -130,12 +149,19 @@ class MemoryWatch:
     def _look(self) -> None:
         self._timer = None
         assert self.limit is not None
-        self._control.measure(self.limit if self._group is None else _ANY)
+        self._asked_exactly = self._wants_share()
+        least = 0 if self._asked_exactly else self.limit
+        self._control.measure(least if self._group is None else _ANY)
         self._expect_answer()
+
+    def _wants_share(self) -> bool:
+        if self._group is not None or not self._last or self._first_looks or not self._share_is_old:
+            return False
+        return self._share is None or (not self._is_busy() and self._loop.time() >= self._exact_at + _SHARE_AGE)
 
     def _expect_answer(self) -> None:
         if self._unanswered is None:
-            why = f"its memory could not be measured for {_PATIENCE:g} s, so it might have used more than it may"
+            why = f"its memory could not be measured for {_PATIENCE:g} s, so it may have exceeded its limit"
             self._unanswered = self._loop.call_later(_PATIENCE, self._on_excess, why)
 
     def check(self, used: int, copies: int, excess: str = "") -> None:
@@ -146,7 +172,11 @@ class MemoryWatch:
             copies: Upper limit of the bytes that dropping copies frees. If that is not enough, they stay for recovery.
             excess: What the session has too many of, in a sentence; empty if nothing.
         """
-        self._last = used
+        if not self._asked_exactly or (self.limit is not None and used > self.limit):
+            self._last = used
+        elif used >= _LEAST:
+            self._share, self._at_share, self._exact_at = used, self._last, self._loop.time()
+        self._asked_exactly = False
         if self._unanswered is not None:
             self._unanswered.cancel()
             self._unanswered = None
@@ -172,5 +202,7 @@ class MemoryWatch:
                 return
             self.hopeless = first == 1
             self._on_excess(why)
+        elif self._is_busy() or (self._group is None and self._share is None):
+            self._look_in(_BUSY)
         else:
-            self._look_in(_BUSY if self._is_busy() else _IDLE)
+            self._look_in(_SHARE_AGE if self._group is None and self._share_is_old else _IDLE)

@@ -1,4 +1,4 @@
-"""The history of a session: the cells that led to its current state, and those of abandoned states."""
+"""The history of a session: the cells that led to its current state, and cells of abandoned states."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Past:
         state: The number of the session's state. Two moments share a number only if nothing ran between them, or if the
             session restored one from the other. A later state has a larger number.
         before: The state in which the running or last cell began; 0 if none has run.
-        after: The label of the cell that led to that state; empty if there is none.
+        after: The label of the cell that led to that state; empty if none.
         begun: Number of cells and other actions begun, except those that only read.
         pairs: The files before and after each state change.
         record: Records events for a later host, as `apply` reads them.
@@ -72,15 +72,15 @@ class Past:
         self.before = 0
         self.after = ""
         self._changing = 0
-        """The state that tasks of its code go on changing, if it is the present one."""
+        """The state that tasks of its code keep changing, if it is the present one."""
         self._earlier = 0, ""
-        """`before` and `after` as they were before the last `begin`, for `unbegin`."""
+        """The values of `before` and `after` before the last `begin`, for `unbegin`."""
         self.begun = 0
         self.pairs = Pairs(self.state)
 
     @property
     def entries(self) -> list[HistoryEntry]:
-        """The last cells, oldest first, including those of abandoned states."""
+        """The last cells, oldest first, including cells of abandoned states."""
         return [cell.entry for cell in self._cells.values()]
 
     @property

@@ -29,7 +29,7 @@ answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answeri
 """The cell for which the current task, or thread, answers a request."""
 
 _REJECTED = "Rejected: the command was not approved"
-_CUT_OFF = "cellblock was killed while this ran, and its next process does not know how it ended"
+_CUT_OFF = "cellblock was killed while this ran, so the outcome is unknown"
 
 
 class Requests:
@@ -138,7 +138,7 @@ async def _line(cell: Cell, prompt: Prompt) -> str | None:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # no one waits for the line any more
+            raise  # no one waits for the line now
         failure = InvalidInputError("on_input raised CancelledError; to give no line, return None")
         failure.__cause__ = error
         cell.fail(failure)
@@ -177,14 +177,14 @@ async def _have_run(
     if (request.tool == "shell_magic") == bool(request.program):
         refusal = await _refusal(kernel, cell, request)
     else:  # not from a genuine worker: the decider could confuse a program with a command line
-        refusal = "a script needs a program that reads it, and a line has none"
+        refusal = "a script needs the program that runs it, and a single command needs none"
     if refusal is None and kernel.wanted.forbid_programs:
         place = _new_file(kernel) if command.keep != "nothing" else None
         begins()
         try:
             _begin(kernel, request, command.keep, place)
         except ProtocolError:
-            refusal = "the command is too large: put it into a file"
+            refusal = "the command is too large: put it in a file"
         except OSError as error:
             refusal = f"the command cannot be passed on: {error.strerror}"
         else:
@@ -218,12 +218,12 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
     if cell.trusted:
         return None
     if decide is None:
-        return "Rejected: nobody can approve commands here"
+        return "Rejected: this session has no approver for commands"
     try:
         allowed = await decide(request)
     except Exception as error:
         cell.fail(error)  # raised to the caller at the end of the cell
-        return "Rejected: the function that decides has failed"
+        return "Rejected: the approval function failed"
     if cell.reason is not None:
         return "Rejected: the cell is being stopped"
     if allowed is True:
@@ -232,7 +232,7 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
 
 
 def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: str | None) -> None:
-    """Start exactly the command that was shown for approval, whatever else the worker has sent."""
+    """Start exactly the command that was shown for approval, even if the worker has sent other data."""
     begin = functools.partial(kernel.control.begin, cwd=request.cwd, changes=request.environment, keep=keep, place=place)
     if request.tool == "shell":
         shell = kernel.wanted.setup.env.get("SHELL", "/bin/sh")

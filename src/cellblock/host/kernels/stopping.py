@@ -25,7 +25,7 @@ _ENDLESS_QUESTION = (
     "code that completions and descriptions run, such as __dir__ of an object, neither ended nor could be interrupted: "
     "the kernel was killed"
 )
-_ENDLESS_COPY = "it did not answer when its state was to be kept, because code has changed what it needs for that"
+_ENDLESS_COPY = "it did not answer when a checkpoint was made, because code changed modules that checkpoints need"
 _PATIENCES = (0.1, 0.3, 0.6, 1.0)
 """Seconds after each interrupt of a question. Several: the first may come before the worker has read the question, or hit one
 part of IPython's completer, which continues with the next part."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 from collections import deque
@@ -11,13 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cellblock.errors import KernelDiedError, ProtocolError
-from cellblock.host.descriptors import receive_control
+from cellblock.host.descriptors import accepts, is_in_other_network, receive_control
 from cellblock.wire.control import (
     FROM_INIT,
     Block,
     Blocked,
     Command,
     Connect,
+    Dial,
+    Dialled,
     Done,
     Exec,
     Exited,
@@ -29,8 +32,10 @@ from cellblock.wire.control import (
     Keep,
     KillChildren,
     Listen,
+    ListPorts,
     Measure,
     Memory,
+    OpenPorts,
     Quiet,
     Ran,
     Refused,
@@ -67,7 +72,7 @@ class Control:
 
     Attributes:
         gone: Done when init and all its child processes have ended.
-        quiet: Done when, after `hang_up`, the kernel has no effect any more, although it may not have ended.
+        quiet: Done when, after `hang_up`, the kernel no longer has an effect, although it may not have ended.
         refused: Why the session could not be created; empty if it was.
         takers: Callbacks by name for listeners that init opens before the session runs any code; each is called once.
     """
@@ -97,6 +102,9 @@ class Control:
         self._ran: asyncio.Future[int] | None = None
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
+        self._dials: dict[int, asyncio.Future[socket.socket | int]] = {}
+        self._numbers = itertools.count(1)
+        self._listed: deque[asyncio.Future[OpenPorts]] = deque()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.quiet: asyncio.Future[None] = self._loop.create_future()
         self.refused: Refused | None = None
@@ -108,7 +116,7 @@ class Control:
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     async def command(self, command: Interrupt | KillChildren | Stop) -> None:
-        """Send a command that init carries out at once. On return, it is done, or init is gone."""
+        """Send a command that init carries out at once. On return, it is done, or init has ended."""
         if self.gone.done():
             return
         try:
@@ -120,7 +128,7 @@ class Control:
         await asyncio.wait([done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
 
     async def freeze(self) -> int:
-        """Stop all processes of the kernel. Return how many may still run; repeat until there are none."""
+        """Stop all processes of the kernel. Return how many may still run; repeat until the number is 0."""
         if self.gone.done():
             return 0
         try:
@@ -241,6 +249,47 @@ class Control:
         self._tell(Listen())
         return await self._listened
 
+    async def dial(self, port: int) -> socket.socket:
+        """Begin a connection to a port of the session.
+
+        Returns:
+            The socket, which may still be connecting, and which the caller closes.
+
+        Raises:
+            BlockingIOError: Init has many unread messages; try again in a moment.
+            OSError: The connection is refused.
+            KernelDiedError: The session's processes have ended.
+        """
+        number = next(self._numbers)
+        self._try_to_tell(Dial(number, port))
+        dialled: asyncio.Future[socket.socket | int] = self._loop.create_future()
+        self._dials[number] = dialled
+        try:
+            found = await dialled
+        except asyncio.CancelledError:
+            if dialled.done() and not dialled.cancelled() and isinstance(made := dialled.result(), socket.socket):
+                made.close()
+            raise
+        finally:
+            self._dials.pop(number, None)
+        if isinstance(found, int):
+            raise OSError(found, os.strerror(found))
+        return found
+
+    async def list_ports(self) -> tuple[int, ...]:
+        """Return the ports that `dial` can reach.
+
+        Raises:
+            BlockingIOError, OSError, KernelDiedError: As for `dial`.
+        """
+        self._try_to_tell(ListPorts())
+        listed: asyncio.Future[OpenPorts] = self._loop.create_future()
+        self._listed.append(listed)
+        found = await listed
+        if found.code:
+            raise OSError(found.code, os.strerror(found.code))
+        return found.ports
+
     def connect(self, other: socket.socket) -> None:
         """Pass init another connection, for copies of kernels.
 
@@ -274,13 +323,21 @@ class Control:
 
     def give_up(self, why: str) -> None:
         """Fail all waiters, because the session's processes have ended or are unusable."""
-        for waiting in (self._ran, self._listened):
+        for waiting in (self._ran, self._listened, *self._dials.values(), *self._listed):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(KernelDiedError(why))
 
     def close(self) -> None:
         """Stop reading. The caller of the constructor still owns the socket."""
         self._loop.remove_reader(self._sock.fileno())
+
+    def _try_to_tell(self, command: Command) -> None:
+        try:
+            self._sock.send(encode_control(command))
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise KernelDiedError(f"the session's init cannot be reached: {error.strerror}") from error
 
     def _tell(self, command: Command, descriptors: Sequence[int] = ()) -> None:
         message = encode_control(command)
@@ -297,14 +354,16 @@ class Control:
         if self._before_exit is not None:
             self._look_ahead(self._before_exit)
         try:
-            data, listener = receive_control(self._sock, MAX_CONTROL)
+            data, passed = receive_control(self._sock, MAX_CONTROL)
             message = FROM_INIT.decode(data) if data else None
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
-            listener = None
-        if listener is not None:
-            self._take_listener(listener, message)
+            passed = None
+        if isinstance(message, Dialled):
+            self._take_dialled(passed, message)
+        elif passed is not None:
+            self._take_listener(passed, message)
         self._take(message)
 
     def _look_ahead(self, before_exit: Callable[[int], None]) -> None:
@@ -324,6 +383,8 @@ class Control:
                 _settle_first(self._frozen, max(left, 0))
             case Blocked(error):
                 _settle_first(self._blocked, error)
+            case OpenPorts():
+                _settle_first(self._listed, message)
             case Unblocked():
                 self._observer.unblocked(message)
             case Ran(number, status) if number == self._runs:
@@ -345,14 +406,25 @@ class Control:
 
     def _take_listener(self, listener: socket.socket, message: FromInit | None) -> None:
         """Take a listener from init: named ones arrive before the session runs any code, others on request."""
-        asked = message if isinstance(message, HttpServer) else None
+        asked = message if isinstance(message, HttpServer) and accepts(listener) else None
         if asked is not None and asked.name is not None and (taker := self.takers.pop(asked.name, None)) is not None:
             taker(listener)
         elif asked is not None and asked.name is None and self._listened is not None and not self._listened.done():
             self._listened.set_result((listener, asked.port))
         else:
             listener.close()
-            self._observer.violated("it passed a socket that nobody asked for")
+            self._observer.violated("it passed an unrequested socket")
+
+    def _take_dialled(self, made: socket.socket | None, message: Dialled) -> None:
+        """Take a connection from init, unless the caller has left, or was another host's."""
+        proper = message.code > 0 if made is None else not accepts(made) and is_in_other_network(made)
+        waiting = self._dials.get(message.number) if proper else None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message.code if made is None else made)
+        elif made is not None:
+            made.close()
+        if not proper:
+            self._observer.violated("it passed something else than a connection within the session")
 
 
 def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
@@ -361,5 +433,5 @@ def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
 
 
 def _settle_first(futures: deque[asyncio.Future[Any]], value: object) -> None:
-    if futures:  # otherwise another host asked, and is gone
+    if futures:  # otherwise another host asked, and has ended
         _settle(futures.popleft(), value)

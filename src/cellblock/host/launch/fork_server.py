@@ -74,7 +74,7 @@ class ForkServer:
                     await self._wait_to_send(self._control)
         except TimeoutError:
             raise LaunchError(
-                f"the fork server has not taken a request within {timeout:g} s: it is stopped, or the machine is overloaded"
+                f"the fork server did not accept a request within {timeout:g} s: it is stopped, or the machine is overloaded"
             ) from None
 
     def _has_room(self) -> bool:

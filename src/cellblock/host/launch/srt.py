@@ -59,7 +59,7 @@ class UnderSrt:
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         command = srt.where("srt")
         if command is None:
-            raise SandboxError("the srt command is gone")
+            raise SandboxError("the srt command was removed")
         _complete_repository(self._workspace)
         # The program to start is launch/zygote/boot.py of the package.
         place = srt.SrtDirectories(
@@ -170,7 +170,7 @@ def _complete_repository(workspace: str) -> None:
     try:
         repository = os.open(os.path.join(workspace, ".git"), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return  # there is none, or it is a file that names another
+        return  # it is missing, or it is a file that names another
     try:
         os.mkdir("hooks", dir_fd=repository)
     except OSError:
@@ -200,6 +200,6 @@ def _directories(interpreter: str) -> tuple[str, ...]:
         answer = subprocess.run([interpreter, "-c", _ASK], env={}, cwd="/", capture_output=True, timeout=30, check=True)
         found = {os.path.realpath(path) for path in json.loads(answer.stdout)}
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise InterpreterError(f"{interpreter} does not say where its packages are: {error}") from error
-    # A virtual environment's directory is named both by links and by itself.
+        raise InterpreterError(f"{interpreter} did not report where its packages are: {error}") from error
+    # A virtual environment's directory is named both by links and by its path.
     return tuple(sorted(found | {os.path.dirname(interpreter)}))

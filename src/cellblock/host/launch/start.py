@@ -38,7 +38,7 @@ class Starter(Protocol):
         """Start an interpreter in its own session (setsid).
 
         Args:
-            arguments: The interpreter and its arguments, of which the first is the path of boot.py.
+            arguments: The interpreter and its arguments; the first argument is the path of boot.py.
             control: Its standard input.
             stderr: Its standard output and error.
         """

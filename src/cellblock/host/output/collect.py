@@ -125,6 +125,11 @@ class Collector:
         self._displays = 0
         self._places: dict[str, _Place] = {}
 
+    def note(self, line: str) -> None:
+        """Add a line at the end, also for readers of the running cell's stream."""
+        self.notes.append(line)
+        self.unsaid.append(line)
+
     @property
     def empty(self) -> bool:
         """Whether there is no output."""
@@ -249,7 +254,7 @@ class Collector:
         if message.kind == "update_display_data" and message.display_id in self._places:
             return bundle if self._update(self._places[message.display_id], bundle) else None
         if self._displays >= self._limits.displays:
-            self._note_left_out(f"what is displayed after the first {self._limits.displays:,} is left out (Limits.displays)")
+            self._note_left_out(f"displays after the first {self._limits.displays:,} are left out (Limits.displays)")
             return None
         self._displays += 1
         self._values_room -= bundle.size

@@ -43,7 +43,7 @@ _PATIENCE = 30.0
 def reason(error: OSError) -> str:
     """Return why a file could not be created in a directory."""
     if error.errno == errno.ELOOP:
-        return "the path has a symbolic link that a session could have made, which is not followed; name its target"
+        return "the path has a symbolic link that a session could have created; pass the path of its target"
     return error.strerror or str(error)
 
 
@@ -130,7 +130,7 @@ class Spills:
             return None
         self.directory.stalled = self.directory.stalled and self._waiting > 0
         if self.directory.stalled:
-            self.report(f"the whole output is not in {self.directory.path}: the disk takes nothing")
+            self.report(f"the whole output is not in {self.directory.path}: the disk accepts no writes")
             return None
         self._left -= 1
         return self.directory.path / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(mime, 'bin')}"
@@ -140,7 +140,7 @@ class Spills:
         if self._waiting <= _MOST_WAITING:
             return True
         assert self.directory is not None
-        self.report(f"the whole output is not in {self.directory.path}: the disk does not keep up")
+        self.report(f"the whole output is not in {self.directory.path}: the disk is too slow")
         return False
 
     def take(self, size: int) -> int:
@@ -155,7 +155,7 @@ class Spills:
         """Return the message for when the files of this cell have reached their limit."""
         assert self.directory is not None
         what = f"{_FILES} files with {self.directory.cell:,} bytes together (Limits.spill)"
-        return f"not all that was left out is in {self.directory.path}: a cell may have {what}"
+        return f"some left-out output is missing in {self.directory.path}: a cell may have {what}"
 
     def finish(self, path: Path, size: int) -> None:
         """Add a complete file."""
@@ -191,7 +191,7 @@ class Spills:
                 await self.directory.disk.done()
         except TimeoutError:
             self.directory.stalled = True
-            self.report(f"the output is not yet in {self.directory.path}: the disk has not taken it for {_PATIENCE:g} s")
+            self.report(f"the output is not yet in {self.directory.path}: the disk has not written it for {_PATIENCE:g} s")
 
 
 class _File:
@@ -304,7 +304,7 @@ class Spill:
             self._file = None
         if self._cut and self.path is not None:
             self._cut = False
-            self._spills.report(f"{self.path} ends early: cellblock was killed, and its next process goes on without it")
+            self._spills.report(f"{self.path} ends early: cellblock was killed, and its next process cannot complete it")
             self._spills.finish(self.path, self._size)
 
 

@@ -180,7 +180,7 @@ class SessionFiles:
             async with aclosing(_changes(conversation, path)) as changes:
                 yield changes
         finally:
-            await despite_cancellation(asyncio.create_task(helper.end("cancelled", "nobody watches any more", 0.0)))
+            await despite_cancellation(asyncio.create_task(helper.end("cancelled", "the watch was closed", 0.0)))
 
     async def mkdir(self, path: StrPath, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Create a directory.
@@ -248,7 +248,7 @@ class SessionFiles:
             return await helper.receive(most)
         except ProcessError as error:
             await self.close()
-            raise ProcessError(f"{error}; what it did is not known") from None
+            raise ProcessError(f"{error}; it may have completed in part") from None
 
     async def _living_helper(self) -> _Conversation:
         if self._helper is None or self._helper.process.poll() is not None:
@@ -261,7 +261,7 @@ class SessionFiles:
     def _rest(self) -> None:
         """End the helper after an idle time."""
         if self._helper is not None:
-            self._idle = asyncio.get_running_loop().call_later(_IDLE, self._helper.process.kill, "it had nothing to do")
+            self._idle = asyncio.get_running_loop().call_later(_IDLE, self._helper.process.kill, "it was idle")
 
 
 class _Conversation:
@@ -293,7 +293,7 @@ class _Conversation:
         """Return the head and the body of the next answer.
 
         Raises:
-            ProcessError: There is none, or it is too large.
+            ProcessError: The answer is missing or too large.
         """
         size, length = LENGTHS.unpack(await self._read(LENGTHS.size))
         if size > _MAX_HEAD or length > most:

@@ -13,7 +13,7 @@ ROOM = 1024 * 1024
 """Bytes of output that are kept for readers. With ``keep="all"`` the program waits when this many were not taken."""
 
 _PIECES = 4096
-"""Pieces that are kept: a program may print each byte by itself."""
+"""Pieces that are kept: a program may print single bytes."""
 _SMALL = 4096
 """The next output is appended to a piece that is smaller."""
 

@@ -351,7 +351,7 @@ class Process:
         missing = message.what == "program" and message.code in (errno.ENOENT, errno.ENOTDIR)
         why = _FAILED[message.what] + (f": {os.strerror(message.code)}" if message.code else "")
         if message.code == errno.EAGAIN:
-            why += "; there are as many processes as the policy allows: end some, or allow more (Resources(processes=…))"
+            why += "; the policy allows no more processes: end some, or allow more (Resources(processes=…))"
         return ExecResult(
             status="not_started",
             exit_code=127 if missing else 126,
@@ -378,7 +378,7 @@ class Process:
 
     def _lose(self) -> None:
         """Handle the loss of its watcher: all its processes have ended, or their state is unknown."""
-        unknown = "what watched it was killed" if self._asked is None else f"{self._why}, and did not answer"
+        unknown = "its watcher was killed" if self._asked is None else f"{self._why}, and did not answer"
         self._finish(ExecResult(status="unknown", exit_code=None, reason=unknown))
         self._info = replace(self._info, left=())
         if self._result is not None:

@@ -177,7 +177,9 @@ class Programs:
             InvalidInputError, StateError, LaunchError: As for `exec`.
         """
         if not isinstance(stdin, bool):
-            raise InvalidInputError(f"stdin must be True or False, not {stdin!r}; exec(…, input=…) takes what is to be read")
+            raise InvalidInputError(
+                f"stdin must be True or False, not {stdin!r}; pass the program's input as exec(…, input=…)"
+            )
         if keep not in ("all", "tail"):
             raise InvalidInputError(f"keep must be 'all' or 'tail', not {keep!r}")
         if not isinstance(label, str):
@@ -294,7 +296,7 @@ class Programs:
                     await asyncio.sleep(_MOMENT)
                 except KernelDiedError:  # just now: the next attempt gets the next one
                     await kernel.settle()
-            raise StateError(f"{self._name} does not start programs now: its init does not answer")
+            raise StateError(f"{self._name} cannot start programs now: its init does not answer")
         finally:
             self._waiting -= 1
 
@@ -381,7 +383,7 @@ def _checked_env(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
         raise InvalidInputError(f"env must be a dict of variables, not {shown(env)}")
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or not passable(name):
-            raise InvalidInputError(f"env has a variable without a proper name: {shown(name)}")
+            raise InvalidInputError(f"env has a variable with an invalid name: {shown(name)}")
         if value is not None and (not isinstance(value, str) or not passable(value)):
             raise InvalidInputError(f"env[{name!r}] must be a string without NUL characters, or None, not {shown(value)}")
     return dict(env)

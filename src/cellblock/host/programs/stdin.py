@@ -34,7 +34,7 @@ class Stdin:
                 except BlockingIOError:
                     await self._wait_for_room(self._descriptor)
                 except OSError as error:
-                    raise BrokenPipeError(f"the program reads no more: {error.strerror}") from error
+                    raise BrokenPipeError(f"the program has closed its standard input: {error.strerror}") from error
 
     async def _wait_for_room(self, descriptor: int) -> None:
         self._room = self._loop.create_future()

@@ -50,7 +50,7 @@ def _pack(store: Store, above: str, folder: Folder, left_out: list[tuple[str, st
         elif isinstance(entry, LeftOut):
             left_out.append((path, entry.reason))
         else:
-            left_out.append((path, "it is a link" if isinstance(entry, Link) else "its content was not kept"))
+            left_out.append((path, "it is a link" if isinstance(entry, Link) else "its content was not saved"))
 
 
 def _content(store: Store, file: File) -> Iterator[bytes]:

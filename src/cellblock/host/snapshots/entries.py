@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots.tree import Entry
 
 _PART = 128
-"""Approximate number of names in a part. A folder can have 10,000 files, of which each cell changes one."""
+"""Approximate number of names in a part. A folder can have 10,000 files, and each cell changes one."""
 
 
 class Entries(Mapping[str, "Entry"]):

@@ -81,7 +81,7 @@ class Inotify:
         self.most = _limit("max_user_watches") // 4
         with self._lock:
             if Inotify._open >= _limit("max_user_instances") // 2:
-                raise LostError("there are too many sessions whose files are watched")
+                raise LostError("too many sessions watch files")
             Inotify._open += 1
         try:
             self._libc = ctypes.CDLL(None, use_errno=True)
@@ -136,10 +136,10 @@ class Inotify:
                 number, mask, _, length = _EVENT.unpack_from(data, at)
                 at += _EVENT.size
                 if mask & OVERFLOW:
-                    raise LostError("more has changed than the system takes note of (fs.inotify.max_queued_events)")
+                    raise LostError("the system's queue of changes overflowed (fs.inotify.max_queued_events)")
                 yield Event(number, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")) if length else "")
                 at += length
-        raise LostError("changes come faster than they can be read")
+        raise LostError("changes arrive faster than they can be read")
 
     @property
     def unread(self) -> int:
@@ -166,7 +166,7 @@ def check_place(top: int) -> None:
     """
     kind = _kind(top)
     if kind not in _UNIQUE:
-        raise UnwatchableError(f"it is on a file system of which not all changes are seen ({kind:#x})")
+        raise UnwatchableError(f"it is on a file system that does not report all changes ({kind:#x})")
 
 
 def _kind(opened: int) -> int:
@@ -232,7 +232,7 @@ def _limit(name: str) -> int:
         with open(f"/proc/sys/fs/inotify/{name}", encoding="ascii") as file:
             return int(file.read())
     except (OSError, ValueError) as error:
-        raise UnwatchableError(f"the system does not say how much it watches: {error}") from error
+        raise UnwatchableError(f"the system does not report its watches: {error}") from error
 
 
 os.register_at_fork(after_in_child=Inotify.after_fork)

@@ -42,6 +42,10 @@ class Journal:
         """Whether the journal has an entry."""
         return self._path.exists()
 
+    def is_on(self, device: int) -> bool:
+        """Return whether the journal is on a file system."""
+        return os.stat(self._directory).st_dev == device
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the journal's lock for the duration of the context.
@@ -86,27 +90,33 @@ class Journal:
     ) -> None:
         """Write the steps to do. Without steps, only the staging folder remains to be removed.
 
+        Steps are on the disk when this returns. Without steps, it waits for the disk only if the workspace is on another
+        file system: on the same one, names get to the disk in the order in which they changed.
+
         Args:
             staging: The name of the staging folder.
             top: The workspace.
             steps: The steps.
             entry: The trash entry for what they remove or replace (`Entry.described`).
         """
+        durable = bool(steps) or not self.is_on(top.st_dev)
         data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "entry": entry}
         # Not a `WholeFile`: after a kill, the next process writes to the same name.
         try:
             with open(self._new, "w", encoding="utf-8") as file:
                 file.write(json.dumps(data))
                 file.flush()
-                sync(file.fileno())
+                if durable:
+                    sync(file.fileno())
             os.replace(self._new, self._path)
-            sync_directory(self._directory)
+            if durable:
+                sync_directory(self._directory)
         except BaseException:  # includes interrupts: leave no partial journal
             self._new.unlink(missing_ok=True)
             raise
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step], Entry | None] | None:
-        """Return an earlier process's staging folder, steps and trash entry; None if there are none for this directory."""
+        """Return an earlier process's staging folder, steps and trash entry; None if missing for this directory."""
         try:
             data = json.loads(self._path.read_text())
         except FileNotFoundError:
@@ -122,7 +132,7 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove the journal and its lock, because the workspace is gone and no process holds it."""
+        """Remove the journal and its lock, because the workspace was removed and no process holds it."""
         self.clear()
         for left in (self._new, self._lock):
             left.unlink(missing_ok=True)

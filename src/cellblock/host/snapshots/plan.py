@@ -118,7 +118,7 @@ class Plan:
         """Make room for another entry."""
         folder = isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)
         if folder and not _goes(entry):
-            raise in_the_way(path, "a folder in its place holds files that snapshots leave out")
+            raise in_the_way(path, "a folder of that name contains files that snapshots exclude")
         self._move_away(path, entry)
 
     def _move_away(self, path: str, entry: Entry) -> None:

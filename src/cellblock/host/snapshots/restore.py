@@ -114,7 +114,7 @@ def restore(
         journal: The locked journal.
         then: Called when everything is in place. If it fails, everything is rolled back.
         rescued: Takes what the trash does not.
-        entry: The trash entry for replaced and removed files, and for what cannot be put back.
+        entry: The trash entry for replaced and removed files, and for files that cannot be restored.
         source: The entry with the plan's files that are in the trash.
 
     Raises:
@@ -294,7 +294,7 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
         staging: The staging folder.
         steps: The steps.
         then: Called at the end.
-        left: Collects the steps whose removed files could not be put back.
+        left: Collects the steps whose removed files could not be restored.
     """
     done = 0
     try:
@@ -311,10 +311,10 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
 
 
 def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
-    """Undo steps, but keep later changes by others: written files stay, and removed ones are gone.
+    """Undo steps, but keep later changes by others: written files stay, and removed files stay removed.
 
     Yields:
-        Steps whose removed files cannot be put back.
+        Steps whose removed files cannot be restored.
     """
     theirs = set()
     for step in reversed(steps):
@@ -326,7 +326,7 @@ def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
             if error.errno not in CHANGED:
                 raise _HalfDoneError(
                     f"only some files were restored, because the system refused to undo a step ({error}). The next session "
-                    "that starts in this workspace finishes the restore"
+                    "in this workspace finishes the restore"
                 ) from error
         except UnsettledError:
             pass
@@ -419,6 +419,8 @@ def _finish(
 
 def _remove(top: int, name: str, staging: int, journal: Journal) -> None:
     try:
+        if not journal.is_on(os.fstat(top).st_dev):
+            sync(staging)  # before the journal forgets the steps: what was moved to the trash must have left this folder
         journal.write(name, os.fstat(top), ())
     except OSError:
         journal.clear()  # the steps must not be done again

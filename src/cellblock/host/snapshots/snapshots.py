@@ -82,7 +82,7 @@ class Snapshots:
         self._lock = threading.Lock()
         self._known: Folder | None = None
         self._generation = store.generation
-        """That of the store when the known state was kept."""
+        """The store's value when the known state was saved."""
         self._watch: Watch | None = None
         self._watched_with: SnapshotLimits | None = None
         self._inherited = False
@@ -144,7 +144,7 @@ class Snapshots:
             return found
 
         self._store.renew()
-        with self._lock, self._opened("keep the files of") as top:
+        with self._lock, self._opened("save the files of") as top:
             if (generation := self._store.generation) != self._generation:
                 self._known, self._generation = None, generation  # its contents are lost
             # The first look must read much. Its findings speed up the next one, even if they are not from a single moment.
@@ -164,7 +164,7 @@ class Snapshots:
                     return None
                 snapshot = Snapshot(root)
                 if generation != self._store.generation:
-                    raise SnapshotError(f"somebody has removed {self._store.directory}: the next snapshot makes it again")
+                    raise SnapshotError(f"another program removed {self._store.directory}: the next snapshot makes it again")
                 self._store.keep(snapshot)
             except StoppedError:
                 return None
@@ -186,7 +186,7 @@ class Snapshots:
             root = walk(watch).whole(top, self._known, dirt=dirt)
             watch.end(root)
         except LostError as error:
-            _LOG.debug("all files of %s are looked at: %s", self._workspace, error)
+            _LOG.debug("all files of %s are read: %s", self._workspace, error)
             self._unwatch(_FOR_GOOD if isinstance(error, UnwatchableError) else _LOOKS_UNWATCHED)
         else:
             if root.totals.cut:
@@ -277,7 +277,7 @@ class Snapshots:
         def plan(top: int) -> UndoPlan:
             made = plan_redo(top, undone.back, undone.entry.taken)
             if made.impossible:
-                raise SnapshotError(f"the undo cannot be taken back: {made.impossible}")
+                raise SnapshotError(f"the undo cannot be reversed: {made.impossible}")
             return made
 
         return Reverted.of(*self._carry_out(plan, then, why, undone.entry))
@@ -341,12 +341,12 @@ class Snapshots:
                     raise
                 if rescued.files:
                     path, where = next(iter(rescued.files.items()))
-                    _LOG.warning("%s: the trash did not take %r, which is in %r now", self._workspace, path, where)
+                    _LOG.warning("%s: %r could not be moved to the trash, and is in %r now", self._workspace, path, where)
                     plan.later.append(f"{path} (its earlier content is in {where})")
                 return plan, entry
         raise SnapshotError(
             f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
-            f"there, then try again. {'Everything was put back' if entry.taken else 'Nothing was changed'}"
+            f"there, then try again. {'All changes were rolled back' if entry.taken else 'Nothing was changed'}"
             f"{_meanwhile(entry, rescued)}"
         )
 
@@ -430,7 +430,7 @@ class Snapshots:
         if walk.is_cut_off:
             walk.tighten(top)
             raise SnapshotError(
-                f"there are more than {walk.max_files:,} files and folders in {self._workspace}: remove some, then try again"
+                f"there are more than {walk.max_files:,} files and folders in {self._workspace}: remove files, then try again"
             )
         return walk, now
 
@@ -515,13 +515,13 @@ def _actions(plan: Plan, entry: Entry) -> list[FileAction]:
 
 
 def _meanwhile(entry: Entry, rescued: restoring.Rescued) -> str:
-    """Describe, for the end of a message, what could not be put back; empty if everything was."""
-    held = [f"what {path[:200]!r} held before is in the trash" for path in entry.taken]
-    held += [f"what {path[:200]!r} held before is in {where!r}" for path, where in rescued.files.items()]
+    """Describe, for the end of a message, what could not be restored; empty if everything was."""
+    held = [f"the previous content of {path[:200]!r} is in the trash" for path in entry.taken]
+    held += [f"the previous content of {path[:200]!r} is in {where!r}" for path, where in rescued.files.items()]
     if not held:
         return ""
     more = f"; and {len(held) - 3} more" if len(held) > 3 else ""
-    return f". Something else wrote to files meanwhile, which stays: {'; '.join(held[:3])}{more}"
+    return f". Another program wrote to files in the meantime; its changes stay: {'; '.join(held[:3])}{more}"
 
 
 def _done(plan: Plan, entry: Entry) -> Changes:

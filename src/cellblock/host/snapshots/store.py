@@ -245,7 +245,7 @@ class Store:
         if left < self._shares[workspace] + size:
             raise SnapshotError(
                 f"snapshots of the files in {workspace} would take more than half of the {self._max_bytes:,} bytes that all "
-                "sessions have together, less what others use: drop checkpoints, or leave out more",
+                "sessions have together, less what others use: drop checkpoints, or exclude more files",
                 errno=errno.EDQUOT,
             )
 
@@ -264,7 +264,7 @@ class Store:
             return open_file(digest.hex(), self._fd)
         except FileNotFoundError as error:
             raise SnapshotError(
-                f"what was kept of a file was removed from {self.directory}: nothing but cellblock may remove files there"
+                f"a saved file was removed from {self.directory}: only cellblock may remove files there"
             ) from error
 
     def keep(self, snapshot: Snapshot) -> None:
@@ -311,7 +311,7 @@ class Store:
         """
         if not self.has(snapshot):
             raise SnapshotError(
-                "these files are no longer kept: the snapshot was dropped, or belongs to another host, or somebody has "
+                "these files no longer exist: the snapshot was dropped or belongs to another host, or another program "
                 f"emptied {self.directory.parent}"
             )
 

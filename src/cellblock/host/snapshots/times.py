@@ -37,7 +37,7 @@ def is_within(last: int, spans: Spans) -> bool:
 
 
 def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | None:
-    """Return a workspace path last changed within these time intervals; None if there is none.
+    """Return a workspace path last changed within these time intervals, or None.
 
     A removal shows in the time of its folder.
 
@@ -85,7 +85,7 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
 
 
 def first_unkept_changed(top: int, before: Folder, spans: Spans) -> str | None:
-    """Return a changed file of a snapshot whose content was not stored; None if there is none.
+    """Return a changed file of a snapshot whose content was not stored, or None.
 
     Args:
         top: The open workspace.
@@ -107,7 +107,7 @@ def _hides_changes(file: File, info: os.stat_result) -> bool:
 
 
 def changed_left_out(top: int, path: str, entry: LeftOut, spans: Spans, few: Iterator[int] | None = None) -> str | None:
-    """Return the first changed path in an entry that snapshots exclude but the session can write; None if there is none.
+    """Return the first changed path in an entry that snapshots exclude but the session can write, or None.
 
     Args:
         top: The open workspace.

@@ -37,7 +37,7 @@ _MOST_COPIED = 2**40
 _DAY = 86_400.0
 _LARGE = 16 * 2**20
 _FEWEST = 1
-"""Entries that each session keeps until they expire: somebody may be about to ask for the newest."""
+"""Entries that each session keeps until they expire: a user may need the newest soon."""
 
 
 class Reason(NamedTuple):
@@ -45,7 +45,7 @@ class Reason(NamedTuple):
 
     Attributes:
         operation: The operation: ``undo``, ``redo``, ``restore``, ``adopt``, ``load`` or ``trash``.
-        cell: The number of the last undone cell; 0 if there is none.
+        cell: The number of the last undone cell; 0 if none.
     """
 
     operation: str
@@ -206,7 +206,7 @@ class Entry:
 
 
 class Trash:
-    """The trash of one session: of all sessions with its label in its workspace, including those of killed processes."""
+    """The trash of one session: of all sessions with its label in its workspace, including entries of killed processes."""
 
     def __init__(self, workspace: str, label: str) -> None:
         """Set the paths without creating anything.
@@ -242,7 +242,7 @@ class Trash:
                 return one
         what = f"{path[:200]!r}" if path else f"the entry {entry[:100]!r}" if entry else "anything"
         raise FilesError(
-            f"the trash of this session does not hold {what}: list it with trash()", path=path, errno=errno.ENOENT
+            f"the trash of this session has no {what}: list its entries with trash()", path=path, errno=errno.ENOENT
         )
 
     def take_over(self, other: Trash) -> None:
@@ -309,7 +309,7 @@ def purge() -> None:
             with contextlib.suppress(OSError):
                 directory.rmdir()
     except OSError:
-        return  # there is none
+        return  # it is missing
     for kept in sizes.values():
         kept.sort(key=lambda one: one[0], reverse=True)
     while sum(size for kept in sizes.values() for _, size, _ in kept) > most:
@@ -435,6 +435,6 @@ def _copy(folder: int, name: str, parent: int, to: str) -> None:
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                 return
         os.unlink(to, dir_fd=parent)
-        raise OSError(errno.EBUSY, "something keeps writing to it")
+        raise OSError(errno.EBUSY, "another program keeps writing to it")
     finally:
         os.close(source)

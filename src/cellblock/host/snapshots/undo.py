@@ -74,7 +74,7 @@ class _Present:
         self._top = top
         self._listed: dict[str, list[str]] = {}
         self._inner: dict[str, set[str]] = {}
-        """What will be in folders, as far as it was looked at."""
+        """The planned contents of examined folders."""
 
     def get(self, path: str) -> Entry | None:
         """Return the planned entry at a path."""
@@ -271,7 +271,7 @@ def _apply(present: _Present, want: dict[str, Entry | None], later: list[str]) -
             continue
         if isinstance(entry, Folder) and present.has_content(path):
             if new is not None:
-                raise in_the_way(path, "somebody else has put something into a folder in its place")
+                raise in_the_way(path, "another program created files in a folder of that name")
             later.append(path)
             want.pop(path)
             continue
@@ -281,7 +281,7 @@ def _apply(present: _Present, want: dict[str, Entry | None], later: list[str]) -
         while above := above.rpartition("/")[0]:
             entry = present.get(above)
             if entry is not None and not isinstance(entry, Folder):
-                raise in_the_way(path, f"somebody else has put something in the place of its folder {above[:200]!r}")
+                raise in_the_way(path, f"another program replaced its folder {above[:200]!r}")
             if entry is None:
                 present.put(above, _folder(0o755, (-1, -1), {}))
         if isinstance(new, Folder):
@@ -332,8 +332,8 @@ def _why_impossible(path: str, entry: Entry | None) -> str:
 def why_unkept(path: str) -> str:
     """Return why the change of a file without stored content prevents an undo of a cell."""
     return (
-        f"{path[:200]!r} has changed, and was not kept before: files of more than 64 MiB are "
-        "not, nor what cannot be read, or there was no time to read before the next cell"
+        f"{path[:200]!r} has changed, and its earlier content was not saved: it was larger than 64 MiB or unreadable, "
+        "or the next cell began too soon"
     )
 
 
@@ -353,8 +353,8 @@ def _left_out_changed(top: int, intervals: Sequence[Interval]) -> str:
 def why_left_out(left_out: str, path: str) -> str:
     """Return why the change of an excluded path prevents an undo of a cell."""
     if path == left_out:
-        return f"{path[:200]!r} has changed or was removed, and snapshots leave it out"
-    return f"{path[:200]!r} has changed, and snapshots leave out {left_out[:200]!r}"
+        return f"{path[:200]!r} has changed or was removed, and snapshots exclude it"
+    return f"{path[:200]!r} has changed, and snapshots exclude {left_out[:200]!r}"
 
 
 def plan_redo(top: int, back: Interval, trashed: Sequence[str]) -> UndoPlan:
@@ -404,7 +404,7 @@ def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
         there = present.get(path)
         if not is_folder:
             if isinstance(there, Folder):
-                raise in_the_way(path, "there is a folder in its place")
+                raise in_the_way(path, "a folder has its name")
             want[path] = Trashed(path)
         elif there is None:
             want[path] = _folder(0o755, (-1, -1), {})

@@ -37,7 +37,7 @@ def version_in(store: Store, snapshot: Snapshot, parts: Sequence[str]) -> FileVe
     if entry is None:
         return None
     if isinstance(entry, LeftOut):
-        return FileVersion(why=f"it was not kept: {entry.reason}")
+        return FileVersion(why=f"it was not saved: {entry.reason}")
     if isinstance(entry, Folder):
         return A_FOLDER
     if isinstance(entry, Link):
@@ -49,14 +49,14 @@ def version_in(store: Store, snapshot: Snapshot, parts: Sequence[str]) -> FileVe
 def _version(store: Store, file: File) -> FileVersion:
     size = facts(file).size
     if not is_kept(file):
-        return FileVersion(size, why="its content was not kept")
+        return FileVersion(size, why="its content was not saved")
     if size > MAX_FILE_TEXT:
         return version_of(size, b"")
     try:
         with closing(os.fdopen(store.open(facts(file).digest), "rb")) as source:
             return version_of(size, source.read(MAX_FILE_TEXT + 1))
     except OSError as error:
-        raise SnapshotError("these files are no longer kept: the checkpoint was dropped") from error
+        raise SnapshotError("these files no longer exist: the checkpoint was dropped") from error
 
 
 def version_of(size: int, data: bytes) -> FileVersion:

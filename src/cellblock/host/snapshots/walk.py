@@ -45,17 +45,17 @@ _TICK = 50_000_000
 _COARSE_TICK = 4_000_000_000
 """Nanoseconds within which a file can change twice and look unchanged; the second for file systems with whole seconds."""
 
-_IGNORED = LeftOut("it is among the names that are ignored", folder=True)
+_IGNORED = LeftOut("its name is ignored", folder=True)
 _NAMED = _IGNORED._replace(lasting=True)
-_PLACEHOLDER = LeftOut("it only keeps a name from being used", folder=True, told=False)
+_PLACEHOLDER = LeftOut("it is a placeholder of the sandbox", folder=True, told=False)
 _SPECIAL = LeftOut("it is a FIFO, a socket or a device", folder=False, ours=True, lasting=True)
 _UNREAD = LeftOut("it cannot be read", folder=False, ours=True, closed=True)
 _FOREIGN = LeftOut("it is on another file system", folder=True)
 _DEEP = LeftOut("it is nested too deep", folder=True, too_much=True)
 _CLOSED = LeftOut("it cannot be listed", folder=True, closed=True)
-_CROWDED = LeftOut("there are too many files before it", folder=True, too_much=True)
+_CROWDED = LeftOut("the limit on files was reached before it", folder=True, too_much=True)
 _LARGE = LeftOut("it is too large", folder=False, ours=True, too_much=True)
-_FULL = LeftOut("all files together are too large", folder=False, ours=True, too_much=True)
+_FULL = LeftOut("the limit on the total size was reached", folder=False, ours=True, too_much=True)
 
 
 class StoppedError(Exception):

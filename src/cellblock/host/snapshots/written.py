@@ -131,7 +131,7 @@ class Written:
         return part  # type: ignore[no-any-return]  # it is what was written
 
     def keep_only(self, parts: Iterable[Part]) -> None:
-        """Forget all parts but some. The others are gone, and their ids may be reused."""
+        """Forget all parts but some. The others no longer exist, and their ids may be reused."""
         needed = {id(part) for part in parts}
         self._known = {key: number for key, number in self._known.items() if key in needed}
 

@@ -90,7 +90,7 @@ class SessionKeeper:
         """
 
     async def recover_left(self) -> Kernel | None:
-        """Create the first kernel from the last state of an earlier host; None if there is none."""
+        """Create the first kernel from the last state of an earlier host, or None."""
         return None
 
     def settled(self) -> None:

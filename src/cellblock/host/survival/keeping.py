@@ -52,7 +52,7 @@ class Keeping(Keeper):
         custodian: The custodian.
         prefix: The path prefix of all places, of all hosts of the custodian.
         sessions: The sessions of the previous host.
-        surplus: Kernels that belong to no session any more, or not yet.
+        surplus: Kernels that belong to no session, or not yet.
         families: Families of kernels with copies.
         zygotes: Zygotes of the previous host.
     """
@@ -76,7 +76,7 @@ class Keeping(Keeper):
         if host is not None:
             said = json.loads(host.data)
             if said["format"] != FORMAT:
-                raise CustodianError("the custodian holds kernels of another version of cellblock: end it, which ends them")
+                raise CustodianError("the custodian owns kernels of another version of cellblock: end it and its kernels")
         self.prefix: str = said["prefix"]
         super().__init__(f"{self.prefix}{said['generation'] + 1}-")
         self._said = {**said, "generation": said["generation"] + 1}
@@ -269,7 +269,7 @@ class Keeping(Keeper):
         known |= {branch.path for branch in self._branches.values()}
         for path in {*self._held_places} - known:
             await (branch_recorded_at(path, self) or SessionPlace(path, self)).remove(patience=0)
-        run_aside(remove_branches_of_the_dead, "cellblock-removal")  # no process holds them any longer
+        run_aside(remove_branches_of_the_dead, "cellblock-removal")  # no process holds them now
 
     def close(self) -> None:
         """Close what was not taken over. The custodian keeps holding the rest."""

@@ -16,7 +16,7 @@ from cellblock.wire.control import End, Kill, Setup
 from cellblock.wire.datagrams import encode_control
 
 _GRACE = 5.0
-"""Seconds that a launcher has to end by itself."""
+"""Seconds that a launcher has to end."""
 
 
 class FormerZygote:
@@ -54,7 +54,7 @@ class FormerZygote:
         return True
 
     def launch(self, number: int, setup: Setup) -> Ends:
-        raise LaunchError("this fork server makes no more kernels")
+        raise LaunchError("this fork server creates no more kernels")
 
     def kill(self, number: int) -> None:
         try:

@@ -57,7 +57,7 @@ class TapeRecording(Recording):
     """A recorder in one kernel's journal.
 
     Attributes:
-        standing: The kernel's state. The cell and collector are those of the last base that was read.
+        standing: The kernel's state. The cell and collector belong to the last base that was read.
         replaying: Whether the journal is being read.
         taped: The kernel's channel.
         holding: Done when the custodian holds the kernel; None if an earlier host handed it over.

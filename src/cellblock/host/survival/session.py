@@ -73,8 +73,8 @@ class KeptSession(SessionKeeper):
                 self._record_to(log)
         elif why := await self._finish_going(self._takeover, adopted):
             self._parts.note(
-                f"[cellblock] The session was going back to an earlier state when its host was killed, and cannot: {why}. "
-                "Files may be those of that state"
+                f"[cellblock] The session was restoring an earlier state when its host was killed, and cannot finish: {why}. "
+                "Files may have the content of that state"
             )
         if adopted is not None:
             # Last, after any restore: if that kernel has died, the end of its cell starts the next one, from the state after

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cellblock.host.survival.recalled import Going, KeptState, Recalled
     from cellblock.host.survival.state_log import StateLog
 
-_FILES_LOST = "they could not be read when the host was replaced that had kept them"
+_FILES_LOST = "they could not be read when their host was replaced"
 _KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
 
 
@@ -132,7 +132,7 @@ class Takeover:
         return ""
 
     async def recover_left(self) -> Kernel | None:
-        """Create a kernel from the last state of a session whose kernel ended with its host; None if there is none."""
+        """Create a kernel from the last state of a session whose kernel ended with its host, or None."""
         recalled, self._recalled = self._recalled, None
         going = None if recalled is None else recalled.going
         if recalled is None or not self._checkpoints.automatic.wanted or (going is not None and not going.checkpoint):

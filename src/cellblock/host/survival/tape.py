@@ -349,7 +349,7 @@ class Tape:
         records = list(self._records(self._punched))
         last = max((number for number, record in enumerate(records) if record.kind is Kind.BASE), default=None)
         if last is None:
-            raise ValueError("there is no base on its tape")
+            raise ValueError("its tape has no base")
         self._end = records[-1].place + len(records[-1].content)
         os.ftruncate(self._log, self._end)  # a truncated record may follow
         sent = os.lseek(self._log, 0, os.SEEK_CUR)

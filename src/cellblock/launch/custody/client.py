@@ -112,7 +112,7 @@ class Process:
         """Close its descriptors. The process continues."""
         self.poll()
         close_all(self.descriptors)
-        self.descriptors = ()  # type: ignore[assignment]  # nothing is read from it any more
+        self.descriptors = ()  # type: ignore[assignment]  # nothing more is read from it
 
 
 class Custodian:
@@ -172,7 +172,7 @@ class Custodian:
             except (FileNotFoundError, ConnectionRefusedError):
                 why = _start(directory, patience)
             except TimeoutError:
-                why = f"it does not answer within {_SILENT:g} s, but lives, and so do the sessions: try again later"
+                why = f"it did not answer within {_SILENT:g} s; it and the sessions still run: try again later"
             except OSError as error:
                 why = error.strerror or str(error)
             sock.close()
@@ -276,7 +276,7 @@ class Custodian:
         if self.gone:
             raise CustodianError("the custodian has ended, and every kernel with it: restart the daemon")
         if len(self._unsent) >= _MOST_UNSENT:
-            raise CustodianError(f"the custodian, process {self.pid}, does not answer; it lives, and so do the sessions")
+            raise CustodianError(f"the custodian, process {self.pid}, does not answer; it and the sessions still run")
         self._unsent.append((head, data, [os.dup(fd) for fd in fds]))
         self._flush()
 
@@ -304,7 +304,7 @@ class Custodian:
                 return answer
             if (left := deadline - time.monotonic()) <= 0:
                 raise CustodianError(
-                    f"the custodian, process {self.pid}, does not answer. It lives, and so do the sessions: try again later"
+                    f"the custodian, process {self.pid}, does not answer. It and the sessions still run: try again later"
                 )
             poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
             poll.poll(1000 * left)

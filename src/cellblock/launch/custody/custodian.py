@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 SOCKET = "custodian.sock"
 _LOCK = "custodian.lock"
 LISTEN = signal.SIGUSR1
-"""The signal that makes a custodian listen anew."""
+"""The signal that makes a custodian listen again."""
 
 MAX_DATA = 64 * 1024
 """Maximum bytes of one entry."""
@@ -81,7 +81,9 @@ def receive(sock: socket.socket) -> Message | None:
         line, _, rest = data.partition(b"\n")
         head = _parsed(line)
         if head["fds"] != len(fds):
-            raise OSError(24, f"{len(fds)} of {head['fds']} descriptors arrived: this process may open no more")
+            raise OSError(
+                24, f"{len(fds)} of {head['fds']} descriptors arrived: this process has reached its limit of open files"
+            )
     except (OSError, ValueError, KeyError, TypeError):
         close_all(fds)
         raise

@@ -92,7 +92,7 @@ class Caller:
         while True:
             try:
                 fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ADDFD, added)
-            except InterruptedError:  # a child of init has ended: the caller must not be told that it was interrupted itself
+            except InterruptedError:  # a child of init has ended: the caller must not get EINTR for it
                 continue
             return
 

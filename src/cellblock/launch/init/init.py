@@ -1,6 +1,6 @@
 """Entry point of process 1 of a session: enters the namespaces and starts the worker. `serving` does the rest.
 
-When the host or the worker is gone, it kills all child processes and exits. It outlives its zygote.
+When the host or the worker has ended, it kills all child processes and exits. It outlives its zygote.
 """
 
 from __future__ import annotations

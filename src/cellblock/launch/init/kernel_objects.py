@@ -37,7 +37,7 @@ def limits() -> dict[str, int]:
         "memory maps": 500_000,
         "semaphores to be undone": 500_000,
         "open descriptors": min(65_536, _setting("fs/file-max") // 8),
-        "descriptors in messages that nobody has received": _IN_FLIGHT,
+        "descriptors in unreceived messages": _IN_FLIGHT,
     }
 
 
@@ -87,7 +87,7 @@ class KernelObjects:
 
         Args:
             pids: The session's processes that run its code.
-            copies: Those of them that are waiting copies of a worker, and hide.
+            copies: The pids among them of waiting copies of a worker, which hide.
         """
         now = _unreclaimable()
         self._last = min(self._last, now)
@@ -105,7 +105,7 @@ class KernelObjects:
         self.size = size if size >= _GROWTH else 0  # less is not worth counting at each look
         self.excess = next(
             (
-                f"its processes have {number:,} {kind} or more, and may have {self._limits[kind]:,}"
+                f"its processes have {number:,} {kind} or more; the limit is {self._limits[kind]:,}"
                 for kind, number in counted.items()
                 if number > self._limits[kind]
             ),
@@ -183,7 +183,7 @@ def _of_descriptors(process: str) -> Iterable[tuple[str, int]]:
         if watches := data.count(b"\ntfd:"):
             yield "watches of epoll", watches
         if (found := _SCM_FDS.search(data)) is not None:
-            yield "descriptors in messages that nobody has received", int(found[1])
+            yield "descriptors in unreceived messages", int(found[1])
 
 
 def _lines(path: str, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -11,6 +12,7 @@ from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
 from cellblock.launch.init import processes
 from cellblock.launch.init.blocking import Blocking
 from cellblock.launch.init.seats import Seat
+from cellblock.launch.init.sockets import listening
 from cellblock.launch.init.supervisor import Supervisor
 from cellblock.walls.linux.syscall import hide, identity_of_root
 from cellblock.walls.sandbox import landlock_rules, mounts, namespaces
@@ -18,7 +20,7 @@ from cellblock.walls.sandbox.ground import Ground, enclose, reserve
 from cellblock.walls.sandbox.placeholders import Hold
 from cellblock.walls.sandbox.plan import HOME
 from cellblock.walls.sandbox.policy import Policy
-from cellblock.wire.control import TO_MAKER, Held, HttpServer, Listener, Setup, WorkerSetup
+from cellblock.wire.control import TO_MAKER, Dial, Dialled, Held, HttpServer, Listener, OpenPorts, Setup, WorkerSetup
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Confinement, Step
 
@@ -37,7 +39,7 @@ class Surroundings:
         """Store the arguments without creating anything.
 
         Args:
-            handover: Socket on which the parent process is told about holds.
+            handover: Socket on which the parent process gets messages about holds.
             poll: Polls for system calls, for the supervisor.
             ground: The basis of the native sandbox, if any.
             prepared: The steps of the sandbox that were done in advance.
@@ -50,6 +52,8 @@ class Surroundings:
         self.home = HOME
         self.holds: dict[str, Hold] = {}
         self.blocking = Blocking({}, ())
+        self._served: set[int] = set()
+        """The ports that the host serves."""
 
     def make(self, setup: Setup, seat: Seat) -> WorkerSetup:
         """Create the surroundings of a session's worker. Return the worker's setup."""
@@ -106,10 +110,32 @@ class Surroundings:
         """Open a listener in the session, for the host to serve. Return its port."""
         with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
+            self._served.add(port)
             if self.supervisor is not None:
                 self.supervisor.ports.add(port)
             socket.send_fds(seat.control, [encode_control(HttpServer(port, name))], [listener.fileno()])
         return port
+
+    def dial(self, seat: Seat, message: Dial) -> None:
+        """Begin a connection to a server of the session, and pass the socket to the host, which waits for the connection.
+
+        The ports that the host serves are refused, because their servers trust who connects. So is every port without a
+        network of the session: it would be another program's.
+        """
+        try:
+            if self._ground is None or message.port in self._served:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            with namespaces.dial(message.port) as made:
+                socket.send_fds(seat.control, [encode_control(Dialled(message.number, 0))], [made.fileno()])
+        except OSError as error:  # also if code of the session keeps too many descriptors in messages
+            seat.tell(Dialled(message.number, error.errno or errno.EIO))
+
+    def open_ports(self) -> OpenPorts:
+        """Return the ports of the session's servers."""
+        try:
+            return OpenPorts(tuple(port for port in listening() if port not in self._served), 0)
+        except OSError as error:
+            return OpenPorts((), error.errno or errno.EIO)
 
     def _keep(self, top: str, hold: Hold) -> None:
         """Share a hold on placeholders with the parent process, which releases it if this process is killed."""

@@ -32,7 +32,7 @@ _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6
 _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for users with many pipes
 
 _STOPPED = frozenset((b"T", b"t", b"Z", b"X"))
-"""States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
+"""States of threads in /proc (proc_pid_stat(5)) that run nothing, or not until a signal"""
 
 _STUCK = frozenset((b"D", b"Z", b"X"))
 """States in which a thread stays that was killed: it has ended, or waits for a device"""
@@ -181,7 +181,7 @@ def execute(command: list[str]) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Return the direct children of a process; empty if it is gone."""
+    """Return the direct children of a process; empty if it has ended."""
     return _numbers_here(_children(name_in_proc(pid)))
 
 
@@ -367,7 +367,7 @@ def _kept_by_kernel(pid: str) -> int:
 
 
 def _file_system(path: str) -> int | None:
-    """Return the id of a path's file system, which may be that of /tmp; None if the path is gone."""
+    """Return the id of a path's file system, such as /tmp; None if the path was removed."""
     try:
         return os.stat(path).st_dev
     except OSError:
@@ -471,7 +471,7 @@ def _all_threads_are(pid: int, states: frozenset[bytes]) -> bool:
 
 
 def stop_child(pid: int) -> bool:
-    """Stop a child of this process. Return whether it cannot run any more. This waits for a few milliseconds at most."""
+    """Stop a child of this process. Return whether it has stopped. This waits for a few milliseconds at most."""
     kill([pid], signal.SIGSTOP)
     until = time.monotonic() + _PATIENCE
     moment = 0.0  # at first, only yield the CPU

@@ -233,7 +233,7 @@ class Programs:
                 os.dup2(source, 0)
             _keep(message.keep, message.place)
             os.execvpe(message.argv[0], message.argv, self._environment(message))
-        except BaseException as error:  # nothing may return from here into init, of which this is a fork
+        except BaseException as error:  # nothing may return from here into init, because this is a fork of it
             _say_failed(2, message, error)
         finally:
             os._exit(127)

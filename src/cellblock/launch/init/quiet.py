@@ -1,4 +1,4 @@
-"""Checks whether a stopped worker can be left to end by itself, because it has no effect on others until then.
+"""Checks whether a stopped worker can be left to end unobserved, because it has no effect on others until then.
 
 Linux frees the memory of a process before it closes its descriptors. So for a millisecond or more after SIGKILL, its ports are
 taken and its files locked. Two things are not found here: a file that it has locked, mapped and closed, because checking all

@@ -31,6 +31,7 @@ from cellblock.wire.control import (
     Block,
     Blocked,
     Connect,
+    Dial,
     Done,
     Exec,
     Exited,
@@ -39,6 +40,7 @@ from cellblock.wire.control import (
     Interrupt,
     KillChildren,
     Listen,
+    ListPorts,
     Measure,
     Memory,
     Quiet,
@@ -54,7 +56,7 @@ from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_contro
 from cellblock.wire.sandbox import Step
 
 _LOOKS = 20
-"""How often processes that were told to stop are looked at before the host is told how many are left"""
+"""How often stopped processes are checked before the host gets the number of running ones"""
 
 
 _LOOK_AT_STUCK = 200.0
@@ -97,7 +99,7 @@ class Init:
         """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
         self._parked: Parked | None = None
         self._left_watchers: set[int] = set()
-        """The pids of watchers whose programs run on though their kernel is gone."""
+        """The pids of watchers whose programs continue although their kernel has ended."""
         self._census = Census()
         self._offered: set[int] = set()
         """Processes of code with `processes.OOM_CHILD`."""
@@ -225,6 +227,10 @@ class Init:
                     seat.programs.watch(descriptors, opened=opened)
             case Listen():
                 self._around.listen(seat, 0, None)
+            case Dial() as message:
+                self._around.dial(seat, message)
+            case ListPorts():
+                seat.tell(self._around.open_ports())
             case Measure() as message:
                 if self._parked is not None:
                     self._parked.end_silent()
@@ -256,7 +262,7 @@ class Init:
             os.close(descriptor)
 
     def _unblock(self) -> bool:
-        """Remove the session's placeholders, if the session is idle. Return whether they are gone."""
+        """Remove the session's placeholders, if the session is idle. Return whether they are removed."""
         blocking = self._around.blocking
         if blocking.lifted or not blocking.useful:
             return blocking.lifted
@@ -348,7 +354,7 @@ class Init:
         self._poll.unregister(family.fileno())
         self._family = None
         if not self._seats:
-            self._end()  # this closes the connection last, so that the host sees the end when everything is gone
+            self._end()  # this closes the connection last, so that the host sees the end when everything has ended
         self._parked.drop_all()
         family.close()
 
@@ -456,7 +462,7 @@ class Init:
         del self._seats[seat.control.fileno()]
         self._left_watchers |= seat.programs.watchers
         seat.programs.close()
-        with suppress(OSError):  # the host is gone
+        with suppress(OSError):  # the host has ended
             seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as happens without a zygote
         seat.control.close()
 
@@ -486,7 +492,7 @@ class Init:
         self._forget(seat)
 
     def _end(self) -> NoReturn:
-        """Kill all child processes, wait until they are gone, and exit. The host sees the end of the control sockets last."""
+        """Kill all child processes, wait for their end, and exit. The host sees the end of the control sockets last."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         while True:
@@ -534,4 +540,4 @@ def _kill_everything() -> None:
     try:
         os.kill(-1, signal.SIGKILL)
     except ProcessLookupError:
-        return  # there are none
+        return  # no child is left

@@ -24,7 +24,7 @@ Arguments = tuple[int, ...]
 
 
 def kill(caller: Caller, given: Arguments) -> bool:
-    """Answer ``kill``. Like the other functions here, return whether the call may proceed by itself.
+    """Answer ``kill``. Like the other functions here, return whether the call may proceed unchanged.
 
     It may if it is for the caller's own process: that pid cannot be reused while the caller waits, and numbers, unlike memory,
     do not change meanwhile. The caller then gets its own signal before the call returns, as programs expect.

@@ -1,20 +1,28 @@
-"""Memory in the socket buffers of a network namespace, from the kernel itself (sock_diag, netlink).
+"""Facts about the sockets of a network namespace, from the kernel itself (sock_diag, netlink): memory, and open ports.
 
-These buffers belong to no process, and are not counted elsewhere without a control group.
+The memory of buffers belongs to no process, and is not counted elsewhere without a control group.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _NLMSG_ERROR, _NLMSG_DONE = 20, 2, 3
 _NLM_F_REQUEST, _NLM_F_DUMP = 1, 0x300
 _ALL_STATES = 0xFFFFFFFF
 _UDIAG_SHOW_MEMINFO, _UNIX_DIAG_MEMINFO = 0x20, 5
-_INET_DIAG_SKMEMINFO = 7
+_INET_DIAG_SKMEMINFO, _INET_DIAG_SKV6ONLY = 7, 11
+_TCP_LISTEN = 10
+_MOST_PORTS = 1000
+_ADDRESSES = (bytes(4), bytes((127, 0, 0, 1)))
+"""The addresses of listeners that a connection to 127.0.0.1 reaches."""
+_MAPPED = bytes(10) + b"\xff\xff"
+"""How an address of version 4 begins in version 6."""
 _RECEIVED, _SENT, _QUEUED = 0, 2, 5  # of SK_MEMINFO
 
 
@@ -40,7 +48,7 @@ def at_most() -> int:
         return 0
     if not sockets:
         return 0
-    # The kernel doubles what a program requests (socket(7)). TCP's buffers also grow by themselves, up to their own limits.
+    # The kernel doubles what a program requests (socket(7)). TCP's buffers also grow automatically, up to their own limits.
     received, sent = (2 * _limit(f"core/{name}_max") + _ONE_MORE for name in ("rmem", "wmem"))
     grown = sum(_limit(f"ipv4/tcp_{name}") + _ONE_MORE for name in ("rmem", "wmem"))
     return sockets * (received + sent) + connections * grown
@@ -71,24 +79,63 @@ def buffered() -> int:
         return 0
 
 
+def listening() -> list[int]:
+    """Return the TCP ports of this network namespace that accept connections to 127.0.0.1, in order, up to a limit.
+
+    Raises:
+        OSError: The kernel does not tell.
+    """
+    found: set[int] = set()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 1 << _TCP_LISTEN) + bytes(48)
+            for one in _each(diag, request):
+                port, address = int.from_bytes(one[4:6], "big"), bytes(one[8:24])
+                if family == socket.AF_INET:
+                    reached = address[:4] in _ADDRESSES
+                else:
+                    both = bytes(_attribute(one[72:], _INET_DIAG_SKV6ONLY)[:1]) == b"\0"
+                    reached = both and address in (bytes(16), *(_MAPPED + known for known in _ADDRESSES))
+                if reached:
+                    found.add(port)
+    return sorted(found)[:_MOST_PORTS]
+
+
 def _sizes(diag: socket.socket, request: bytes, head: int, wanted: int) -> Iterator[int]:
     """Yield the bytes in the buffers of each socket of one family and protocol."""
+    with suppress(OSError):  # this family or protocol is missing
+        for one in _each(diag, request):
+            values = _attribute(one[head:], wanted)
+            if len(values) > 4 * max(_RECEIVED, _SENT, _QUEUED):
+                words = struct.unpack_from(f"={len(values) // 4}I", values)
+                yield int(words[_RECEIVED] + max(words[_SENT], words[_QUEUED]))
+
+
+def _each(diag: socket.socket, request: bytes) -> Iterator[memoryview]:
+    """Yield the description of each socket that a request is about.
+
+    Raises:
+        OSError: The kernel refuses the request.
+    """
     diag.send(struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST | _NLM_F_DUMP, 0, 0) + request)
     while True:
         data = memoryview(diag.recv(1 << 17))
         while len(data) >= 16:
             length, kind = struct.unpack_from("=IH", data)
-            if kind in (_NLMSG_DONE, _NLMSG_ERROR):
+            if kind == _NLMSG_ERROR:
+                code = -struct.unpack_from("=i", data, 16)[0]
+                raise OSError(code, os.strerror(code))
+            if kind == _NLMSG_DONE:
                 return
-            yield _size(data[16 + head : length], wanted)
+            yield data[16:length]
             data = data[(length + 3) & ~3 :]
 
 
-def _size(attributes: memoryview, wanted: int) -> int:
+def _attribute(attributes: memoryview, wanted: int) -> memoryview:
+    """Return the value of an attribute; empty if there is none."""
     while len(attributes) >= 4:
         length, kind = struct.unpack_from("=HH", attributes)
         if kind == wanted:
-            values = struct.unpack_from(f"={(length - 4) // 4}I", attributes, 4)
-            return int(values[_RECEIVED] + max(values[_SENT], values[_QUEUED]))
+            return attributes[4:length]
         attributes = attributes[(max(length, 4) + 3) & ~3 :]
-    return 0
+    return attributes[:0]

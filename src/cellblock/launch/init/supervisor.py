@@ -33,7 +33,7 @@ Arguments = tuple[int, ...]
 
 
 class Supervisor:
-    """The handler of one session's filters: its worker's, and those of programs that init runs.
+    """The handler of one session's filters: the filters of its worker and of programs that init runs.
 
     Attributes:
         writable: The directories in which the session may change files.
@@ -73,7 +73,7 @@ class Supervisor:
             "rt_tgsigqueueinfo": signalling.tgkill,
             "pidfd_send_signal": signalling.pidfd_send_signal,
         }
-        """True: the call proceeds by itself. Otherwise init has performed it, or raises."""
+        """True: the call proceeds unchanged. Otherwise init has performed it, or raises."""
         self._answers = {table[name]: answer for name, answer in answers.items() if name in table}
 
     def __contains__(self, descriptor: int) -> bool:
@@ -113,7 +113,7 @@ class Supervisor:
         try:
             fcntl.ioctl(listener, abi.SECCOMP_IOCTL_NOTIF_RECV, notice)
         except OSError:
-            return  # the caller was interrupted, or is gone
+            return  # the caller was interrupted, or has ended
         number, pid, _flags, call_number, _machine, _where, *arguments = _NOTICE.unpack(notice)
         refusal = flags = 0
         try:
@@ -175,7 +175,7 @@ class Supervisor:
     def _check_own(self, held: int) -> None:
         """Check that this user owns an open file, and that the session may change files there."""
         if os.fstat(held).st_uid != os.geteuid():  # init may be root with capabilities, which the session does not have
-            raise PermissionError(errno.EPERM, "somebody else's")
+            raise PermissionError(errno.EPERM, "another user's")
         place = os.readlink(f"/proc/self/fd/{held}")
         if not any(is_inside(place, top) for top in self.writable):
             raise PermissionError(errno.EPERM, "not the session's")

@@ -63,7 +63,7 @@ class Watch:
             name = os.fsdecode(data[_EVENT.size : _EVENT.size + size].rstrip(b"\0"))
             data = data[_EVENT.size + size :]
             if mask & OVERFLOW:
-                raise OSError(errno.EOVERFLOW, "there were more changes than could be read: some were missed")
+                raise OSError(errno.EOVERFLOW, "the queue of changes overflowed, and some were missed")
             found += self._changes(number, mask, name)
         return found
 

@@ -323,7 +323,7 @@ class _Watcher:
                 if descriptor == self._wake:
                     os.read(self._wake, 4096)
                 elif descriptor == self._connection.fileno():
-                    if not self._obey():  # the host is gone, or has given the program up
+                    if not self._obey():  # the host has ended, or has given the program up
                         self._kill_tree()
                         poll.unregister(self._connection.fileno())
                 elif self._report is not None:
@@ -377,7 +377,7 @@ class _Watcher:
             self._handover.send(IDLE, socket.MSG_NOSIGNAL)
 
     def _obey(self) -> bool:
-        """Carry out a command. Return False if the host is gone."""
+        """Carry out a command. Return False if the host has ended."""
         try:
             data = self._connection.recv(MAX_CONTROL)
         except OSError:

@@ -29,7 +29,7 @@ EXIT_NOT_STARTED = 127
 
 
 def main(lifeline: int, sandbox: int | None, command: list[str]) -> NoReturn:
-    """Start the program, and stay until it is gone."""
+    """Start the program, and stay until it has ended."""
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
     from cellblock.launch.init import processes
 
@@ -42,7 +42,7 @@ def main(lifeline: int, sandbox: int | None, command: list[str]) -> NoReturn:
         try:
             watched.append(os.pidfd_open(host))
         except OSError:
-            sys.exit(EXIT_NOT_STARTED)  # it is gone
+            sys.exit(EXIT_NOT_STARTED)  # it has ended
         if os.getppid() != host:
             sys.exit(EXIT_NOT_STARTED)
     wake, notify = os.pipe()
@@ -60,7 +60,7 @@ def main(lifeline: int, sandbox: int | None, command: list[str]) -> NoReturn:
 
         program, holds = run_sandboxed(sandbox, command)
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # so that the host sees the end of the program's streams as soon as the program is gone
+    for stream in (0, 1, 2):  # so that the host sees the end of the program's streams as soon as the program has ended
         os.dup2(null, stream)
     code = _keep(processes, program, watched, wake)
     for hold in holds:
@@ -80,7 +80,7 @@ def _become(processes: ModuleType, lifeline: int, command: list[str]) -> NoRetur
 
 
 def _keep(processes: ModuleType, program: int, watched: list[int], wake: int) -> int:
-    """Wait until the program is gone or must end. Return its exit code once all its processes are gone."""
+    """Wait until the program has ended or must end. Return its exit code once all its processes have ended."""
     poll = select.poll()
     for descriptor in (*watched, wake):
         poll.register(descriptor, select.POLLIN)
@@ -97,7 +97,7 @@ def _keep(processes: ModuleType, program: int, watched: list[int], wake: int) ->
         except ChildProcessError:
             return EXIT_NOT_STARTED if status is None else status
         if status is not None:
-            number = signal.SIGKILL  # the program is gone, so its descendants have no purpose
+            number = signal.SIGKILL  # the program has ended, so its descendants have no purpose
         elif deadline is not None and time.monotonic() >= deadline:
             number = signal.SIGKILL
         elif deadline is None and not ready & {*watched}:

@@ -38,7 +38,7 @@ def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
         command: The program and its arguments.
 
     Returns:
-        Process 1 of the sandbox, which exits like the program, and holds on placeholders to release when it is gone.
+        Process 1 of the sandbox, which exits like the program, and holds on placeholders to release when it has ended.
     """
     with socket.socket(fileno=control) as host:
         setup = TO_SERVER.decode(host.recv(MAX_CONTROL))
@@ -73,7 +73,7 @@ def _be_init(
         processes.place_descriptors({_HOST: host.detach(), _KEEPER: keeper})
         host = socket.socket(fileno=_HOST)
         if select.select([_KEEPER], [], [], 0)[0]:
-            os._exit(_EXIT_NOT_STARTED)  # it was gone before its end could have ended us
+            os._exit(_EXIT_NOT_STARTED)  # it ended before its end could have ended us
         try:
             confinement = _make(host, setup, needed, named)
         except (OSError, ValueError) as error:

@@ -73,7 +73,7 @@ def _guard(init: int, handover: socket.socket, host: int | None, control: int | 
             poll.register(watched, select.POLLIN)
     poll.poll()
     if host is not None and processes.is_readable(host):
-        processes.kill([init])  # it may be stopped, and would not notice by itself
+        processes.kill([init])  # it may be stopped, and would not notice
     status = os.waitpid(init, 0)[1]
     release_holds(socket.socket(fileno=kept))
     remove_after(host, places, control)

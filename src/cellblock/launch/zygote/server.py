@@ -77,7 +77,7 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
     fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(control, fcntl.F_GETFL)
     fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
-    if processes.is_readable(control):  # it ended before, which raises no signal any more
+    if processes.is_readable(control):  # it ended before, which raises no more signal
         os._exit(0)
     yield
     fcntl.fcntl(control, fcntl.F_SETFL, flags)
@@ -236,7 +236,7 @@ class _Zygote:
             self._end()
 
     def _end(self) -> NoReturn:
-        """Kill every session, wait until all are gone, and exit."""
+        """Kill every session, wait until all have ended, and exit."""
         while True:
             processes.kill(processes.descendants(os.getpid()))
             try:

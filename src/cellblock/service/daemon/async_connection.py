@@ -86,7 +86,7 @@ class AsyncConnection(asyncio.Protocol):
             try:
                 _, made = await loop.create_connection(cls, sock=sock, ssl=tls, server_hostname=NAME)
             except (ConnectionError, EOFError) as error:
-                raise NotRunError(f"the daemon ended before it was asked: {error}") from error
+                raise NotRunError(f"the daemon ended before the request: {error}") from error
             except OSError as error:  # an SSLError, for instance
                 raise DaemonError(f"the daemon cannot prove that it belongs to the cluster: {error}") from error
         try:

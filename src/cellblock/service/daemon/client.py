@@ -36,7 +36,7 @@ _AT_ONCE = 256
 than the largest request, or there is one alone."""
 
 _LARGE = (ListFiles, Lookup, ReadFile, ReadPart, Source)
-"""Requests with answers that can be large and are made at once. Those of one client are answered one after the other: a client
+"""Requests with answers that can be large and are made at once. One client's requests are answered in order: a client
 that does not read its answers must not fill the memory with them."""
 
 
@@ -237,7 +237,7 @@ class Client(asyncio.Protocol):
         """
         if isinstance(request, Create) and request.bound:
             if not (request.name and request.fresh):
-                raise InvalidInputError("a session that ends with its connection must be fresh, and have a name")
+                raise InvalidInputError("a session that ends with its connection must be new and have a name")
             if request.name not in self._bound:
                 self._bound.add(request.name)
 

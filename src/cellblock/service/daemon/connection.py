@@ -44,7 +44,7 @@ def silent(pid: int | None, seconds: float) -> str:
     why = f"It is stopped: 'kill -CONT {pid}' lets it continue." if state in ("t", "T") else "It may be waiting for a disk."
     return (
         f"the daemon, process {pid}, does not answer within {seconds:g} s. {why} 'kill -KILL {pid}' ends the daemon alone: "
-        "its sessions stay, and the next command continues them"
+        "its sessions stay, and the next command takes them over"
     )
 
 

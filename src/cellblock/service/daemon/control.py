@@ -170,7 +170,7 @@ WantedBy=default.target
 
 
 def install_unit() -> Path:
-    """Write the unit to the user's systemd directory, and return its path. systemd does not load it by itself.
+    """Write the unit to the user's systemd directory, and return its path. systemd does not load it automatically.
 
     ``systemctl --user daemon-reload`` and ``systemctl --user enable --now cellblock`` start the daemon.
 

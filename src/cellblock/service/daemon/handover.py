@@ -116,21 +116,21 @@ class Handover:
             refusal = await self._ask(patience)
         if refusal:
             self._tell(
-                f"{refusal}. Running sessions go on, and new ones cannot be started. 'cellblock daemon stop' ends the daemon "
-                "and all sessions with their variables: first save what you need, or install again what was there"
+                f"{refusal}. Running sessions continue, but new ones cannot start. 'cellblock daemon stop' ends the daemon "
+                "and all sessions with their variables: first save what you need, or install the earlier version again"
             )
             return False
         if tied:
             more = f", and {len(tied) - _MOST_NAMED} more" if len(tied) > _MOST_NAMED else ""
             self._tell(
-                "a new daemon takes over all sessions, and starts new ones, as soon as nothing would be lost by that. It "
+                "a new daemon takes over all sessions, and starts new ones, as soon as that loses nothing. It "
                 f"waits for: {'; '.join(tied[:_MOST_NAMED])}{more}"
             )
             return False
         return True
 
     def _tell(self, what: str) -> None:
-        problem = f"cellblock was installed anew, or its Python was replaced, since the daemon started: {what}"
+        problem = f"cellblock was reinstalled, or its Python was replaced, after the daemon started: {what}"
         if problem != self.problem:
             _log.warning("%s", problem)
         self.problem = problem
@@ -169,7 +169,7 @@ async def _refusal() -> str:
         return f"the new installation does not start, or is another version ({last[:200]})"
     own = json.loads(describe())
     if any(successor.get(key) != own[key] for key in ("sessions", "wire")):
-        return f"the new version, {successor.get('version')}, cannot continue sessions of this one, {__version__}"
+        return f"the new version, {successor.get('version')}, cannot continue sessions of this version, {__version__}"
     return ""
 
 

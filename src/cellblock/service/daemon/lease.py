@@ -73,10 +73,12 @@ class Lease:
         """
         epoch, _, until = grant.partition(":")
         if not grant:
-            raise NotPlacedError("sessions of a cluster's node are made by its director's placements, and this has none")
+            raise NotPlacedError(
+                "a node of a cluster creates only sessions that its director placed, and this request has no placement"
+            )
         if epoch != str(self.epoch):
-            raise NotPlacedError("the placement was made by a director that is no more")
+            raise NotPlacedError("the placement was made by an earlier director")
         if not until.isdecimal() or now() >= int(until):
-            raise NotPlacedError("the placement came too late")
+            raise NotPlacedError("the placement has expired")
         if int(until) - GRANT < not_before:
-            raise NotPlacedError("a session of this node has moved since the director has heard of it")
+            raise NotPlacedError("a session of this node moved after its last report to the director")

@@ -23,7 +23,7 @@ _LOOK = 1.0
 """Seconds between two looks."""
 
 _MOVED = 10.0
-"""Seconds for which the directory may be gone: somebody may put it back."""
+"""Seconds for which the directory may be missing: a user may restore it."""
 
 
 async def until_the_end(server: Server, place: Place, lock: int, idle: float | None, listen: Callable[[], object]) -> None:
@@ -52,20 +52,20 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         if owner != "gone":
             seen = time.monotonic()
         if owner == "another's" or time.monotonic() - seen > _MOVED:
-            _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
+            _log.error("the directory %s was removed or replaced: the daemon ends", place.directory)
             return
         if owner == "ours" and not place.socket.exists():
             try:
                 listen()
             except (OSError, CellblockError) as error:
-                _log.error("the socket %s was removed, and cannot be made again: %s", place.socket, error)
+                _log.error("the socket %s was removed, and cannot be created again: %s", place.socket, error)
             else:
-                _log.warning("the socket %s was removed, and is made again", place.socket)
+                _log.warning("the socket %s was removed, and is created again", place.socket)
         await server.hand_over(ASK_RARELY)
         memory.look(len(server.sessions), busy=server.sessions.busy)
         now = time.monotonic()
         if server.clients or server.sessions.kernels:
             used = now
         elif idle is not None and now - used > idle:
-            _log.info("the daemon ends: nobody has used it for %g s", idle)
+            _log.info("the daemon ends: it was not used for %g s", idle)
             return

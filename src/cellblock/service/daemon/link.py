@@ -105,7 +105,7 @@ class DaemonLink:
                 if lost is None or request.repeatable or isinstance(error, OutcomeUnknownError):
                     raise
                 raise OutcomeUnknownError(f"{lost}, and then: {error}") from error
-        raise DaemonError(f"{lost}; that has happened {_TRIES} times in a row: see the daemon's log") from lost
+        raise DaemonError(f"{lost}; this happened {_TRIES} times in a row: see the daemon's log") from lost
 
     async def _ask(self, request: Request[Any], ask: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
         connection = await self._take()

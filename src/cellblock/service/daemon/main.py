@@ -34,7 +34,7 @@ _PATIENCE = 20.0
 """Seconds in which a daemon that ends must have ended, before the next one gives up."""
 
 _YOUNG = 10_000
-"""Objects that are made before the garbage collector looks for cycles among them. Those of an execution mostly go with it: a
+"""Objects that are made before the garbage collector looks for cycles among them. An execution's objects mostly end with it: a
 collection after each 700, Python's default, took a tenth of the daemon's time."""
 
 _TOLD = 4096
@@ -276,7 +276,7 @@ def _hand_over(server: Server, place: Place, lock: int, sock: socket.socket) -> 
     server.sessions.store.close()
     try:
         start_successor(place.directory, lock, sock.fileno())
-        _log.info("cellblock was installed anew: the next daemon takes over %d sessions", server.sessions.kernels)
+        _log.info("cellblock was reinstalled: the next daemon takes over %d sessions", server.sessions.kernels)
     except OSError as error:
         _log.error("the next daemon cannot be started: %s", error)
     logging.shutdown()

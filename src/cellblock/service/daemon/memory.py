@@ -13,7 +13,7 @@ _MUCH = 8 * 1024 * 1024
 """Bytes by which a process has to grow before it looks for memory to give back."""
 
 _CLOSING = 3.0
-"""Seconds after which an ended session is closed and nothing refers to it any more."""
+"""Seconds after which an ended session is closed and nothing refers to it."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

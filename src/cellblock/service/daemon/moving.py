@@ -67,9 +67,9 @@ async def given_away(server: Server, request: GivenAway) -> bool:
         return True
     named = server.sessions.known(request.session)
     if named is None:
-        raise NotFoundError(f"session {request.session!r} has ended meanwhile")
+        raise NotFoundError(f"session {request.session!r} has ended")
     if not named.held or named.held != request.hold:
-        raise StateError("the session is not held any more, and goes on here")
+        raise StateError("the session is no longer held, and continues on this node")
     server.refuse_older_placements()
     await server.sessions.give_away(named)
     return True
@@ -78,7 +78,7 @@ async def given_away(server: Server, request: GivenAway) -> bool:
 @answers(TakeOver)
 async def take_over(server: Server, request: TakeOver) -> Data[SessionRecord]:
     if server.credentials is None:
-        raise UnsupportedError("sessions move between the nodes of a cluster only")
+        raise UnsupportedError("sessions can move only between nodes of a cluster")
     link = DaemonLink(
         connect=functools.partial(_connect, request.address, request.port), tls=tls(server.credentials, server=False)
     )
@@ -88,7 +88,7 @@ async def take_over(server: Server, request: TakeOver) -> Data[SessionRecord]:
             async with aclosing(parts):
                 return await _taken(server, request, link, parts, Path(directory) / "save")
         except DaemonError as error:  # from the other node: this one knows that the session is not here
-            raise StateError(f"the node that has it: {error}") from error
+            raise StateError(f"the session's node failed: {error}") from error
         finally:
             await link.close()
 

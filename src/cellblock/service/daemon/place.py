@@ -56,7 +56,9 @@ class Place:
             raise DaemonError(f"{self.directory} belongs to another user, who could pretend to be the daemon")
         if found.st_mode & 0o077:
             if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise DaemonError(f"others can write to {self.directory} and pretend to be the daemon: chmod 700 it")
+                raise DaemonError(
+                    f"{self.directory} is writable by other users, who could imitate the daemon: chmod 700 {self.directory}"
+                )
             self.directory.chmod(0o700)
 
     def unusable(self, error: OSError) -> DaemonError:
@@ -86,7 +88,7 @@ class Place:
         return sock
 
     def listen(self) -> socket.socket:
-        """Listen in place of a daemon that is gone. Only the owner of the lock calls this.
+        """Listen in place of a daemon that has ended. Only the owner of the lock calls this.
 
         Raises:
             DaemonError: A directory is in the socket's place.

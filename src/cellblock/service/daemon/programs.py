@@ -1,22 +1,27 @@
-"""Handlers of operations on programs that run in addition to a session's kernel."""
+"""Handlers of operations on programs that run in addition to a session's kernel, and on connections to servers."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import BusyError, InvalidInputError
 from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.programs import (
     MOST_OUTPUT,
+    ConnectPort,
     Exec,
+    Ports,
     Processes,
     ReadProcess,
     ResizeProcess,
     SignalProcess,
     Spawn,
     StopProcess,
+    WritePort,
     WriteProcess,
 )
 from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
@@ -26,6 +31,9 @@ from cellblock.wire.packed import Packed, pack
 if TYPE_CHECKING:
     from cellblock.host.programs.process import Process
 
+MAX_CONNECTIONS = 256
+"""Connections to the ports of one session at a time."""
+_PIECE = 64 * 1024
 _LONGEST = 30_000  # milliseconds that a client may wait in one request
 
 
@@ -112,3 +120,50 @@ async def _process(
     server: Server, request: ReadProcess | WriteProcess | SignalProcess | ResizeProcess | StopProcess
 ) -> Process:
     return (await server.sessions.live(request.session)).process(request.process)
+
+
+@answers(Ports)
+async def ports(server: Server, request: Ports) -> list[int]:
+    return await (await server.sessions.live(request.session)).ports()
+
+
+@answers(ConnectPort)
+async def connect(server: Server, request: ConnectPort) -> AsyncGenerator[bytes, None]:
+    return _received(server, request.session, request.port)
+
+
+async def _received(server: Server, session: str, port: int) -> AsyncGenerator[bytes, None]:
+    """Yield the id of a new connection, and then what arrives. The connection ends with the generator."""
+    if sum(of == session for of, _ in server.connections) >= MAX_CONNECTIONS:
+        raise BusyError(f"{MAX_CONNECTIONS} connections to session {session!r} are open already: close some", 1.0)
+    key = (session, secrets.token_hex(8))
+    server.connections[key] = None
+    try:
+        made = await (await server.sessions.live(session)).connect(port)
+        reader, writer = await asyncio.open_connection(sock=made, limit=_PIECE)
+        server.connections[key] = writer
+        try:
+            yield key[1].encode()
+            while data := await reader.read(_PIECE):
+                yield data
+        except ConnectionError:
+            return  # the server was killed
+        finally:
+            writer.transport.abort()
+    finally:
+        del server.connections[key]
+
+
+@answers_with_body(WritePort)
+async def write_port(server: Server, request: WritePort, body: bytes) -> bool:
+    writer = server.connections.get((request.session, request.connection))
+    if writer is None or writer.is_closing():
+        return False
+    try:
+        writer.write(body)
+        await writer.drain()
+        if request.end:
+            writer.write_eof()
+    except (ConnectionError, RuntimeError):  # it was closed meanwhile
+        return False
+    return True

@@ -42,7 +42,7 @@ class Server:
         sessions: The sessions.
         clients: The connections.
         asked_to_end: Set when a client has ended the daemon.
-        custodian: Holds the kernels, so that they outlive this process; None if there is none.
+        custodian: Holds the kernels, so that they outlive this process, or None.
         default_timeout: Seconds that code may run if its client sets no limit.
         uploads: Files that arrive in parts.
         turns: Prevents answers to many clients from blocking the event loop.
@@ -55,6 +55,7 @@ class Server:
         handing_over: Whether the next daemon takes over. The sessions continue.
         asked_to_restart: Whether the next daemon will take over as soon as nothing would be lost.
         once: The number of running requests that must not be repeated.
+        connections: The open connections to ports, by session and id; None while one is being made.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Server:
         self.handover: Handover | None = None
         self.handing_over = self.asked_to_restart = False
         self.once = 0
+        self.connections: dict[tuple[str, str], asyncio.StreamWriter | None] = {}
         self._ending: set[asyncio.Task[Any]] = set()
 
     @property
@@ -169,7 +171,7 @@ class Server:
         if self.handover is not None and self.handover.problem:
             about["problems"].append(self.handover.problem)
         if self.asked_to_restart and (tied := self._tied()):
-            about["problems"].append(f"the next daemon takes over as soon as nothing would be lost by that: {'; '.join(tied)}")
+            about["problems"].append(f"the next daemon takes over as soon as that loses nothing: {'; '.join(tied)}")
         return {
             "protocol": PROTOCOL,
             "version": __version__,

@@ -67,7 +67,7 @@ async def end(server: Server, request: End) -> bool:
 async def create(server: Server, request: Create) -> Data[SessionRecord]:
     with server.placed(request.grant, [request.name]):
         made = await server.sessions.create(
-            request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound
+            request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound, chosen=request.chosen
         )
     return as_data(made.shown())
 
@@ -124,7 +124,7 @@ async def inspect(server: Server, request: Inspect, body: bytes) -> str | None:
 async def history(server: Server, request: History) -> list[Data[HistoryEntry]]:
     session = await server.sessions.live(request.session)
     return [
-        cast("Data[HistoryEntry]", {name: getattr(entry, name) for name in ("code", "status", "execution_count")})
+        cast("Data[HistoryEntry]", {name: getattr(entry, name) for name in ("code", "status", "execution_count", "abandoned")})
         for entry in server.sessions.history(request.session, session, request.count)
     ]
 

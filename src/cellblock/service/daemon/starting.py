@@ -84,7 +84,7 @@ def _start(place: Place) -> socket:
 
 
 def last_words(place: Place) -> str:
-    """Return the end of the daemon's log for a message; empty if there is none. A one-line error is returned alone."""
+    """Return the end of the daemon's log for a message; empty if none. A one-line error is returned alone."""
     try:
         data = place.log.read_bytes()[-2000:]
     except OSError:

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 NAME = "cellblock"
-"""The name in the certificate, whatever the address of a node is."""
+"""The name in the certificate, independent of the node's address."""
 
 
 def tls(credentials: Path, *, server: bool) -> ssl.SSLContext:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from cellblock.operations.tools import RegisterServer, SearchTools
 from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.server import Server
 from cellblock.tools.calling import finder
+from cellblock.tools.calling.text import plain
 
 _MOST = 1_000_000
-"""Characters of an answer, whatever a client wants: code in the session may have written anything into what is searched."""
+"""Maximum characters of an answer, even if a client wants more: code in the session may have written the searched files."""
 
 _SECONDS = 15.0
 """Seconds that a search may take. It may use 5 of processor time, and takes a few hundredths."""
@@ -24,16 +26,30 @@ _SECONDS = 15.0
 @answers(RegisterServer)
 async def register(server: Server, request: RegisterServer) -> dict[str, Any]:
     # Imported here: few sessions need it, and it takes longer than a session.
-    from cellblock.tools.apigen.generate import generate_mcp_sources
+    from cellblock.tools.apigen.generate import generate
     from cellblock.tools.mcp.params import parse_params
     from cellblock.tools.mcp.place import made_absolute
+    from cellblock.tools.mcp.servers import Servers
 
     workspace = _workspace(server, request.session)
     root = workspace / "mcptools"
     params = made_absolute(parse_params(request.name, request.params), str(workspace))
-    names = await generate_mcp_sources(request.name, params.to_dict(), root)
-    signatures = (await _found([root], tools=[request.name])).splitlines() if names else []
-    return {"tools": names, "signatures": signatures}
+    left_out: dict[str, str] = {}
+
+    session = server.sessions.find(request.session).running
+    services = None if session is None else session.services
+    running = None if services is None else services.running(request.name, params)
+    # A running server may have announced tools that a new process would not have.
+    async with nullcontext(running) if running is not None else Servers(lambda _: params) as servers:
+        generated = await generate(request.name, params, root, servers, on_left_out=left_out.__setitem__, last=running is None)
+    names = generated.names
+    signatures = (await _found([root], tools=[request.name])).partition("\n\n")[0].splitlines() if names else []
+    return {
+        "tools": names,
+        "signatures": signatures,
+        "instructions": plain(generated.instructions),
+        "left_out": left_out,
+    }
 
 
 @answers(SearchTools)
@@ -44,13 +60,13 @@ async def search_tools(server: Server, request: SearchTools) -> str:
     roots = [workspace / "mcptools", workspace / "gentools", *map(Path, others)]
     most = max(min(request.most, _MOST), 0)
     shown = await _found(roots, request.words, request.tools, request.module, most)
-    return shown if len(shown) <= most else f"{shown[:most]}\n… there is more: give more words"
+    return shown if len(shown) <= most else f"{shown[:most]}\n… more tools match: search with more words"
 
 
 def _workspace(server: Server, session: str) -> Path:
     workspace = server.sessions.find(session).record.workspace
     if not workspace:
-        raise UnsupportedError("the session has no workspace, which tools would be in: make one with working_dir")
+        raise UnsupportedError("the session has no workspace for tools: create a session with working_dir")
     return Path(workspace)
 
 

@@ -172,7 +172,7 @@ class PendingApprovals:
                 Nothing was decided.
         """
         if always not in ("", "tool", "call") or (always and not allow):
-            raise InvalidInputError("always can be 'tool' or 'call', and only if the call is allowed")
+            raise InvalidInputError("always must be 'tool' or 'call', and needs an allowed call")
         state = "accepted" if allow else "rejected"
         before = [
             name
@@ -200,7 +200,7 @@ class PendingApprovals:
         questions = [self._questions[name] for name in dict.fromkeys(ids) if name in self._questions]
         asked = [each for each in questions if not each[2].done() and _is_of(each[0], session)]
         if asked and always:
-            raise InvalidInputError("a question of an MCP server is answered each time: leave out 'always'")
+            raise InvalidInputError("a question of an MCP server needs an answer each time: leave out 'always'")
         answers = [None if content is None else check_answer(elicitation, content) for _, elicitation, _ in asked]
         for (pending, _, answer), filled_in in zip(asked, answers, strict=True):
             answer.set_result(filled_in)

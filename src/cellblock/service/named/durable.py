@@ -36,7 +36,7 @@ EVERY = 30.0
 _SUFFIX = ".cellblock"
 _UNLOADED = "unloaded-"
 _LEFT = "left-"
-"""The beginning of the name of a file that says that the session has gone back from what was saved before; then comes when."""
+"""The beginning of the name, before the time, of a file that records the restore of a state from before the save."""
 
 WENT_BACK = "undo, restore, adopt or load"
 """What counts as a cell that ran after the last save, if the session has gone to another state since."""
@@ -113,7 +113,7 @@ class Durable:
                 await asyncio.to_thread(self._add_cell, line)
         except (OSError, TimeoutError) as error:
             why = "the disk does not answer" if isinstance(error, TimeoutError) else error.strerror
-            self._problem = f"a power failure could lose its last cells without a word: {why}"
+            self._problem = f"a power failure could lose its last cells without a message: {why}"
             _log.warning("a durable session: %s", self._problem)
 
     def _add_cell(self, line: bytes) -> None:
@@ -185,7 +185,7 @@ class Durable:
             else:
                 await asyncio.to_thread(self._note_going_back)
         except (CellblockError, OSError) as error:
-            self._problem = f"it cannot be noted that the session went back: {error}"
+            self._problem = f"the restore of the session cannot be recorded: {error}"
             _log.warning("a durable session: %s", self._problem)
         if self.remote is not None:
             self.remote.tell_soon()
@@ -270,7 +270,7 @@ class Durable:
                 other.unlink(missing_ok=True)
         self._remove_notes(began)
 
-    # -- going on ------------------------------------------------------------------------------------------------------
+    # -- continuing ---------------------------------------------------------------------------------------------------
 
     @property
     def last(self) -> Path | None:
@@ -294,7 +294,7 @@ class Durable:
         except (CellblockError, OSError, tarfile.TarError) as error:
             apart = save.with_name(f"{_UNLOADED}{save.name}")
             await asyncio.to_thread(os.replace, save, apart)
-            raise CellblockError(f"{error}. What was saved is kept: {apart}") from error
+            raise CellblockError(f"{error}. The save is kept in {apart}") from error
         self._saved = session.saving.last_state.number
         return changed
 
@@ -312,7 +312,7 @@ class Durable:
         try:
             await asyncio.to_thread(self._write, _UNREPORTED, json.dumps([loss, [*lines]]))
         except OSError as error:
-            _log.warning("a durable session: its loss is not written down: %s", error)
+            _log.warning("a durable session: its loss cannot be recorded: %s", error)
 
     def unreported(self) -> tuple[Recovery, list[str]] | None:
         """Return the loss that no result has reported yet, if any."""
@@ -403,11 +403,11 @@ def told(
         host: The machine that ran the session before; empty if it was this one.
         known_until: The last time for which the cells on that machine are known; empty if all are known.
     """
-    ran = f"The session ran on {host}, which is gone or has released it." if host else "The session's kernel ended."
-    lines = [f"{ran} The session goes on from what was saved at {at}."]
+    ran = f"The session ran on {host}, which ended or released it." if host else "The session's kernel ended."
+    lines = [f"{ran} The session continues from the save of {at}."]
     if WENT_BACK in codes:
         codes, lost = [code for code in codes if code != WENT_BACK], lost - 1
-        lines.append(f"It had gone to another state since ({WENT_BACK}). That is lost: cells that were undone count again.")
+        lines.append(f"It had restored another state since ({WENT_BACK}). That is lost: undone cells count again.")
     if lost:
         shown = "; ".join(_in_short(code) for code in codes)
         more = f"; and {lost - len(codes)} more" if lost > len(codes) else ""
@@ -418,11 +418,11 @@ def told(
         lines.append(f"It is unknown which cells ran after {known_until}; what they changed in memory is lost, too.")
     if changed:
         more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
-        lines.append(f"Files that have changed since stay as they are: {', '.join(changed[:_MOST])}{more}.")
+        lines.append(f"Files changed since then stay unchanged: {', '.join(changed[:_MOST])}{more}.")
     left_out = [] if loaded is None else loaded.left_out
     if left_out:
         more = f", and {len(left_out) - _MOST} more" if len(left_out) > _MOST else ""
-        lines.append(f"Not brought back: {', '.join(f'{one.name} ({one.reason})' for one in left_out[:_MOST])}{more}.")
+        lines.append(f"Not restored: {', '.join(f'{one.name} ({one.reason})' for one in left_out[:_MOST])}{more}.")
     return lines
 
 

@@ -57,8 +57,8 @@ class LeaseRecord:
         beat: The number of writes.
         at: The time of the write by the owner's clock, in milliseconds since 1970.
         released: Whether the owner ended the session cleanly, so that nothing ran after this record.
-        save: The file of the last save; empty if there is none.
-        saved_at: When that save was made, in milliseconds since 1970; 0 if there is none.
+        save: The file of the last save; empty if none.
+        saved_at: When that save was made, in milliseconds since 1970; 0 if none.
         after: The id of the execution after which the save was made.
         ran: The first lines of the first cells that ran since the save.
         lost: How many cells ran since the save.
@@ -140,10 +140,10 @@ class Lease:
                 not self._folder.create(_name(epoch + 1), written)
                 and self._folder.read(_name(epoch + 1), MAX_STATE) != written
             ):
-                raise ConflictError("another daemon has taken the session's name in this moment")
+                raise ConflictError("another daemon has just acquired the session's name")
             if data is not None and self._folder.read(_name(epoch), MAX_STATE) != data:
                 self._folder.remove(_name(epoch + 1))
-                raise ConflictError(f"the session's name is held by {fresh.host}, which was late to say so")
+                raise ConflictError(f"the session's name is held by {fresh.host}, which renewed its lease late")
             self.epoch, self.record, self._until = epoch + 1, mine, started + LASTS - _MARGIN
             self._remove_records(epoch + 1)
             return last
@@ -152,10 +152,10 @@ class Lease:
         """Raise unless the name can be acquired from another owner."""
         if not from_others:
             self.taken_by = last.host
-            raise ConflictError(f"the session goes on at {last.host}, which has taken it over")
+            raise ConflictError(f"the session was taken over by {last.host}")
         if not last.released and (passed := age(self._folder, _name(epoch))) <= LASTS:
             raise BusyError(
-                f"the session's name is held by {last.host}. If that is gone, its lease ends in {LASTS - passed:.0f} s",
+                f"the session's name is held by {last.host}. If that host is down, its lease ends in {LASTS - passed:.0f} s",
                 LASTS - passed,
             )
 
@@ -181,7 +181,7 @@ class Lease:
             if epoch > self.epoch and data is not None:
                 self._until = float("-inf")
                 self.taken_by = _read(data).host
-                raise ConflictError(f"the session goes on at {self.taken_by}, which has taken it over")
+                raise ConflictError(f"the session was taken over by {self.taken_by}")
             self.record, self._until = fresh, started + LASTS - _MARGIN
 
     def release(self, **changes: object) -> None:
@@ -197,14 +197,14 @@ class Lease:
             return data is not None and _read(data).session == self.session
 
     def _last(self) -> tuple[int, bytes | None]:
-        """Return the latest epoch and its record; 0 and None if there is none."""
+        """Return the latest epoch and its record; 0 and None if missing."""
         for _ in range(3):
             numbers = self._numbers()
             if not numbers:
                 return 0, None
             if (data := self._folder.read(_name(numbers[-1]), MAX_STATE)) is not None:
                 return numbers[-1], data
-        raise StoreError(f"the lease of the session changes all the time: {self._folder.url}")
+        raise StoreError(f"the lease of the session keeps changing: {self._folder.url}")
 
     def _numbers(self) -> list[int]:
         return sorted(int(match[1]) for name in self._folder.names() if (match := _NAME.fullmatch(name)))
@@ -223,9 +223,9 @@ def _read(data: bytes) -> LeaseRecord:
     try:
         found = read(LeaseRecord, data)
     except ProtocolError as error:
-        raise StoreError(f"the lease of the session is damaged, so nobody can go on with it: {error}") from error
+        raise StoreError(f"the lease of the session is damaged, so the session cannot continue: {error}") from error
     if found.format != _FORMAT:
-        raise StoreError(f"the lease of the session has format {found.format}, and this version knows {_FORMAT} only")
+        raise StoreError(f"the lease of the session has format {found.format}, and this version supports only {_FORMAT}")
     return found
 
 

@@ -46,11 +46,13 @@ class Arrival:
         if self.whole:
             check_whole(left_out)
             if changed:
-                raise UnsupportedError(f"other files of these names are in its directory there: {', '.join(changed[:_SHOWN])}")
+                raise UnsupportedError(
+                    f"its directory on that node has other files of these names: {', '.join(changed[:_SHOWN])}"
+                )
             return
         for what, names in (
-            ("What could not be brought along", [f"{one.name} ({one.reason})" for one in left_out]),
-            ("Files that were there already and stay as they are", changed),
+            ("Not moved", [f"{one.name} ({one.reason})" for one in left_out]),
+            ("Files that already existed and stay unchanged", changed),
         ):
             if names:
                 more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -79,17 +81,17 @@ def check_can_move(named: NamedSession, *, whole: bool) -> None:
     """
     record = named.record
     if record.kernel_type != OWN_KERNEL:
-        raise UnsupportedError(f"only Python sessions move, and its kernel type is {record.kernel_type!r}")
+        raise UnsupportedError(f"only Python sessions can move, and its kernel type is {record.kernel_type!r}")
     if is_branch(record.workspace):
-        raise UnsupportedError("it is a branch, which stays on the node of its session")
+        raise UnsupportedError("it is a branch, and branches stay on the node of their session")
     if not whole or (session := named.current) is None:
         return
     if named.runs_programs:
-        raise UnsupportedError("programs run in it, and would be ended")
+        raise UnsupportedError("it has running programs, which a move would end")
     if session.has_packages:
-        raise UnsupportedError("packages were installed in it, and would be lost")
+        raise UnsupportedError("it has installed packages, which a move would lose")
     if names := [checkpoint.name for checkpoint in session.checkpoints() if not checkpoint.automatic]:
-        raise UnsupportedError(f"its checkpoints would be lost: {', '.join(map(repr, names[:_SHOWN]))}")
+        raise UnsupportedError(f"a move would lose its checkpoints: {', '.join(map(repr, names[:_SHOWN]))}")
 
 
 @asynccontextmanager
@@ -126,7 +128,7 @@ async def held(
                 hold = named.held = secrets.token_hex(8)
                 await named.unasked.wait()
         except TimeoutError:
-            what = "requests for it are being carried out" if took else f"it runs code{waits_for(named)}"
+            what = "it is answering requests" if took else f"it runs code{waits_for(named)}"
             raise BusyError(what, 1.0) from None
         if named.ended:
             raise StateError("it has ended")

@@ -54,7 +54,7 @@ class NamedOptions:
         limits: Limits of a cell's output (`Limits`), by name.
         durable: Whether the session continues after a reboot: it is saved between its cells, with the files of its workspace
             (docs/named-sessions.md). A number is the least time between two saves, in seconds; 30 by default. With a URL, it
-            is saved there, too, and other machines can go on with it when this one is gone.
+            is saved there, too, and other machines can continue it when this one is lost.
         save_every: The least time between two saves of a durable session, in seconds.
         current_dir: The current directory of the program that makes the session. The session works there if no ``working_dir``
             is given; for a sandboxed one, it must not be the user's home directory.
@@ -194,9 +194,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
         if seconds is not None and not 0 < seconds < 10**9:
             raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds:g}")
     if every is not None and made.kernel_type != OWN_KERNEL:
-        raise InvalidInputError(
-            f"durable is for Python sessions only, and the kernel type of this one is {made.kernel_type!r}"
-        )
+        raise InvalidInputError(f"durable needs a Python session, and kernel_type is {made.kernel_type!r}")
     seconds = made.idle_timeout
     if seconds is not None and not seconds >= 0:
         raise InvalidInputError(f"idle_timeout must be a positive number of seconds, or 0 for never, not {seconds:g}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cellblock.service.named.session import NamedSession
 
 _LOOK = 0.2
-"""Seconds between two looks while somebody watches. What waits for a decision, and what ends, is seen at once."""
+"""Seconds between two looks while a client watches. What waits for a decision, and what ends, is seen at once."""
 
 _AT_ONCE = 200
 """Sessions in one part of an answer."""
@@ -292,14 +292,14 @@ def _refused(result: CodeExecutionResult) -> tuple[RefusalKind, str, str, str] |
     """Return what the cell was refused, according to its result; None if nothing."""
     name, said = ("", "") if result.error is None else (result.error.ename, result.error.evalue)
     if result.status == "timeout":
-        return "limit", f"time: {result.duration_ms / 1000:.1f} s", "the cell ran for longer than it may", "timeout="
+        return "limit", f"time: {result.duration_ms / 1000:.1f} s", "the cell exceeded its timeout", "timeout="
     if name == "MemoryError" or (name == "KernelDied" and "memory" in said):
         return "limit", "memory", said or "there was no memory left", "memory= (on the command line: --memory)"
     if name == "PermissionError" or (name == "OSError" and "Read-only file system" in said):
         return (
             "file",
             said,
-            "the sandbox does not let the session there",
+            "the sandbox denies access",
             "write= or read= (on the command line: --write, --read)",
         )
     return None

@@ -50,8 +50,8 @@ class PastExecution:
 
     @property
     def _forgotten(self) -> ExecutionEvent:
-        """The last event of an execution of which only the key is still known."""
-        lost = f"execution {self.record.id} ran, but its result is no longer kept; it is not run again"
+        """The last event of an execution if only its key is still known."""
+        lost = f"execution {self.record.id} ran, but its result is no longer stored; it does not run again"
         return ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": lost, "ran": "yes"})
 
     async def changed(self) -> None:
@@ -103,9 +103,6 @@ def close_one(journal: Journal, record: ExecutionRecord, *, begun: bool) -> None
 def outcome_left(record: ExecutionRecord, *, begun: bool) -> tuple[CellblockError, str]:
     """Return the outcome of an execution that cannot be continued, and whether it ran: ``no`` or ``unknown``."""
     if begun:
-        why = (
-            f"the daemon was killed while execution {record.id} ran, and cannot go on with it: nobody knows how far it "
-            "came, and it is not run again"
-        )
+        why = f"the daemon was killed while execution {record.id} ran: it may have run in part, and it does not run again"
         return OutcomeUnknownError(why), "unknown"
     return NotRunError(f"the daemon was killed before execution {record.id} began to run: submit it again"), "no"

@@ -11,7 +11,7 @@ from cellblock.service.named.session import NamedSession
 from cellblock.tools.approvals.elicitation import Elicitation
 
 _UNASKED = (
-    "[cellblock] MCP server {!r} asked for something to be filled in, and was told that nobody answers: in a session with "
+    "[cellblock] MCP server {!r} asked for input and got no answer: in a session with "
     "approve='ask', it waits for an answer (cellblock approvals)"
 )
 

@@ -129,11 +129,11 @@ class RemoteSaves:
                 await self._renew()
         except TimeoutError:
             raise StoreError(
-                f"session {self._name!r} may go on elsewhere, as its lease has run out, and {self._folder.url} does not answer"
+                f"session {self._name!r} may run elsewhere: its lease has expired, and {self._folder.url} does not answer"
             ) from None
 
     def _taken(self) -> str:
-        return f"session {self._name!r} goes on at {self._lease.taken_by}, which has taken it over. Here, it ends"
+        return f"session {self._name!r} was taken over by {self._lease.taken_by}, and ends here"
 
     def begin(self) -> None:
         """Renew the lease in the background from now on. Acquire it first for a kernel left by a killed daemon."""
@@ -227,7 +227,7 @@ class RemoteSaves:
                 await self._call(self._remove)
         except (CellblockError, TimeoutError) as error:
             left, why = self._folder.url, str(error) or "no answer"
-            _log.warning("what was saved of session %r is left at %s: %s", self._name, left, why)
+            _log.warning("the saves of session %r could not be removed from %s: %s", self._name, left, why)
 
     def _remove(self) -> None:
         if not self._lease.taken_by and self._lease.is_ours():
@@ -269,7 +269,7 @@ class RemoteSaves:
         try:
             threading.Thread(target=work, name="cellblock-remote", daemon=True).start()
         except RuntimeError as error:
-            raise StoreError(f"the system has no room for a thread that reaches {self._folder.url}") from error
+            raise StoreError(f"no thread can be started to reach {self._folder.url}") from error
         return await done
 
 

@@ -97,7 +97,7 @@ class NamedSession:
         """The recovery that `take_loss` reports if its kernel was lost."""
         self.durable: Durable | None = None
         self._left: LeaseRecord | None = None
-        """The last record of another daemon's lease on it, if the session goes on here."""
+        """The last record of another daemon's lease on it, if the session continues here."""
         self.ran = ""
         self._store = store
         self.last_line = ""
@@ -143,8 +143,8 @@ class NamedSession:
                 self._read = read_options(self.options, self._host)
             except InvalidInputError as error:
                 raise InvalidInputError(
-                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. Make "
-                    "this right, then try again; if another version of cellblock has made it, use that version"
+                    f"session {self.record.name!r} was created earlier, and its options are invalid now: {error}. Correct "
+                    "this, then try again; if another version of cellblock created it, use that version"
                 ) from error
         return self._read
 
@@ -250,14 +250,14 @@ class NamedSession:
         return RemoteSaves(url, self.record.name, self.record.kernel_id, self._run_after)
 
     def _run_after(self, last: str, *, running: bool = True) -> tuple[list[str], int]:
-        """Return what has run since a save: the code of the first cells, and how many; going back counts as one.
+        """Return what has run since a save: the code of the first cells, and how many; a restore counts as one.
 
         Args:
             last: The id of the execution after which it was made; empty if it was made before the first.
             running: Whether a cell counts that is running now.
         """
         assert self._store is not None
-        # A power failure, or somebody else, may have taken the last cells from the journal.
+        # A power failure, or another program, may have taken the last cells from the journal.
         own = None if self.durable is None else self.durable.run_after(last, _MOST_NAMED)
         codes, lost = own or self._store.journal.run_after(self.record.kernel_id, last, _MOST_NAMED, running=running)
         if self.durable is None or not self.durable.left:
@@ -273,7 +273,7 @@ class NamedSession:
             yield
         finally:
             if self.durable is not None and session is not None and session.saving.last_state.number != before:
-                # The client may have left: then this is cancelled, and the session has gone back nevertheless.
+                # The client may have left: then this is cancelled, and the session has restored the state anyway.
                 await despite_cancellation(asyncio.create_task(self.durable.went_back(session)))
 
     def note_loaded(self) -> None:
@@ -281,7 +281,7 @@ class NamedSession:
         self._prepared = kernel_of(self.session.position)
 
     async def hold(self) -> None:
-        """Make sure that no other daemon goes on with it, if it is saved at a URL. Call it before code runs in it.
+        """Make sure that no other daemon continues it, if it is saved at a URL. Call it before code runs in it.
 
         Raises:
             ConflictError: Another one does.
@@ -359,7 +359,7 @@ class NamedSession:
                 if is_branch(self.record.workspace):
                     here = running.session.workspace
                     running.session.reader.note(
-                        f"[cellblock] Its files were a branch's copy, which is gone. It works in {here}."
+                        f"[cellblock] Its files were a branch's copy, which was removed. It works in {here}."
                     )
         return running.session
 
@@ -369,7 +369,7 @@ class NamedSession:
         if self.durable is None or not self.lost or (save := self.durable.last) is None:
             return False
         at = _local_time(save.stat().st_mtime)
-        # The copied files of a branch are gone, so it works in the workspace of its origin.
+        # The copied files of a branch were removed, so it works in the workspace of its origin.
         whole = not is_branch(self.record.workspace)
         host = known_until = ""
         if (left := self._left) is not None:
@@ -385,7 +385,7 @@ class NamedSession:
         except CellblockError as error:
             self.durable.reported()
             self._loss = "restarted"
-            session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
+            session.reader.note(f"[cellblock] The save of the session of {at} cannot be loaded: {error}")
             return False
         self._prepared = kernel_of(session.position)
         self.since = ""  # its history is in the save
@@ -465,7 +465,7 @@ class NamedSession:
             if line.startswith("[cellblock] The kernel died"):
                 session.reader.note(line)
         outcome = "was run again" if result.ok else f"was run again, and failed: {result.text}"
-        session.reader.note(f"[cellblock] The kernel is a fresh one, in which the startup code {outcome}")
+        session.reader.note(f"[cellblock] The kernel is fresh, and the startup code {outcome}")
 
     @property
     def left(self) -> SessionRemains | None:
@@ -552,7 +552,7 @@ class NamedSession:
             await self.durable.save_last(self.current)
 
     async def close(self, *, remove: bool = False) -> None:
-        """End it, whatever it does.
+        """End it, also while it runs code.
 
         Args:
             remove: Whether to remove what was saved of it at a URL, too.
@@ -574,7 +574,7 @@ class NamedSession:
             try:
                 remote = self._remote()  # it had no kernel in this process
             except InvalidInputError as error:
-                _log.warning("what was saved of session %r is left: %s", self.record.name, error)
+                _log.warning("the saves of session %r could not be removed: %s", self.record.name, error)
         if remote is not None:
             await (remote.remove() if remove else remote.release())
 

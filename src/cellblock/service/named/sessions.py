@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +27,7 @@ from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
 from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
 from cellblock.service.named.executions import Execution
+from cellblock.service.named.existing import Given, check_existing
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import Arrival, moving_error
@@ -78,7 +79,7 @@ class NamedSessions:
             host: Runs them, and stays open.
             store: The persistent store, which is closed with this; None for one in memory.
             limits: How much there may be.
-            fixed: Options of all sessions that are made here, in place of those of clients; None: clients choose.
+            fixed: Options of all sessions that are made here, instead of the clients' options; None: clients choose.
             mark: The suffix of the sessions' ids, in a cluster: eight hexadecimal digits.
             workspaces: Where sessions get a directory of their own if their makers name none; it ends with them.
 
@@ -103,7 +104,7 @@ class NamedSessions:
         self._watching: asyncio.Task[None] | None = None
         self._losses: list[str] = []
         self._waiting: dict[str, WaitingSession] = {}
-        """Sessions of a killed process that cannot go on yet, by id."""
+        """Sessions of a killed process that cannot continue yet, by id."""
         self._given_away: dict[str, str] = {}
         """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
@@ -119,7 +120,7 @@ class NamedSessions:
             close_unfinished(self.store.journal)
 
     def _take_up_saves(self) -> None:
-        """Go on with durable sessions that are missing in the journal: a damaged or lost file may have had them."""
+        """Continue durable sessions that are missing in the journal: a damaged or lost file may have had them."""
         if (saves := saves_of(self.store)) is None:
             return
         try:
@@ -128,12 +129,9 @@ class NamedSessions:
                 if label.record is not None and label.session not in self._sessions:
                     self._add_unknown(label.record, label.options or {}).lost = True
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self.note_lost(f"saves of durable sessions in {saves} cannot be read, and stay there: {error}")
+            self.note_lost(f"saves of durable sessions in {saves} cannot be read and were not removed: {error}")
         if (aside := saves.with_name(ASIDE)).is_dir() and (count := len(os.listdir(aside))):
-            self.note_lost(
-                f"{count} saves of sessions that are not among the stored sessions are in {aside}: load them "
-                "(session.load), or remove them"
-            )
+            self.note_lost(f"{count} saves of unknown sessions are in {aside}: load them (session.load), or remove them")
 
     @property
     def kernels(self) -> int:
@@ -174,7 +172,7 @@ class NamedSessions:
                 if named.left is None:
                     self.note_lost(f"session {named.record.name!r} cannot be continued: {error}")
                     return
-                _log.warning("session %r cannot go on yet: %s", named.record.name, error)
+                _log.warning("session %r cannot continue yet: %s", named.record.name, error)
                 waiting.note(error)
                 self._waiting[label.session] = waiting
                 goes_on = True  # perhaps
@@ -185,10 +183,10 @@ class NamedSessions:
 
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, go_on)
-        _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
+        _log.info("%d sessions continue, and %d executions", self.kernels, len(go_on))
 
     async def _take_up(self, waiting: WaitingSession) -> bool:
-        """Take over a session of a killed process; return whether its execution goes on. Otherwise it gets its outcome.
+        """Take over a session of a killed process; return whether its execution continues. Otherwise it gets its outcome.
 
         Raises:
             CellblockError, OSError: That is not possible. If its `left` is still there, it may be later.
@@ -199,7 +197,7 @@ class NamedSessions:
         at = session.succession.adopted_at
         if left is None:
             if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
-                self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
+                self.note_lost(f"session {named.record.name!r} runs code that is not in the journal")
         elif session.succession.resumed == left.record.id:
             self.executions.go_on(named, left, session)
             return True
@@ -213,7 +211,7 @@ class NamedSessions:
         return False
 
     async def _take_up_later(self, waiting: WaitingSession) -> Session:
-        """Take over a session of a killed process that could not go on before.
+        """Take over a session of a killed process that could not continue before.
 
         Raises:
             BusyError: It still cannot.
@@ -230,7 +228,7 @@ class NamedSessions:
                         raise
                     waiting.note(error)
                     raise waiting.error from error
-                _log.info("session %r goes on", named.record.name)
+                _log.info("session %r continues", named.record.name)
             self._waiting.pop(named.record.kernel_id, None)
         return named.session
 
@@ -257,7 +255,7 @@ class NamedSessions:
         named = NamedSession(self._host, record, options, store=self.store)
         self.store.sessions.add(record, named.options)
         self._add(named)
-        self.note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
+        self.note_lost(f"session {record.name!r} was missing in the stored sessions and continues without its history")
         return named
 
     def note_lost(self, what: str) -> None:
@@ -280,6 +278,7 @@ class NamedSessions:
         tags: Mapping[str, str] | None = None,
         *,
         fresh: bool = False,
+        chosen: Collection[str] = (),
         lasting: bool = True,
         read: Options | None = None,
         start_from: Beginning | None = None,
@@ -293,6 +292,7 @@ class NamedSessions:
             options: Its options, if it is made (`read_options`).
             tags: Labels, if it is made.
             fresh: Whether an existing one is an error.
+            chosen: The names of the options that an existing one must have; it need not have the others.
             lasting: Whether the next process adopts it if this one is killed; otherwise it ends.
             read: Its parsed options, if available.
             start_from: The checkpoint that it begins with, if it is made.
@@ -301,7 +301,7 @@ class NamedSessions:
 
         Raises:
             ConflictError: There is one already.
-            InvalidInputError: The name or an option is wrong.
+            InvalidInputError: The name or an option is wrong, or the existing session has another one.
             BusyError: The limit of sessions or of their memory is reached.
             LaunchError: Its kernel could not be started.
             StoreError: It cannot be added to the store.
@@ -315,7 +315,10 @@ class NamedSessions:
         if found is not None or name in self._making:
             if fresh:
                 raise ConflictError(f"session {name!r} exists already: use it, choose another name, or end it first")
-            return found if found is not None else await self._made(name)
+            found = found if found is not None else await self._made(name)
+            if chosen and self._fixed is None:
+                check_existing(name, Given(found.options, found.read, self._host), chosen, options or {})
+            return found
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), f"{secrets.token_hex(16 - len(self._mark) // 2)}{self._mark}"
         options = self._with_workspace(options or {}, number)
@@ -338,11 +341,11 @@ class NamedSessions:
             record: Its record there.
             options: Its options.
             arrival: The save that it continues from.
-            confirm: Called when it could go on. If that raises, nothing of it is left here.
+            confirm: Called when it could continue. If that raises, nothing of it is left here.
 
         Raises:
             ConflictError: There is one of that name or id.
-            CellblockError: It cannot go on here.
+            CellblockError: It cannot continue here.
         """
         name = record.name
         if name in self.names or record.kernel_id in self._sessions:
@@ -355,21 +358,21 @@ class NamedSessions:
         return await self._made(name)
 
     async def give_away(self, named: NamedSession) -> None:
-        """End a session that goes on elsewhere. What was saved of it at a URL stays."""
+        """End a session that continues elsewhere. What was saved of it at a URL stays."""
         while len(self._given_away) >= _MOST_GIVEN_AWAY:
             self._given_away.pop(next(iter(self._given_away)))
         self._given_away |= dict.fromkeys((named.record.name, named.record.kernel_id), named.held)
         await self._end(named, remove=False)
 
     async def end_adopted(self, branch: str, by: str) -> None:
-        """End a session with whose state another one goes on.
+        """End a session whose state another session continues.
 
         Args:
             branch: Its name or its id.
             by: The name or the id of the other one.
         """
         ending, other = self.known(branch), self.known(by)
-        if ending is not None and other is not None:  # somebody else may have ended one of them meanwhile
+        if ending is not None and other is not None:  # another client may have ended one of them meanwhile
             while len(self._adopted) >= _MOST_ADOPTED:
                 self._adopted.pop(next(iter(self._adopted)))
             self._adopted |= dict.fromkeys((ending.record.name, ending.record.kernel_id), other.record.name)
@@ -483,7 +486,7 @@ class NamedSessions:
         return session
 
     def history(self, session: str, running: Session, count: int) -> list[HistoryEntry]:
-        """Return the last cells of a session, oldest first; those of earlier processes come from the journal."""
+        """Return the last cells of a session, oldest first; cells of earlier processes come from the journal."""
         named, entries = self.find(session), running.history(count)
         before = self.store.journal.history(named.record.kernel_id, named.since, count - len(entries))
         return [*before, *entries]
@@ -492,7 +495,7 @@ class NamedSessions:
         """Return a session by its name or id.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: It does not exist.
             MovingError: It moves to another node of a cluster.
         """
         if (found := self.known(session)) is None:
@@ -500,7 +503,7 @@ class NamedSessions:
                 raise moving_error(session)
             if session in self._adopted:
                 other = self._adopted[session]
-                raise NotFoundError(f"session {session!r} was adopted by {other!r}, which goes on with its state")
+                raise NotFoundError(f"session {session!r} was adopted by {other!r}, which continues from its state")
             raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
         if found.held:
             raise moving_error(found.record.name)
@@ -508,7 +511,7 @@ class NamedSessions:
         return found
 
     def known(self, session: str) -> NamedSession | None:
-        """Return a session by its name or id, without counting as a use; None if there is none."""
+        """Return a session by its name or id, without counting as a use, or None."""
         return self._names.get(session) or self._sessions.get(session)
 
     def all(self) -> list[NamedSession]:
@@ -595,7 +598,7 @@ class NamedSessions:
         await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
 
     async def save_durable(self) -> None:
-        """Save changed states of durable sessions, before somebody ends this process.
+        """Save changed states of durable sessions, before this process is ended.
 
         Raises:
             StateError: One cannot be saved.
@@ -607,7 +610,7 @@ class NamedSessions:
             if named.durable is not None and named.durable.problem
         ]
         if unsaved:
-            raise StateError(f"the daemon goes on, because durable sessions cannot be saved now: {', '.join(unsaved)}")
+            raise StateError(f"the daemon does not end, because durable sessions cannot be saved now: {', '.join(unsaved)}")
 
     async def end_kernels(self) -> None:
         """End all kernels; running executions get an outcome. Can be called again."""
@@ -629,7 +632,7 @@ class NamedSessions:
             self.store.sessions.update(one.stamp())
 
     async def hear_out(self, named: Iterable[NamedSession] | None = None, *, timeout: float | None = None) -> None:
-        """Wait until running executions have ended by themselves and their outcomes are recorded.
+        """Wait until running executions have ended and their outcomes are recorded.
 
         Args:
             named: The sessions; None for all.
@@ -652,7 +655,7 @@ class NamedSessions:
         self.overview.sample()
         for named in [*self._sessions.values()]:
             if named.taken_by:
-                self.note_lost(f"session {named.record.name!r} has ended here, as it goes on at {named.taken_by}")
+                self.note_lost(f"session {named.record.name!r} has ended here: it was taken over by {named.taken_by}")
                 await self._end(named)
                 continue
             named.save_if_due()
@@ -665,7 +668,7 @@ class NamedSessions:
                 continue
             limit = named.idle_timeout
             if limit is not None and now - named.used > limit:
-                _log.info("session %r is ended: not used for %g s", named.record.name, limit)
+                _log.info("session %r is ended: it was idle for %g s", named.record.name, limit)
                 await self._end(named)
             elif named.changed:
                 named.changed = False
@@ -716,7 +719,7 @@ class NamedSessions:
         ][:_MAX_LOSSES]
         problems += [str(waiting.error) for waiting in self._waiting.values()][:_MAX_LOSSES]
         if failing:
-            problems.append(f"nothing can be stored, so nothing new is run: {failing}")
+            problems.append(f"nothing can be stored, so no new code runs: {failing}")
         return {
             "sessions": len(self),
             "running": sum(named.turn.locked() for named in sessions),

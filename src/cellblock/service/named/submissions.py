@@ -91,7 +91,7 @@ class Submissions:
         return execution
 
     def waits_for(self, named: NamedSession) -> str:
-        """Return what the running code of a session waits for, to append to a message; empty if it waits for nobody."""
+        """Return what the running code of a session waits for, to append to a message; empty if it does not wait."""
         if self._approvals.waiting(named.record.kernel_id):
             return "; its code waits for a decision ('cellblock approvals pending' lists it)"
         if any(one.stdin.asks for one in named.executions.values()):
@@ -159,7 +159,7 @@ class Submissions:
                 return named, found
         record = self._store.journal.find(number)
         if record is None:
-            raise NotFoundError(f"there is no execution {number!r}, or it is no longer kept")
+            raise NotFoundError(f"there is no execution {number!r}, or it is no longer stored")
         return self._sessions.get(record.session), PastExecution(record, self._store.journal)
 
     def find_key(self, named: NamedSession, key: str) -> Execution | PastExecution:

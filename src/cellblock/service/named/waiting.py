@@ -1,7 +1,7 @@
-"""Sessions of a killed process that cannot go on yet, because something that they need is missing.
+"""Sessions of a killed process that cannot continue yet, because something that they need is missing.
 
-The rule for every condition that passes, or that somebody else causes: the kernel stays, requests are refused with the reason,
-the daemon's problems name it, and the session goes on when the condition has passed. Only a request ends it.
+The rule for every temporary or external condition: the kernel stays, requests are refused with the reason,
+the daemon's problems name it, and the session continues when the condition has passed. Only a request ends it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class WaitingSession:
         remains: What is left of it.
         label: Its label.
         running: Its execution that was running when the process was killed, if there was one.
-        problem: Why it cannot go on now.
+        problem: Why it cannot continue now.
         turn: Held by the attempt to take it over.
         next: When the next attempt is due, by the clock of the loop.
-        retrying: The last attempt that nobody has asked for.
+        retrying: The last automatic attempt.
     """
 
     named: NamedSession
@@ -52,7 +52,7 @@ class WaitingSession:
     def error(self) -> BusyError:
         """The answer to requests that need the session."""
         return BusyError(
-            f"session {self.named.record.name!r} cannot go on now: {self.problem}. Its kernel with its variables is kept, and "
-            "goes on when that has passed",
+            f"session {self.named.record.name!r} cannot continue now: {self.problem}. Its kernel and variables are kept, and "
+            "it continues when this is resolved",
             _AGAIN,
         )

@@ -121,7 +121,7 @@ def _encoded(value: object) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"its result is not JSON data: {error}") from None
     if len(encoded) > MAX_MESSAGE:
-        raise ValueError(f"its result has {len(encoded):,} bytes as JSON; at most {MAX_MESSAGE:,} are possible")
+        raise ValueError(f"its result has {len(encoded):,} bytes as JSON; the limit is {MAX_MESSAGE:,}")
     return encoded
 
 

@@ -55,8 +55,8 @@ class ServiceOptions:
                 raise InvalidInputError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.require_shell_escape and not self.approve_shell_cmds:
             raise InvalidInputError(
-                "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can keep code from "
-                "executing programs"
+                "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can prevent code "
+                "from executing programs"
             )
         if self.approval_timeout is not None:
             check_seconds("approval_timeout", self.approval_timeout)

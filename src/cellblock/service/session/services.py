@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from cellblock.host import Host, Session
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.survival.remains import SessionRemains
-    from cellblock.tools.calling.content import CallTool, ToolOutcome
+    from cellblock.tools.calling.content import CallTool, ToolOutcome, ToolSpec
+    from cellblock.tools.mcp.params import ServerParams
+    from cellblock.tools.mcp.servers import Servers
     from cellblock.tools.serving.http import App
 
 _MAX_OUTSIDE = 1000
@@ -160,7 +162,7 @@ class SessionServices:
         """Decide about a command of a cell; return the reason of a refusal. The text shown is exactly what runs."""
         arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
         decision = await self.broker.decide("shell", "shell", request.tool, arguments)
-        return decision.allowed or (decision.reason if decision.reason != "rejected" else False)
+        return decision.allowed or (decision.reason.removeprefix("rejected: ") if decision.reason != "rejected" else False)
 
     async def may_reach(self, host: str, port: int) -> bool:
         """Decide about a host that the policy does not name."""
@@ -294,8 +296,13 @@ class SessionServices:
             shared = of_host[connect_timeout] = SharedServers(
                 lambda root, name: ServerRegistry().get(name, root),
                 connect_timeout=connect_timeout,
+                on_tools=_add_announced,
             )
         return shared
+
+    def running(self, server: str, params: ServerParams) -> Servers | None:
+        """Return the servers with a server that runs for this session with these parameters; None if it does not run."""
+        return self._lease.running(server, params)
 
     def _caller(self, server: str) -> CallTool | None:
         own = self._functions.get(server)
@@ -352,6 +359,12 @@ class SessionServices:
         for image in outcome.images:
             if image.mime_type.startswith("image/"):
                 self._session.reader.show({image.mime_type: image.data})
+
+
+async def _add_announced(root: str, server: str, tools: list[ToolSpec], instructions: str) -> None:
+    from cellblock.tools.apigen.generate import add_announced  # most sessions do not need it
+
+    await add_announced(root, server, tools, instructions)
 
 
 def _described(decision: Decision) -> str:

@@ -32,6 +32,7 @@ _OTHER = frozenset(
         # Read by `cellblock mcp`.
         "MCP_PROGRAMS",
         "MCP_TOKEN",
+        "MCP_WAIT",
         # Set in the environment of code in sessions.
         "APPROVAL_REQUIRED",
         "EGRESS_PORT",
@@ -52,28 +53,24 @@ def _setting(default: Any, about: str) -> Any:
 class Settings:
     """The effective settings."""
 
-    max_retries: int = _setting(5, "How often execute_with_retry runs code, at most.")
-    execution_timeout: float = _setting(120.0, "Seconds that code may run.")
-    kernel_idle_timeout: float = _setting(1800.0, "Seconds without use after which a session ends; 0: never.")
-    output_char_limit: int = _setting(
-        10_000, "How much printed text of a cell is kept, in bytes of UTF-8; 0: as much as `Limits` allows."
-    )
+    max_retries: int = _setting(5, "Maximum number of attempts of execute_with_retry.")
+    execution_timeout: float = _setting(120.0, "Default timeout in seconds.")
+    kernel_idle_timeout: float = _setting(1800.0, "Seconds of idleness after which a session ends; 0: never.")
+    output_char_limit: int = _setting(10_000, "Bytes of printed text kept of a cell; 0: the limit of `Limits`.")
     store_backend: Literal["file", "memory"] = _setting(
         "file", "file: sessions live in the daemon and outlive the program; memory: they live in this process and end with it."
     )
-    startup_code: str = _setting("", "Code to run in a session when it is made, and after each restart.")
+    startup_code: str = _setting("", "Code to run in a new session and after each restart.")
     kernel_type: str = _setting("python3", "A Jupyter kernelspec; python3 is cellblock's own kernel.")
-    isolate: Literal["", SandboxName] = _setting("", "How sessions are isolated; empty: as suits this machine.")
-    max_sessions: int = _setting(256, "Sessions that the daemon may have.")
-    max_memory: int = _setting(0, "MiB that all sessions together may use before another one is made; 0: no limit.")
-    max_waiting: int = _setting(1000, "Executions that may wait in one session.")
-    daemon_idle_timeout: float = _setting(
-        3600.0, "Seconds after which a daemon ends that runs no kernel and has no client; 0: never."
-    )
-    ray_address: str = _setting("", "A Ray cluster on whose nodes named sessions live; empty: in the daemon of this machine.")
+    isolate: Literal["", SandboxName] = _setting("", "The sandbox of sessions; empty: the default of this machine.")
+    max_sessions: int = _setting(256, "Maximum number of sessions.")
+    max_memory: int = _setting(0, "MiB of memory of all sessions; above it, no new session starts; 0: no limit.")
+    max_waiting: int = _setting(1000, "Maximum number of queued executions of a session.")
+    daemon_idle_timeout: float = _setting(3600.0, "Seconds without kernels and clients after which the daemon ends; 0: never.")
+    ray_address: str = _setting("", "The Ray cluster for named sessions; empty: the daemon of this machine.")
     ray_patience: float = _setting(60.0, "Seconds that a new session waits for room in the Ray cluster.")
-    registry_path: str = _setting("", "Accepted, and without effect: the daemon knows its sessions.")
-    runtime_dir: str = _setting("", "Accepted, and without effect: kernels have no connection files.")
+    registry_path: str = _setting("", "Ignored: the daemon stores its sessions.")
+    runtime_dir: str = _setting("", "Ignored: kernels have no connection files.")
 
     def session_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a new session: those given, and settings for the others."""
@@ -153,7 +150,7 @@ def explain() -> list[Setting]:
         )
         for item in fields(Settings)
     ]
-    homes = [name for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME") if os.path.isabs(os.environ.get(name, ""))]
+    homes = [name for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME") if os.environ.get(name)]
     about = "The directory of the daemon's state. Can be set only as an environment variable."
     return [*shown, Setting("home", str(config.state_directory()), (homes or ["default"])[0], "", about)]
 
@@ -176,4 +173,4 @@ def _environment() -> tuple[dict[str, str], str]:
 
 def nearest(name: str) -> str:
     """Return what to add to a message about an unknown name: the setting that was probably meant."""
-    return did_you_mean(name, _NAMES) or f"; there are {', '.join(sorted(_NAMES))}"
+    return did_you_mean(name, _NAMES) or f"; the settings are {', '.join(sorted(_NAMES))}"

@@ -553,7 +553,7 @@ class Journal:
                 return
 
     async def last_event(self, execution: str) -> ExecutionEvent | None:
-        """Return the last event of an execution; None if there is none."""
+        """Return the last event of an execution, or None."""
         number = _number(execution)
         query = "SELECT seq, kind, data FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
         for seq, kind, data in self.writer.read(query, (number,)):
@@ -608,7 +608,7 @@ class Journal:
 
     async def _read_beside(self, number: int, seq: int) -> Any:
         if self._beside is None:
-            raise FileNotFoundError(errno.ENOENT, "large events have no directory here")
+            raise FileNotFoundError(errno.ENOENT, "there is no directory for large events")
         return await self._beside.read(number, seq)
 
 

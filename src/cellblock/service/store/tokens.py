@@ -254,7 +254,7 @@ def _checked(scopes: Iterable[str]) -> frozenset[str]:
     """Return scopes, and check that they exist.
 
     Raises:
-        InvalidInputError: A scope does not exist, or there are none.
+        InvalidInputError: A scope does not exist, or none was given.
     """
     wanted = frozenset(scopes)
     if not wanted or not wanted <= set(SCOPES):

@@ -125,7 +125,7 @@ class Writer:
             if not _is_wrong(error):
                 return
             # Another version with other tables wrote them.
-            _log.error("%d changes of the process before cannot be made in %s: %s", self._safe, self._path, error)
+            _log.error("%d changes of the previous process cannot be written to %s: %s", self._safe, self._path, error)
             self.problem = ""
         elif self._changes:
             self._note_written()
@@ -216,7 +216,7 @@ class Writer:
 
     def _unwritable(self, error: Exception) -> StoreError:
         reason = self._reason(error)
-        what = "free some of the disk, then try again" if reason == _DISK_FULL else "try again"
+        what = "free disk space, then try again" if reason == _DISK_FULL else "try again"
         return StoreError(f"{self._path} cannot be written: {reason}; nothing was done: {what}")
 
     def make_safe(self) -> None:

@@ -99,7 +99,7 @@ def _check_statement(node: ast.stmt) -> None:
             value=ast.Call(func=ast.Name(id="twin"), args=[ast.Name(id="run")], keywords=[]),
         ):
             return
-    raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong at the top of a tool's module")
+    raise ValueError(f"line {node.lineno}: {type(node).__name__} is not allowed at the top of a tool's module")
 
 
 def _check_member(node: ast.stmt) -> None:
@@ -108,33 +108,33 @@ def _check_member(node: ast.stmt) -> None:
             return
         case ast.Pass():
             return
-    raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong in the class of a tool's module")
+    raise ValueError(f"line {node.lineno}: {type(node).__name__} is not allowed in the class of a tool's module")
 
 
 def _check_value(node: ast.stmt) -> None:
     match node:
         case ast.Assign(targets=[ast.Name()], value=ast.Constant(value=str())):
             return
-    raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong in an enumeration")
+    raise ValueError(f"line {node.lineno}: {type(node).__name__} is not allowed in an enumeration")
 
 
 def _check_node(node: ast.AST, classes: set[str], enums: set[str], tool: str) -> None:
     if not isinstance(node, _NODES):
         raise ValueError(  # noqa: TRY004  # not an argument of the wrong type
-            f"{type(node).__name__} does not belong in a tool's module"
+            f"{type(node).__name__} is not allowed in a tool's module"
         )
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         known = classes | _WORDS | _OWN | _IMPORTS["enum"] | _IMPORTS["typing"] | _IMPORTS["pydantic"]
         if node.id not in known:
-            raise ValueError(f"the name {node.id!r} does not belong in a tool's module")
+            raise ValueError(f"the name {node.id!r} is not allowed in a tool's module")
     if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in enums):
-        raise ValueError(f"the attribute {ast.unparse(node)!r} does not belong in a tool's module")
+        raise ValueError(f"the attribute {ast.unparse(node)!r} is not allowed in a tool's module")
     if isinstance(node, ast.alias) and node.asname is not None:
         raise ValueError("imports cannot be renamed in a tool's module")
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func)
         if called not in _CALLS or any(keyword.arg is None for keyword in node.keywords):
-            raise ValueError(f"a call of {called!r} does not belong in a tool's module")
+            raise ValueError(f"a call of {called!r} is not allowed in a tool's module")
         if called == "call":
             match node.args:
                 case [

@@ -8,9 +8,9 @@ from typing import Any
 from cellblock.tools.apigen.schema import DEEPEST, EMPTY, MOST_OPTIONS, Node, merged, own, reference, resolved
 
 _MOST_NODES = 10_000
-TOO_LARGE = "it is too large to follow to its end"
-_ELSEWHERE = "it refers to something that is not in it"
-NO_OBJECT = "it does not describe an object, which the arguments of a tool are"
+TOO_LARGE = "it is too large"
+_ELSEWHERE = "it refers to a missing definition"
+NO_OBJECT = "it does not describe an object, as a tool's arguments require"
 
 
 class Document:
@@ -69,7 +69,7 @@ class Document:
         return found
 
     def fold(self, node: Node, depth: int = 0) -> Node:
-        """Merge several forms of an object: all their attributes, of which those required by all forms stay required."""
+        """Merge several forms of an object: all their attributes; attributes required by all forms stay required."""
         if depth == DEEPEST:
             self.note(TOO_LARGE)
             return replace(node, options=(), open=True)

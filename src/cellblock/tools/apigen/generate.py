@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cellblock.errors import McpServerError
@@ -62,8 +62,49 @@ async def generate_mcp_sources(
         StoreError: The registry cannot be used.
         OSError: `root_dir` cannot be written.
     """
-    check_server_name(server_name)
     params = made_absolute(parse_params(server_name, server_params), os.getcwd())
+    async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
+        generated = await generate(server_name, params, root_dir, servers, registry, on_progress, on_left_out, last=True)
+    return generated.names
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A generated API.
+
+    Attributes:
+        names: The names of the modules, one for each tool.
+        instructions: What the server says about its use.
+    """
+
+    names: list[str]
+    instructions: str
+
+
+async def generate(
+    server_name: str,
+    params: ServerParams,
+    root_dir: str | os.PathLike[str],
+    servers: Servers,
+    registry: ServerRegistry | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
+    on_left_out: Callable[[str, str], object] | None = None,
+    *,
+    last: bool = False,
+) -> Generated:
+    """Generate the API as `generate_mcp_sources`, from a server of `servers`, which may run already.
+
+    Args:
+        server_name: The server's name.
+        params: The server's parameters, with absolute paths.
+        root_dir: The directory for packages.
+        servers: The servers.
+        registry: The registry; this user's by default.
+        on_progress: As for `generate_mcp_sources`.
+        on_left_out: As for `generate_mcp_sources`.
+        last: Whether to stop the servers, which takes longer than writing the package.
+    """
+    check_server_name(server_name)
     root = await asyncio.to_thread(os.path.realpath, root_dir)
     _warn(server_name, params, root)
     loop = asyncio.get_running_loop()
@@ -73,32 +114,41 @@ async def generate_mcp_sources(
             loop.call_soon_threadsafe(on_progress, done, total)
 
     def write(tools: list[ToolSpec]) -> list[str]:
-        names = write_package(root_dir, server_name, tools, report)
+        names = write_package(root_dir, server_name, tools, report, instructions)
         # Last: a package without a server reports that it is not registered; a server without a package would stay
         # unnoticed.
         facts = {tool.name: facts_of(tool) for tool in tools}
         (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, facts)
         return names
 
-    async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
-        try:
-            listed = await servers.list_tools(server_name)
-        except McpServerError:
-            if isinstance(params, RemoteServer) and servers.needs_login(server_name):
-                # The command that the error names finds the server by its name, and writes the package.
-                params = replace(params, auth=params.auth or OAuth())
-                known = ServerRegistry() if registry is None else registry
-                await asyncio.to_thread(known.register, server_name, params, "", root)
-            raise
-        for tool in listed:
-            if tool.why_not:
-                _LOG.warning("MCP server %r: tool %r is left out: %s", server_name, tool.name, tool.why_not)
-                if on_left_out is not None:
-                    on_left_out(tool.name, tool.why_not)
-        tools = [tool for tool in listed if not tool.why_not]
-        # The server needs longer to end than the package to be written.
-        names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
-    return names
+    try:
+        listed = await servers.list_tools(server_name)
+    except McpServerError:
+        if isinstance(params, RemoteServer) and servers.needs_login(server_name):
+            # The command that the error names finds the server by its name, and writes the package.
+            params = replace(params, auth=params.auth or OAuth())
+            known = ServerRegistry() if registry is None else registry
+            await asyncio.to_thread(known.register, server_name, params, "", root)
+        raise
+    instructions = await servers.instructions(server_name)
+    for tool in listed:
+        if tool.why_not:
+            _LOG.warning("MCP server %r: tool %r is left out: %s", server_name, tool.name, tool.why_not)
+            if on_left_out is not None:
+                on_left_out(tool.name, tool.why_not)
+    tools = [tool for tool in listed if not tool.why_not]
+    names, *_ = await asyncio.gather(asyncio.to_thread(write, tools), *([servers.close()] if last else []))
+    return Generated(names, instructions)
+
+
+async def add_announced(root_dir: str, server_name: str, tools: list[ToolSpec], instructions: str) -> None:
+    """Write the API of a server that has announced other tools.
+
+    The registered facts stay: a call of a new or changed tool is decided about with that in mind (`changes`).
+    """
+    if root_dir:
+        known = [tool for tool in tools if not tool.why_not]
+        await asyncio.to_thread(write_package, root_dir, server_name, known, None, instructions)
 
 
 def _warn(server_name: str, params: ServerParams, root: str) -> None:

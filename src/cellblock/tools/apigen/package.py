@@ -26,6 +26,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.render import Module, render, render_ambiguous, render_package
 from cellblock.tools.calling.catalog import GENERATOR, RECORD
+from cellblock.tools.calling.text import plain
 
 if TYPE_CHECKING:
     from cellblock.tools.calling.content import ToolSpec
@@ -64,7 +65,11 @@ def _cut(value: Any, depth: int) -> Any:
 
 
 def write_package(
-    root_dir: str | os.PathLike[str], server_name: str, tools: Sequence[ToolSpec], on_progress: OnProgress | None = None
+    root_dir: str | os.PathLike[str],
+    server_name: str,
+    tools: Sequence[ToolSpec],
+    on_progress: OnProgress | None = None,
+    instructions: str = "",
 ) -> list[str]:
     """Write the package of a server's tools, unless an identical one exists.
 
@@ -73,6 +78,7 @@ def write_package(
         server_name: The name of the server and the package.
         tools: The tools.
         on_progress: Called with the number of finished tools.
+        instructions: What the server says about its use.
 
     Returns:
         The names of the modules, in the order of the tools.
@@ -86,7 +92,7 @@ def write_package(
     with _opened(Path(root_dir)) as root:
         _check_replaceable(root, server_name, Path(root_dir))
         modules = list(_rendered(tools, on_progress))
-        files = _files(server_name, modules, digest)
+        files = _files(server_name, modules, digest, instructions)
         files |= {f"{module}.py": source.encode() for module, source in render_ambiguous(tools).items()}
         if not _is_written(root, server_name, files):
             _remove_left_overs(root, server_name)
@@ -102,15 +108,20 @@ def _rendered(tools: Sequence[ToolSpec], on_progress: OnProgress | None) -> Iter
             on_progress(done, total)
 
 
-def _files(server_name: str, modules: Sequence[Module], digest: str) -> dict[str, bytes]:
+def _files(server_name: str, modules: Sequence[Module], digest: str, instructions: str) -> dict[str, bytes]:
     files = {f"{module.name}.py": module.source.encode() for module in modules}
-    files["__init__.py"] = render_package(server_name, modules).encode()
+    files["__init__.py"] = render_package(server_name, modules, instructions).encode()
     record = {
         "generator": GENERATOR,
         "server": server_name,
         "tools_hash": digest,
+        "instructions": plain(instructions),
         "tools": [
-            {"module": one.name, "name": one.tool, "signature": one.signature, "description": one.description}
+            {
+                "module": one.name,
+                "name": one.tool,
+                **{key: getattr(one, key) for key in ("signature", "description", "arguments")},
+            }
             for one in modules
         ],
     }
@@ -250,4 +261,4 @@ def _remove(directory: int, name: str, depth: int = 3) -> None:
             os.close(folder)
         os.rmdir(name, dir_fd=directory)
     except OSError as error:
-        _LOG.debug("%s cannot be removed wholly: %s", name, error)
+        _LOG.debug("%s cannot be removed completely: %s", name, error)

@@ -60,6 +60,7 @@ class Module:
         tool: The tool's name.
         signature: The tool's signature, on one line.
         description: The server's description.
+        arguments: The names and descriptions of its arguments, for the search.
         source: The source.
     """
 
@@ -67,6 +68,7 @@ class Module:
     tool: str
     signature: str
     description: str
+    arguments: str
     source: str
 
 
@@ -109,7 +111,9 @@ def render_module(name: str, tool: ToolSpec) -> Module:
         source = _source(tool, params, result)
         check_source(source, tool.name)
     signature = _signature(name, params, "Result" if result else "str")
-    return Module(name, tool.name, signature, plain(tool.description, _LONGEST_DESCRIPTION), source)
+    known = " ".join(f"{one.name} {one.description}".strip() for one in params.classes[0].properties)
+    texts = [plain(text, _LONGEST_DESCRIPTION) for text in (tool.description, known)]
+    return Module(name, tool.name, signature, *texts, source)
 
 
 def render_ambiguous(tools: Sequence[ToolSpec]) -> dict[str, str]:
@@ -130,12 +134,13 @@ def render_ambiguous(tools: Sequence[ToolSpec]) -> dict[str, str]:
     return sources
 
 
-def render_package(server_name: str, modules: Sequence[Module]) -> str:
+def render_package(server_name: str, modules: Sequence[Module], instructions: str = "") -> str:
     """Render ``__init__.py``: the list of tools, and the part that the modules share.
 
     Args:
         server_name: The server's name.
         modules: The package's modules.
+        instructions: What the server says about its use.
 
     Returns:
         The source.
@@ -143,6 +148,8 @@ def render_package(server_name: str, modules: Sequence[Module]) -> str:
     lines = [f"Tools of the MCP server `{server_name}`, one module each: Params, run(params), run_async(params)."]
     if modules:
         lines += ["", f"    from .{modules[0].name} import Params, run", "", *(module.signature for module in modules)]
+    if instructions:
+        lines += ["", "The server says:", "", plain(instructions)]
     source = docstring("\n".join(lines)) + "\n" + _PACKAGE.format(server=server_name)
     ast.parse(source)
     return source

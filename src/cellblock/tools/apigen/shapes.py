@@ -38,9 +38,9 @@ _ARGUMENTS["integer"] = _ARGUMENTS["number"] = (
     ("multipleOf", "multiple_of"),
 )
 
-_ROUND = "it refers to itself where Python's types cannot"
-_VALUES = "it lists values that Python's Literal cannot"
-_NAMES = "it has names that cannot be given to attributes"
+_ROUND = "it refers to itself where Python's types do not allow it"
+_VALUES = "it lists values that Python's Literal does not support"
+_NAMES = "it has names that attributes cannot have"
 
 
 @dataclass(frozen=True, slots=True)

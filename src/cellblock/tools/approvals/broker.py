@@ -23,8 +23,11 @@ from cellblock.tools.approvals.rules import Rules, Verdict, decide
 Ask = Callable[[ApprovalRequest], bool | None]
 """Shows a request to a person. None: it is decided later; True or False: the caller has decided at once."""
 
-EXPIRED = "nobody decided within"
+EXPIRED = "no decision arrived within"
 """The beginning of the reason if the time for a decision has run out."""
+
+NOBODY = "nobody can approve it, and no rule allows it"
+"""The reason if there is no person to ask."""
 
 MAX_PENDING = 4096
 MAX_PENDING_BYTES = 32 * 1024 * 1024
@@ -50,7 +53,7 @@ class Broker:
 
     Attributes:
         rules: The rules. May be replaced; pending requests stay pending.
-        ask: Shows requests to a person; None if there is none. May be replaced.
+        ask: Shows requests to a person, or None. May be replaced.
         timeout: Seconds that a request waits, or None for no limit.
         on_always: Called with a request that was accepted permanently, and its key for `remember` and `revoke`.
         pending: Pending requests by id, oldest first.
@@ -123,7 +126,7 @@ class Broker:
         changed: str = "",
         origin: Origin = NO_ORIGIN,
     ) -> Decision:
-        """Decide a call. The arguments are those of `Call.freeze`. Cancelling this withdraws the request.
+        """Decide a call. The arguments are the same as for `Call.freeze`. Cancelling this withdraws the request.
 
         Returns:
             The recorded decision. Execute `Decision.arguments` and nothing else.
@@ -194,7 +197,7 @@ class Broker:
             if key in self._remembered:
                 return self._decision(call, "allow", f"person, always for this {scope}")
         if self.ask is None:
-            return self._decision(call, "deny", "nobody", "nobody can approve it, and no rule allows it")
+            return self._decision(call, "deny", "nobody", NOBODY)
         if len(self.pending) >= MAX_PENDING or self._bytes + (weight := _weight(call)) > MAX_PENDING_BYTES:
             return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
         request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind, changed=call.changed)
@@ -282,7 +285,7 @@ class Broker:
             try:
                 self.on_always(request, key)
             except CellblockError as error:
-                _LOG.error("what was accepted for the rest of the session is asked again: %s", error)
+                _LOG.error("earlier permissions cannot be read, so the request is asked again: %s", error)
                 return
         self._remembered.add(key)
         for other in list(self.pending.values()):

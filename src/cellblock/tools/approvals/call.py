@@ -16,7 +16,7 @@ from cellblock.model.untrusted import parse_json
 class Hints:
     """Hints of an MCP server about its tool. They are untrusted: a hint can make a rule match, but proves nothing.
 
-    The defaults are those of the MCP specification (2025-11-25, `ToolAnnotations`).
+    The defaults come from the MCP specification (2025-11-25, `ToolAnnotations`).
 
     Attributes:
         read_only: Whether the tool changes nothing.
@@ -33,8 +33,7 @@ class Origin:
 
     Attributes:
         root: The directory of the server's registration; empty for all sessions, and for other kinds of calls.
-        digest: A digest of the server's command line or URL, and of the names of its variables or headers; empty if there
-            is none.
+        digest: A digest of the server's command line or URL, and of the names of its variables or headers; empty if none.
     """
 
     root: str = ""

@@ -13,7 +13,7 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.decisions import CallKind
 
 Always = Literal["tool", "call"]
-"""For the rest of the session: this tool, whatever its arguments; or this tool with exactly these arguments."""
+"""For the rest of the session: this tool with any arguments; or this tool with exactly these arguments."""
 
 _NAME = re.compile(r"[\w./-]+")
 """The characters of ordinary names of servers and tools; other names are shown in quotation marks."""

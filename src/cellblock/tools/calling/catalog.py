@@ -27,6 +27,7 @@ _MOST_INTERFACE = 64 * 1024
 """Bytes of the interface of a saved action. It is parsed, which can take 7 µs for each byte, and memory for 1,000."""
 _MOST_PACKAGES = 500
 _LONGEST = 2000
+_LONGEST_SAID = 4001
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Tool:
         name: The tool's name on the server.
         signature: The signature, on one line.
         description: The server's description.
+        arguments: The names and descriptions of its arguments.
     """
 
     server: str
@@ -46,6 +48,7 @@ class Tool:
     name: str
     signature: str
     description: str
+    arguments: str = ""
 
     @property
     def summary(self) -> str:
@@ -74,6 +77,16 @@ def tools(root_dir: str | os.PathLike[str] = "mcptools") -> list[Tool]:
     return [tool for package in packages[:_MOST_PACKAGES] for tool in _tools_of(root_dir, package)]
 
 
+def instructions(server: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
+    """Return what a server says about its use; empty if it says nothing."""
+    try:
+        record: Any = json.loads(beneath.read(root_dir, server, RECORD, most=MOST_INDEX))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    said = record.get("instructions") if isinstance(record, dict) and record.get("generator") == GENERATOR else ""
+    return said[:_LONGEST_SAID] if isinstance(said, str) else ""
+
+
 def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
     """Return the complete source of one tool's module.
 
@@ -94,7 +107,7 @@ def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
                 return beneath.read(root_dir, server, *place, most=MOST_INDEX).decode("utf-8", "replace")
             except OSError:
                 pass  # reported below
-    raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; tools are named server.module")
+    raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; name tools as server.module")
 
 
 def _tools_of(root: str | os.PathLike[str], package: str) -> Iterator[Tool]:
@@ -109,7 +122,7 @@ def _tools_of(root: str | os.PathLike[str], package: str) -> Iterator[Tool]:
     for entry in listed if isinstance(listed, list) else ():
         if not isinstance(entry, dict):
             continue
-        texts = [str(entry.get(key, ""))[:_LONGEST] for key in ("module", "name", "signature", "description")]
+        texts = [str(entry.get(key, ""))[:_LONGEST] for key in ("module", "name", "signature", "description", "arguments")]
         if texts[0].isidentifier():
             yield Tool(package, *texts)
 

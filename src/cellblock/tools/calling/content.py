@@ -52,7 +52,7 @@ class ToolSpec:
     @property
     def why_not(self) -> str:
         """Why code cannot call the tool; empty if it can."""
-        return self.invalid or ("it can only be called as a task, which is not supported" if self.needs_task else "")
+        return self.invalid or ("it requires a call as a task, which is not supported" if self.needs_task else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,10 @@ class ToolResource:
         return f"[link to a resource {name}{kind}{f': {self.name}' if self.name and self.name != name else ''}]"
 
 
+READ_RESOURCE = "resources/read"
+"""The name of a call that reads a resource, whose URI is its argument ``uri``. It is decided about like a call of a tool."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """The outcome of a call.
@@ -103,7 +107,7 @@ class ToolOutcome:
     Attributes:
         is_error: Whether the tool reports a failure; ``text`` then has the reason.
         text: The text blocks, one below the other.
-        structured: The structured result, which fits the tool's output schema; None if there is none.
+        structured: The structured result, which fits the tool's output schema, or None.
         images: The images.
         resources: All other content.
         encoded: A large result as JSON, in place of ``text`` and ``structured``, forwarded without decoding.

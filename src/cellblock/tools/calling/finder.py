@@ -16,6 +16,10 @@ from pathlib import Path
 
 _MAX_MEMORY = 1024**3
 _MAX_SECONDS = 5  # processor time
+_SIGNATURES, _LISTED = 3, 20
+"""Matching tools that are shown with their signatures, and in all."""
+_SAID = 300
+"""Characters of a server's instructions in the answer for words. `tools` with the name of the server shows all."""
 
 
 def find(roots: Sequence[Path], words: str, tools: Sequence[str], module: str) -> str:
@@ -31,16 +35,38 @@ def find(roots: Sequence[Path], words: str, tools: Sequence[str], module: str) -
         InvalidInputError: The module does not exist.
     """
     from cellblock.tools.calling import search
+    from cellblock.tools.calling.catalog import instructions
 
     if module:
         root, path = _place(module, roots)
         return search.interface(path, root_dir=root)
     if tools:
-        places = (_place(tool, roots) for tool in tools)
+        places = [_place(tool, roots) for tool in tools]
         found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
-        return "\n".join(found) or "There are no such tools."
-    found = [f"{root.name}.{name}" for root in roots for name in search.names(words, root_dir=root)]
-    return "\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?"
+        said = [f"{path} says:\n{words}" for root, path in places if (words := instructions(path, root))]
+        return "\n\n".join(["\n".join(found), *said]) if found else "No tool has this name."
+    return _matching(words, roots)
+
+
+def _matching(words: str, roots: Sequence[Path]) -> str:
+    """Return the tools of all directories for words: signatures of the best, names of others, and notes."""
+    from cellblock.tools.calling import search
+    from cellblock.tools.calling.catalog import instructions
+
+    roots = [*dict.fromkeys(roots)]
+    known = [(root, tool) for root in roots for tool in search.tools(root)]
+    none = "No tool was found. Check that its server is registered."
+    if not words.strip():
+        return "\n".join(f"{root.name}.{tool.path}" for root, tool in known) or none
+    root_of = {id(tool): root for root, tool in known}
+    found, spelling = search.matching([tool for _, tool in known], words)
+    lines = [f"{root_of[id(tool)].name}.{search.line(tool)}" for tool in found[:_SIGNATURES]]
+    lines += [f"{root_of[id(tool)].name}.{tool.path}" for tool in found[_SIGNATURES:_LISTED]]
+    for root, server in dict.fromkeys((root_of[id(tool)], tool.server) for tool in found[:_SIGNATURES]):
+        if said := " ".join(instructions(server, root).split()):
+            lines.append(f"{root.name}.{server} says: {said if len(said) <= _SAID else f'{said[:_SAID]}…'}")
+    lines += [f"No tool is about {word!r}; did you mean {other!r}?" for word, other in spelling.items()]
+    return "\n".join(lines) or none
 
 
 def _place(module: str, roots: Sequence[Path]) -> tuple[Path, str]:

@@ -159,7 +159,7 @@ async def send_async(address: Address, request: bytes) -> Answer:
             while not answer.feed(await loop.sock_recv(connection, _CHUNK)):
                 pass
         except BaseException:
-            # Also a cancellation: closing tells the server that the caller is gone.
+            # Also a cancellation: closing tells the server that the caller has left.
             _drop(connection)
             raise
         _give(address, connection, answer.keep)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import date, time
 from enum import Enum
 from pathlib import PurePath
@@ -18,9 +19,9 @@ from typing import Any
 
 from cellblock.errors import InvalidInputError, ToolRunnerError
 from cellblock.tools.calling import pool
-from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
+from cellblock.tools.calling.content import READ_RESOURCE, ToolImage, ToolOutcome, ToolResource
 
-__all__ = ["ToolData", "ToolRunner", "ToolRunnerError", "ToolText"]
+__all__ = ["ToolData", "ToolLink", "ToolRunner", "ToolRunnerError", "ToolText"]
 
 Result = dict[str, Any] | str | None
 
@@ -191,9 +192,44 @@ class ToolRunner:
             outcome = ToolOutcome.from_dict({**data, "is_error": False, "text": "", "structured": None})
         except InvalidInputError as error:
             raise ToolRunnerError(f"The tool server's answer is not valid: {error}") from error
-        more = ToolData(result) if isinstance(result, dict) else ToolText(_with_resources(result or "", outcome.resources))
-        more.images, more.resources = outcome.images, outcome.resources
+        resources = tuple(map(self._readable, outcome.resources))
+        more = ToolData(result) if isinstance(result, dict) else ToolText(_with_resources(result or "", resources))
+        more.images, more.resources = outcome.images, resources
         return more
+
+    def _readable(self, resource: ToolResource) -> ToolResource:
+        """Return a link that can be read; return other resources unchanged."""
+        if resource.text is not None or resource.data is not None or not resource.uri:
+            return resource
+        return ToolLink(resource.uri, resource.mime_type, resource.name, runner=self)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLink(ToolResource):
+    """A link to a resource of a server, which can be read. The call is decided about like a call of a tool.
+
+    Attributes:
+        runner: The caller of the server.
+    """
+
+    runner: ToolRunner | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{ToolResource.__str__(self)[:-1]}; to read it, call read() of its entry in .resources]"
+
+    def read(self) -> Result:
+        """Return the text of the resource. Binary content is in its `images` and `resources`.
+
+        Raises:
+            ToolRunnerError: It cannot be read, or approval was denied.
+        """
+        assert self.runner is not None
+        return self.runner.run_sync(READ_RESOURCE, {"uri": self.uri})
+
+    async def read_async(self) -> Result:
+        """Return the text of the resource, as `read`, for code that awaits calls."""
+        assert self.runner is not None
+        return await self.runner.run(READ_RESOURCE, {"uri": self.uri})
 
 
 def _with_resources(text: str, resources: Iterable[ToolResource]) -> str:

@@ -12,27 +12,18 @@ It works inside a session and outside, with the standard library alone.
 
 from __future__ import annotations
 
-import math
 import os
-import re
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from cellblock.tools.calling.catalog import Tool, source, tools
 from cellblock.tools.calling.interface import interface_of
+from cellblock.tools.calling.ranking import corrected, corrections, rank
 
 __all__ = ["interface", "names", "signatures", "source", "tools"]
 
-# Okapi BM25 with its usual constants; a word in a name weighs more than one in a description.
-_SATURATION, _LENGTH, _NAME_WEIGHT = 1.2, 0.75, 3
-
 _LEAST = 0.4
 """The share of the best tool's score that others need to be named."""
-
-_COMMON = frozenset(
-    re.findall(r"\w+", "a all an and any are at be by for from how i in into is it me my of on or that the this to what with")
-)
-"""Words that say nothing about a tool."""
 
 
 def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit: int = 20) -> list[str]:
@@ -49,9 +40,27 @@ def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit:
     known = tools(root_dir)
     if not words.strip():
         return [tool.path for tool in known]
-    ranked = sorted(zip(_scores(known, words), known, strict=True), key=lambda pair: (-pair[0], pair[1].path))
+    return [tool.path for tool in matching(known, words)[0]][:limit]
+
+
+def matching(known: Sequence[Tool], words: str) -> tuple[list[Tool], dict[str, str]]:
+    """Return the tools that match words, best match first, and corrected misspellings.
+
+    Args:
+        known: The tools, from any number of directories.
+        words: The words.
+    """
+    spelling = corrections(known, words)
+    ranked = sorted(
+        zip(rank(known, corrected(words, spelling)), known, strict=True), key=lambda pair: (-pair[0], pair[1].path)
+    )
     least = max((_LEAST * score for score, _ in ranked[:1]), default=0.0)
-    return [tool.path for score, tool in ranked if score > 0 and score >= least][:limit]
+    return [tool for score, tool in ranked if score > 0 and score >= least], spelling
+
+
+def line(tool: Tool) -> str:
+    """Return the signature of a tool with its summary."""
+    return f"{tool.server}.{tool.signature}" + (f"  # {tool.summary}" if tool.summary else "")
 
 
 def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> list[str]:
@@ -65,7 +74,7 @@ def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> li
         A line for each existing tool.
     """
     chosen = [tool for tool in tools(root_dir) if not paths or tool.path in paths or tool.server in paths]
-    return [f"{tool.server}.{tool.signature}" + (f"  # {tool.summary}" if tool.summary else "") for tool in chosen]
+    return [line(tool) for tool in chosen]
 
 
 def interface(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
@@ -79,41 +88,3 @@ def interface(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
         root_dir: The directory passed to `cellblock.generate_mcp_sources`.
     """
     return interface_of(source(path, root_dir=root_dir), f"{Path(root_dir).name}/{path.replace('.', '/')}.py")
-
-
-def _scores(known: list[Tool], words: str) -> list[float]:
-    documents = [_weights(tool) for tool in known]
-    lengths = [sum(document.values()) for document in documents]
-    mean = sum(lengths) / len(lengths) if lengths else 1.0
-    scores = [0.0] * len(known)
-    for word in sorted({*_words(words)} - _COMMON):
-        # A word also matches words that begin with it, with a lower score: `list` matches `listing`.
-        counts = [max(document[word], 0.5 * _beginning(document, word)) for document in documents]
-        found = sum(1 for count in counts if count)
-        rarity = math.log(1 + (len(known) - found + 0.5) / (found + 0.5))
-        for index, count in enumerate(counts):
-            if count:
-                norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths[index] / mean)
-                scores[index] += rarity * count * (_SATURATION + 1) / (count + norm)
-    return scores
-
-
-def _weights(tool: Tool) -> Counter[str]:
-    weights = Counter(_words(f"{tool.server} {tool.description}"))
-    for word in _words(tool.name):
-        weights[word] += _NAME_WEIGHT
-    return weights
-
-
-def _beginning(document: Counter[str], word: str) -> int:
-    return max((count for other, count in document.items() if len(word) > 2 and other.startswith(word)), default=0)
-
-
-def _words(text: str) -> list[str]:
-    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)  # getUser
-    return [_stem(word) for word in re.findall(r"[^\W_]+", split.lower())]
-
-
-def _stem(word: str) -> str:
-    """Return a word without its plural ending."""
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -33,7 +33,7 @@ def changes(before: ToolFacts, now: ToolFacts) -> str:
     if before == now:
         return ""
     if not before or not now:
-        return "the server does not list it any more" if not now else "the server did not list it when its API was generated"
+        return "the server no longer lists it" if not now else "the server did not list it when its API was generated"
     said = [f"{hint} was {before[name]} and is {now[name]}" for name, hint in _HINTS.items() if before[name] != now[name]]
     # Part of the digest is shown, so accepting one change does not accept the next.
     said += [f"{text} changed ({now[name][:8]})" for name, text in _TEXTS.items() if before[name] != now[name]]

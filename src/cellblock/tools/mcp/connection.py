@@ -52,7 +52,7 @@ class Connection:
 
     def __init__(self, server: str, params: ServerParams, environment: Mapping[str, str], connect_timeout: float) -> None:
         self._server = server
-        self._connect_timeout = connect_timeout
+        self._connect_timeout = params.startup_timeout_sec or connect_timeout
         self._secrets = secrets(params, environment)
         self._params = resolve(params, environment, server_name=server)
         self._transport: StdioTransport | HttpTransport | None = None
@@ -111,7 +111,8 @@ class Connection:
                     _LOG.info("MCP server %r started in %.0f ms", self._server, took)
                     await self._end.wait()
             if self._opening.cancelled_caught and not self._end.is_set():
-                self._cause = self._cause or f"it was not ready within {self._connect_timeout:g} s"
+                late = f"it was not ready within {self._connect_timeout:g} s ('startup_timeout_sec' in its parameters: longer)"
+                self._cause = self._cause or late
         except Exception as error:  # the SDK, its transports and their libraries raise many kinds, in groups
             self._cause = self._cause or _reason(error)
         finally:
@@ -199,6 +200,18 @@ class Connection:
         assert self._dialogue is not None
         doing = f"the list of tools of MCP server {self._server!r}"
         return await self._answer(doing, self._dialogue.list_tools(), self._connect_timeout)
+
+    @property
+    def instructions(self) -> str:
+        """What the server says about its use."""
+        return "" if self._dialogue is None else self._dialogue.instructions
+
+    def has_announced(self) -> bool:
+        """Return whether the server has announced other tools since the last call of this method."""
+        if self._dialogue is None or not self._dialogue.announced:
+            return False
+        self._dialogue.announced = False
+        return True
 
     async def _answer(self, doing: str, answer: Awaitable[_T], timeout: float | None) -> _T:
         """Wait for an answer; explain failures by their cause."""

@@ -19,12 +19,12 @@ from pydantic_core import PydanticSerializationError
 
 from cellblock.errors import CellblockError, InvalidInputError, McpServerError
 from cellblock.tools.approvals.elicitation import Person
-from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
+from cellblock.tools.calling.content import READ_RESOURCE, OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts, facts_of
 from cellblock.tools.mcp.elicit import Elicitations
 from cellblock.tools.mcp.jsonrpc import Answers, Requests
 from cellblock.tools.mcp.large import LargeResults
-from cellblock.tools.mcp.translate import outcome_of, spec_of
+from cellblock.tools.mcp.translate import outcome_of, outcome_of_resource, spec_of
 from cellblock.tools.mcp.web import HttpTransport
 from cellblock.tools.mcp.words import cut
 
@@ -35,11 +35,13 @@ MAX_LIST = 8 * 1024 * 1024
 """Maximum bytes of JSON of all pages of a list of tools."""
 
 _MAX_PAGES = 1_000
+_MAX_INSTRUCTIONS = 8_000
 _SECONDS_TO_LIST = 30.0
 _LOG_LEVEL: types.LoggingLevel = "info"
 _RESULT = frozenset(("_meta", "content", "structuredContent", "isError"))
 """The fields of a call's result in protocol versions with a handshake."""
 
+_LOG = logging.getLogger("cellblock.tools")
 _CLIENT = types.Implementation(name="cellblock", version="1")
 
 # cellblock's errors already report failures of a server. Without this, programs without logging would also see them on
@@ -64,6 +66,8 @@ class Dialogue:
         self._logs: dict[object, OnLog] = {}
         self._wants_logs = False
         self._reporting = 0  # calls whose progress the SDK reports
+        self.announced = False
+        """Whether the server has announced other tools since this was reset."""
 
     @classmethod
     @asynccontextmanager
@@ -103,7 +107,12 @@ class Dialogue:
         async with client:
             _trust_no_schema(client)
             dialogue._client = client
-            yield dialogue
+            listening = asyncio.create_task(dialogue._listen(client))
+            try:
+                yield dialogue
+            finally:
+                listening.cancel()
+                await asyncio.wait([listening])
 
     # For callers.
 
@@ -129,6 +138,9 @@ class Dialogue:
                 await self._refresh()
                 check(self._facts_of(tool))
             meta = None if on_log is None else await self._ask_for_logs(client)
+            if tool == READ_RESOURCE and tool not in (self._tools or {}):
+                with self._elicitations.call(person):
+                    return outcome_of_resource(await client.read_resource(str(arguments.get("uri", ""))))
             key = object()
             if on_log is not None:
                 self._logs[key] = on_log
@@ -167,6 +179,11 @@ class Dialogue:
             return await client.call_tool(tool, arguments, progress_callback=_as_coroutine(on_progress), meta=meta)
         finally:
             self._reporting -= 1
+
+    @property
+    def instructions(self) -> str:
+        """What the server says about its use."""
+        return (self._open_client().instructions or "")[:_MAX_INSTRUCTIONS]
 
     async def list_tools(self) -> list[ToolSpec]:
         """Return all tools of the server.
@@ -236,12 +253,24 @@ class Dialogue:
 
     # Notifications of the server.
 
+    async def _listen(self, client: Client) -> None:
+        """Subscribe to changes of the tools, which later protocol versions require. `_hear` gets the notifications."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            return
+        try:
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._stale = self.announced = True
+        except Exception as error:  # the tools stay usable without it
+            _LOG.debug("the changes of an MCP server's tools are not reported: %r", error)
+
     def _hear(self, method: str, params: dict[str, Any]) -> bool:
         """Handle a notification. The SDK gets only the ones it needs, because it starts a task for each."""
         if method == "notifications/progress":
             return not self._reporting
         if method == "notifications/tools/list_changed":
-            self._stale = True
+            self._stale = self.announced = True
         elif method == "notifications/message" and self._logs:
             self._hear_log(params)
         return True

@@ -30,7 +30,7 @@ class _Calls:
     """The calls of one session that are in flight.
 
     Attributes:
-        person: The person to ask about them; None if there is none.
+        person: The person to ask about them, or None.
         count: The number of calls.
         asking: The open questions.
     """
@@ -85,7 +85,7 @@ class Elicitations:
         try:
             elicitation = read_elicitation(self._server, params.message, params.requested_schema)
         except InvalidInputError as error:
-            _LOG.warning("MCP server %r asked something that was not shown: %s", self._server, error)
+            _LOG.warning("a question of MCP server %r was not shown: %s", self._server, error)
             return types.ElicitResult(action="decline")
         task = asyncio.ensure_future(calls.person.ask(elicitation))
         calls.asking.add(task)
@@ -102,7 +102,7 @@ class Elicitations:
                 return types.ElicitResult(action="decline")
             return types.ElicitResult(action="accept", content=check_answer(elicitation, content))
         except Exception:  # the program's own handler may raise anything, and the server waits for an answer
-            _LOG.exception("what MCP server %r asked could not be answered", self._server)
+            _LOG.exception("a question of MCP server %r could not be answered", self._server)
             return types.ElicitResult(action="cancel")
 
     def _whose(self) -> _Calls | None:

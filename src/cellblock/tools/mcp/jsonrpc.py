@@ -150,7 +150,7 @@ class Requests(AsyncResource):
         try:
             return (method == "notifications/progress" and self._tell(params)) or self._hear(method, params)
         except Exception:  # the caller's log handler failed; this task reads for all calls and must continue
-            _LOG.exception("what listens to the notifications of an MCP server failed")
+            _LOG.exception("the handler of an MCP server's notifications failed")
             return True
 
     def _tell(self, params: dict[str, Any]) -> bool:
@@ -163,7 +163,7 @@ class Requests(AsyncResource):
             try:
                 on_progress(done, _number(params.get("total")), message if isinstance(message, str) else None)
             except Exception:  # the caller's handler failed; this task reads for all calls and must continue
-                _LOG.exception("what listens to the progress of a tool call failed")
+                _LOG.exception("the handler of a tool call's progress failed")
         return True
 
     def _is_too_much(self, message: SessionMessage | Exception) -> bool:

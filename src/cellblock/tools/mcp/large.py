@@ -79,7 +79,7 @@ class LargeResults:
             return None
         value = self._kept.pop(token, None) if isinstance(token, str) else None
         if value is None:
-            raise ValueError("too many large results at a time: call again, with fewer calls at once")
+            raise ValueError("too many large results at once: make fewer calls at the same time")
         return value
 
 
@@ -93,7 +93,7 @@ def _check(values: int, short: bytes) -> None:
     for count, limit in ((values, MAX_VALUES_OF_A_RESULT), (marks(short) if short else values, MAX_VALUES)):
         if count > limit:
             what = f"it sent a message of more than {limit} values"
-            raise RefusedMessageError(f"{what}: ask for less at a time, or for the rows as one text, such as CSV")
+            raise RefusedMessageError(f"{what}: request less data, or the rows as one text, such as CSV")
 
 
 async def _condensed(message: bytes, token: str) -> tuple[int, bytes, bytearray]:

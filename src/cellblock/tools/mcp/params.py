@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -18,21 +19,19 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from cellblock.errors import InvalidInputError, shown
+from cellblock.tools.mcp.pasted import converted
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.settings import read_settings
 
 MAX_PARAMS = 256 * 1024
 """Maximum characters of parameters, as JSON."""
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # token, RFC 9110 section 5.6.2
+_TRANSPORTS: dict[object, Literal["http", "sse"]] = {"http": "http", "sse": "sse"}
+_MAX_START = 3600
+_LOG = logging.getLogger("cellblock.tools")
 SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 section 3.3
-_TRANSPORTS: dict[object, Literal["http", "sse"]] = {
-    "http": "http",
-    "streamable_http": "http",
-    "streamable-http": "http",
-    "sse": "sse",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,7 @@ class StdioServer:
         env: Environment variables, added to the few that every server gets.
         cwd: The working directory; None for an empty one of its own (`place`).
         sandbox: The policy of the server's native sandbox; None for all rights of this process.
+        startup_timeout_sec: Limit in seconds for its start; None for the caller's limit.
     """
 
     command: str
@@ -52,6 +52,7 @@ class StdioServer:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     sandbox: Policy | None = None
+    startup_timeout_sec: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the data of `parse_params`, with references unresolved."""
@@ -60,7 +61,7 @@ class StdioServer:
             given["cwd"] = self.cwd
         if self.sandbox is not None:
             given["sandbox"] = {"policy": json.loads(json.dumps(self.sandbox.to_dict()))}  # JSON types only
-        return given
+        return given | _limit(self.startup_timeout_sec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,14 @@ class RemoteServer:
         url: The URL.
         transport: ``"http"``: streamable HTTP. ``"sse"``: the older one, server-sent events.
         headers: Headers of every request, such as the bearer token.
+        startup_timeout_sec: Limit in seconds for the connection; None for the caller's limit.
         auth: The login with OAuth; None if there is none.
     """
 
     url: str
     transport: Literal["http", "sse"] = "http"
     headers: Mapping[str, str] = field(default_factory=dict)
+    startup_timeout_sec: float | None = None
     auth: OAuth | None = None
 
     @property
@@ -102,14 +105,18 @@ class RemoteServer:
     def to_dict(self) -> dict[str, Any]:
         """Convert to the data of `parse_params`, with references unresolved."""
         given: dict[str, Any] = {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
-        return given if self.auth is None else given | {"auth": self.auth.to_data()}
+        return given | _limit(self.startup_timeout_sec) | ({} if self.auth is None else {"auth": self.auth.to_data()})
+
+
+def _limit(seconds: float | None) -> dict[str, Any]:
+    return {} if seconds is None else {"startup_timeout_sec": seconds}
 
 
 ServerParams: TypeAlias = StdioServer | RemoteServer
 
 
 def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
-    """Parse the parameters of a server.
+    """Parse the parameters of a server, also in the forms of other MCP clients (`pasted`).
 
     Args:
         server_name: The server's name, for error messages.
@@ -117,21 +124,33 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
             True for the default policy, JSON for `Policy.parse`, or the path of a JSON file, which is read now. ``auth`` is
             ``"oauth"``, or a dict of ``client_id``, ``client_secret``, ``scopes`` and ``callback_port``. ``type``, or
             ``transport``, may be ``"stdio"``, ``"http"`` (also ``"streamable_http"``) or ``"sse"``. Without it, a URL means
-            server-sent events if its path has ``/sse`` and no ``/mcp``, otherwise streamable HTTP. ``disabled``, which
-            other clients write, must be false.
+            server-sent events if its path has ``/sse`` and no ``/mcp``, otherwise streamable HTTP. ``startup_timeout_sec``
+            limits its start. Other keys are ignored, and a warning names them.
 
     Returns:
         The parameters. References ``${NAME}`` stay unresolved.
 
     Raises:
-        InvalidInputError: A key is missing, unknown or has a value of the wrong type; the message names server and key.
+        InvalidInputError: A key is missing or misspelt, has a value of the wrong type, or cannot be used here; the message
+            names server and key.
     """
     if not isinstance(data, Mapping):
         raise InvalidInputError(f"the parameters of MCP server {server_name!r} must be a dict, not {type(data).__name__}")
+    ours, ignored = converted(server_name, data)
+    if ignored:
+        _LOG.warning("ignored in the parameters of MCP server %r: %s", server_name, ", ".join(map(shown, ignored)))
+    return stored_params(server_name, ours)
+
+
+def stored_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
+    """Parse parameters as `to_dict` returns them.
+
+    Raises:
+        InvalidInputError: As for `parse_params`.
+    """
     if ("command" in data) == ("url" in data):
         raise InvalidInputError(f"the parameters of MCP server {server_name!r} need either 'command' or 'url'")
     fields = _Fields(server_name, data)
-    fields.enabled()
     params = _stdio(fields) if "command" in data else _http(fields)
     if len(json.dumps(params.to_dict())) > MAX_PARAMS:
         raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
@@ -144,6 +163,7 @@ def digest_of(params: ServerParams) -> str:
     Of variables, headers and the login, it covers only the names, because the values can be secrets and change.
     """
     said = {key: sorted(value) if key in ("env", "headers", "auth") else value for key, value in params.to_dict().items()}
+    said.pop("startup_timeout_sec", None)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -174,7 +194,10 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
 
     def look_up(match: re.Match[str]) -> str:
         nonlocal length
-        if (value := environment.get(match[1])) is None:
+        value = environment.get(match[1])
+        if not value and match[2] is not None:  # ${NAME:-default}
+            value = match[2]
+        if value is None:
             raise InvalidInputError(
                 f"the parameters of MCP server {server_name!r} refer to ${{{match[1]}}}, which is not set in the environment "
                 f"of the host, nor in .env in its current directory: set {match[1]} before the server is first used"
@@ -183,15 +206,15 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
             raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
         return value
 
-    return parse_params(server_name, fill(params.to_dict()))
+    return stored_params(server_name, fill(params.to_dict()))
 
 
 def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
-    """Return values that messages about the server must not show: those of referenced variables and of headers.
+    """Return values that messages about the server must not show: values of referenced variables and of headers.
 
     Values of fewer than four characters are left out, as they would match everywhere.
     """
-    found = {environment.get(name, "") for name in _REFERENCE.findall(json.dumps(params.to_dict()))}
+    found = {environment.get(name, "") for name, _ in _REFERENCE.findall(json.dumps(params.to_dict()))}
     if isinstance(params, RemoteServer):
         found.update(word for value in params.headers.values() for word in value.split() if not _REFERENCE.search(word))
         found -= {"Bearer", "Basic"}
@@ -264,16 +287,17 @@ class _Fields:
         except InvalidInputError as error:
             raise error if str(error).startswith(source) else InvalidInputError(f"{source}: {error}") from error
 
+    def seconds(self, key: str) -> float | None:
+        value = self._data.pop(key, None)
+        if value is not None and (type(value) not in (int, float) or not 0 < value <= _MAX_START):
+            raise self.wrong(key, f"must be a number of seconds up to {_MAX_START}, not {shown(value)}")
+        return value
+
     def transport(self, allowed: Mapping[object, str]) -> str | None:
-        given = [(key, self._data.pop(key)) for key in ("type", "transport") if self._data.get(key) is not None]
-        self._data.pop("type", None), self._data.pop("transport", None)
-        if not given:
+        if (value := self._data.pop("type", None)) is None:
             return None
-        key, value = given[0]
-        if len(given) == 2 and given[1][1] != value:
-            raise self.wrong("transport", f"is not what 'type' says, {shown(value)}")
         if not isinstance(value, str) or value not in allowed:
-            raise self.wrong(key, f"must be one of {', '.join(map(repr, allowed))}, not {shown(value)}")
+            raise self.wrong("type", f"must be one of {', '.join(map(repr, allowed))}, not {shown(value)}")
         return allowed[value]
 
     def auth(self) -> OAuth | None:
@@ -294,14 +318,6 @@ class _Fields:
             raise self.wrong("auth[callback_port]", f"must be a port from 1 to 65535, not {shown(port)}")
         return OAuth(client_id or None, secret or None, scopes, port)
 
-    def enabled(self) -> None:
-        """Handle the additional keys of other clients' configurations."""
-        disabled = self._data.pop("disabled", None)
-        if disabled is not None and not isinstance(disabled, bool):
-            raise self.wrong("disabled", f"must be true or false, not {shown(disabled)}")
-        if disabled:
-            raise self.wrong("disabled", "is true: remove it to use the server")
-
     def finish(self, known: str) -> None:
         for key in self._data:
             raise self.wrong(key, f"is not known; the known keys are {known}")
@@ -320,22 +336,24 @@ def _stdio(fields: _Fields) -> StdioServer:
     fields.transport({"stdio": "stdio"})
     command, args, env = fields.required("command"), fields.texts("args"), fields.mapping("env")
     cwd, sandbox = fields.optional("cwd"), fields.sandbox()
-    fields.finish("command, args, env, cwd, sandbox and type")
+    limit = fields.seconds("startup_timeout_sec")
+    fields.finish("command, args, env, cwd, sandbox, startup_timeout_sec and type")
     if sandbox is not None and os.path.basename(command) == "srt":
-        raise fields.wrong("sandbox", "would contain srt's own sandbox, which cannot be made inside another: use one of them")
+        raise fields.wrong("sandbox", "would contain srt's own sandbox, and sandboxes cannot be nested: use one of them")
     for name in env:
         if not name or "=" in name:
             raise fields.wrong("env", f"has {name!r}, which cannot be the name of a variable")
-    return StdioServer(command, args, env, cwd, sandbox)
+    return StdioServer(command, args, env, cwd, sandbox, limit)
 
 
 def _http(fields: _Fields) -> RemoteServer:
     url, headers = fields.required("url"), fields.mapping("headers")
     transport = fields.transport(_TRANSPORTS)
     if fields.sandbox() is not None:
-        raise fields.wrong("sandbox", "is for a server that is started here, not for one that is reached through a URL")
+        raise fields.wrong("sandbox", "is for a server that cellblock starts, not for a server at a URL")
     auth = fields.auth()
-    fields.finish("url, headers, auth and type")
+    limit = fields.seconds("startup_timeout_sec")
+    fields.finish("url, headers, auth, startup_timeout_sec and type")
     if not _REFERENCE.search(url):  # URLs with references are checked after resolving
         _check_url(fields, url)
     for name, value in headers.items():
@@ -343,7 +361,7 @@ def _http(fields: _Fields) -> RemoteServer:
             raise fields.wrong("headers", f"has {name!r}, which cannot be the name of a header")
         if not (value.isascii() and value.replace("\t", " ").isprintable()):
             raise fields.wrong(f"headers[{name}]", "must be printable ASCII")
-    params = RemoteServer(url, _TRANSPORTS[transport or _guess(url)], headers, auth)
+    params = RemoteServer(url, _TRANSPORTS[transport or _guess(url)], headers, limit, auth)
     if auth is not None and params.has_key:
         raise fields.wrong("auth", "would replace the header Authorization: give one of them")
     if auth is not None and not _REFERENCE.search(url) and url[:5].lower() == "http:" and not is_local(url):

@@ -97,7 +97,7 @@ def empty_directory() -> Iterator[str]:
     try:
         found = os.fstat(lock)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"others can write to {top}, where it would run: chmod 700 it, or remove it")
+            raise PermissionError(f"its directory {top} is writable by other users: chmod 700 {top}, or remove it")
         fcntl.flock(lock, fcntl.LOCK_EX)  # so that no process removes a new directory before it is locked
         _sweep(top)
         made = tempfile.mkdtemp(dir=top)
@@ -124,7 +124,7 @@ def _sweep(top: Path) -> None:
 
 
 def _placed_policy(policy: Policy, directory: str) -> Policy:
-    """Resolve a policy's relative paths from a directory; those of the default policy mean the server's own directory."""
+    """Resolve a policy's relative paths from a directory; paths of the default policy mean the server's own directory."""
     if policy.filesystem == Filesystem():
         return policy
 

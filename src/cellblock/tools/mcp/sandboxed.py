@@ -163,7 +163,7 @@ class ServerSandbox:
         except BlockingIOError:
             return
         except (OSError, ProtocolError) as error:
-            _LOG.debug("no word from a sandbox: %s", error)
+            _LOG.debug("a sandbox sent no message: %s", error)
         asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is only one message
         for descriptor in descriptors:
             self._network.adopt(socket.socket(fileno=descriptor))

@@ -6,11 +6,13 @@ The SDK takes long to import, so it is loaded with the first server: see `connec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config
-from cellblock.errors import StateError
+from cellblock.common.extras import require_extra
+from cellblock.errors import CellblockError, StateError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import Check
 from cellblock.tools.mcp.params import ServerParams
@@ -18,6 +20,12 @@ from cellblock.tools.mcp.params import ServerParams
 if TYPE_CHECKING:
     from cellblock.tools.approvals.elicitation import Person
     from cellblock.tools.mcp.connection import Connection
+
+
+OnTools = Callable[[str, list[ToolSpec], str], Awaitable[object]]
+"""Takes the name of a server, its present tools, and what it says about its use."""
+
+_LOG = logging.getLogger("cellblock.tools")
 
 
 class Servers:
@@ -31,6 +39,7 @@ class Servers:
         connect_timeout: Limit in seconds for the start of a server.
         environment: Variables for ``${NAME}`` in parameters, and for ``PATH`` and similar variables of programs; by default
             `config.server_environment`, read for each connection.
+        on_tools: Called after a call during which the server has announced other tools.
     """
 
     def __init__(
@@ -39,10 +48,12 @@ class Servers:
         *,
         connect_timeout: float = 30.0,
         environment: Mapping[str, str] | None = None,
+        on_tools: OnTools | None = None,
     ) -> None:
         self._lookup = lookup
         self._connect_timeout = connect_timeout
         self._environment = environment
+        self._on_tools = on_tools
         self._connections: dict[str, Connection] = {}
         self._closed = False
 
@@ -91,9 +102,33 @@ class Servers:
         connection = self._connections.get(server)
         if connection is None or not connection.usable:
             connection = await self._connect(server)
-        return await connection.call(
-            tool, arguments, timeout=timeout, on_progress=on_progress, on_log=on_log, check=check, person=person
-        )
+        try:
+            return await connection.call(
+                tool, arguments, timeout=timeout, on_progress=on_progress, on_log=on_log, check=check, person=person
+            )
+        finally:
+            if self._on_tools is not None and connection.has_announced():
+                await self._announce(self._on_tools, server, connection)
+
+    async def _announce(self, on_tools: OnTools, server: str, connection: Connection) -> None:
+        try:
+            await on_tools(server, await connection.list_tools(), connection.instructions)
+        except (CellblockError, OSError) as error:
+            _LOG.warning("the new tools of MCP server %r cannot be imported: %s", server, error)
+
+    def runs(self, server: str) -> bool:
+        """Return whether a server runs, as far as known."""
+        connection = self._connections.get(server)
+        return connection is not None and connection.usable
+
+    async def instructions(self, server: str) -> str:
+        """Return what a server says about its use; empty if it says nothing.
+
+        Raises:
+            McpServerError: The server could not be started or reached.
+            StateError: This object is closed.
+        """
+        return (await self._connect(server)).instructions
 
     async def list_tools(self, server: str) -> list[ToolSpec]:
         """Return the present tools of a server.
@@ -101,6 +136,7 @@ class Servers:
         Raises:
             McpServerError: The server could not be started or reached, or its answer was invalid.
             StateError: This object is closed.
+            UnsupportedError: The extra mcp is not installed.
         """
         return await (await self._connect(server)).list_tools()
 
@@ -118,13 +154,11 @@ class Servers:
         await asyncio.gather(*(connection.close() for connection in [*self._connections.values()]))
 
     async def close(self) -> None:
-        """Stop every server for good."""
+        """Stop every server permanently."""
         self._closed = True
         await self.reset()
 
     async def _connect(self, server: str) -> Connection:
-        from cellblock.tools.mcp.connection import Connection
-
         while (connection := self._connections.get(server)) is not None and connection.ended:
             # Two processes of one server could conflict over their files or port.
             await connection.closed()
@@ -133,6 +167,9 @@ class Servers:
         if self._closed:
             raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
         if connection is None:
+            require_extra("mcp", "tools")
+            from cellblock.tools.mcp.connection import Connection
+
             environment = config.server_environment() if self._environment is None else self._environment
             connection = Connection(server, self._lookup(server), environment, self._connect_timeout)
             self._connections[server] = connection

@@ -171,7 +171,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if self._sandbox is not None and (reason := self._sandbox.explain()) and said:
             said = reason if self._sandbox.refused else f"{said}; {reason}"
         if self._stray is not None and not said.startswith("it wrote"):
-            said += f"{'; ' if said else ''}it wrote something to stdout that is not a message: {self._stray[:200]!r}"
+            said += f"{'; ' if said else ''}it wrote to stdout something other than a message: {self._stray[:200]!r}"
         return said
 
     def stderr(self) -> str:
@@ -294,7 +294,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._stray = self._stray if self._stray is not None else line[:200]
         self._strays += 1
         if self._strays >= _MAX_STRAY:
-            self._fail(f"it wrote something to stdout that is not a message: {self._stray[:200]!r}")
+            self._fail(f"it wrote to stdout something other than a message: {self._stray[:200]!r}")
 
     def _refusal(self, line: Oversized, complaint: str) -> SessionMessage | None:
         """Return an error in place of a refused response, so that other calls continue."""

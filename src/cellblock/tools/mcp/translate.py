@@ -48,6 +48,20 @@ def outcome_of(result: types.CallToolResult) -> ToolOutcome:
     return ToolOutcome(bool(result.is_error), "\n".join(texts), result.structured_content, tuple(images), tuple(resources))
 
 
+def outcome_of_resource(result: types.ReadResourceResult) -> ToolOutcome:
+    """Convert a resource that was read to the outcome of a call: its texts, its pictures, and other binary content.
+
+    Raises:
+        ValueError: Binary data is not base64.
+    """
+    read = [*map(_embedded, result.contents)]
+    texts = [resource.text for resource in read if resource.text is not None]
+    pictures = [one for one in read if one.data is not None and one.mime_type.startswith("image/")]
+    others = tuple(one for one in read if one.text is None and one not in pictures)
+    images = tuple(ToolImage(one.data or b"", one.mime_type) for one in pictures)
+    return ToolOutcome(is_error=False, text="\n".join(texts), images=images, resources=others)
+
+
 def check_finite(value: object) -> None:
     """Refuse NaN and infinite numbers: they are not JSON, but the decoder accepts them, and turns 1e999 into one.
 

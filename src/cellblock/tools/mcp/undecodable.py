@@ -44,7 +44,7 @@ def repaired(message: bytes) -> bytes:
 
 
 def id_of(ends: Oversized) -> int | None:
-    """Return the id of an answer of which only the ends are known; None if it is not where serialisers put it."""
+    """Return the id of an answer if only its ends are known; None if it is not where serialisers put it."""
     if ends.head.lstrip()[:1] != b"{":
         return None
     found = _AT_HEAD.match(ends.head) or _AT_TAIL.search(ends.tail)

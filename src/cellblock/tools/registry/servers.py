@@ -13,7 +13,7 @@ from cellblock.common import config
 from cellblock.common.database import Database
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.tools.mcp.changes import ToolFacts
-from cellblock.tools.mcp.params import ServerParams, digest_of, parse_params
+from cellblock.tools.mcp.params import ServerParams, digest_of, stored_params
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS servers (
@@ -115,12 +115,12 @@ class ServerRegistry:
         if row is None:
             raise InvalidInputError(f"no MCP server is registered as {name!r}; generate_mcp_sources() registers one")
         try:
-            return parse_params(name, json.loads(row[0]))
+            return stored_params(name, json.loads(row[0]))
         except ValueError as error:
             raise StoreError(f"the stored entry of MCP server {name!r} is damaged: register it again ({error})") from error
 
     def root_within(self, name: str, *directories: str) -> str | None:
-        """Return the root of the server that a name means in a session's code, the last registered one; None if there is none.
+        """Return the root of the server that a name means in a session's code, the last registered one, or None.
 
         Args:
             name: The server's name.
@@ -144,7 +144,7 @@ class ServerRegistry:
 
         def look(connection: sqlite3.Connection) -> str:
             row = connection.execute("SELECT params FROM servers WHERE name = ? AND root = ?", (name, root)).fetchone()
-            return "" if row is None else digest_of(parse_params(name, json.loads(row[0])))
+            return "" if row is None else digest_of(stored_params(name, json.loads(row[0])))
 
         return self._looked_up((None, None, name, root), look)
 
@@ -181,7 +181,7 @@ class ServerRegistry:
         """Return name, root and digest of all registered servers, sorted."""
         with self._database.reading() as connection:
             rows = connection.execute("SELECT name, root, params FROM servers ORDER BY name, root").fetchall()
-        return [(name, root, digest_of(parse_params(name, json.loads(params)))) for name, root, params in rows]
+        return [(name, root, digest_of(stored_params(name, json.loads(params)))) for name, root, params in rows]
 
     def remove(self, name: str) -> None:
         """Remove all registrations of a server.

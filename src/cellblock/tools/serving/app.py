@@ -251,7 +251,7 @@ async def perform(
         if on_outcome is not None:
             on_outcome(decision, outcome)
         return _said(name, outcome)
-    return {"error": f"{name} is another tool each time that it is looked at", "kind": "server"}
+    return {"error": f"{name} changes each time that its description is read", "kind": "server"}
 
 
 class ToolChangedError(Exception):
@@ -288,7 +288,7 @@ def denied(name: str, decision: Decision) -> Mapping[str, Any]:
 
 def _said(name: str, outcome: ToolOutcome) -> Mapping[str, Any]:
     if outcome.is_error:
-        return {"error": _complaint(outcome) or f"{name} failed, and did not say why", "kind": "tool"}
+        return {"error": _complaint(outcome) or f"{name} failed without a message", "kind": "tool"}
     data = outcome.to_dict()
     result = outcome.text or None if outcome.structured is None else outcome.structured
     if outcome.encoded is not None:
@@ -318,7 +318,7 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
             guard.check(request.headers)
             handler = routes.get((request.method, request.path))
             if request.websocket:
-                raise RefusedError(403, "nothing is here", noted=True)
+                raise RefusedError(403, "this path does not exist", noted=True)
             if handler is None:
                 raise RefusedError(404, f"{request.method} {request.path[:100]!r} does not exist here", noted=True)
             held += load.hold(_length(request))
@@ -355,7 +355,7 @@ class _Load:
             RefusedError: The limit would be exceeded.
         """
         if self._size + size > MAX_HELD:
-            raise RefusedError(429, "too many and too large requests at once; wait until some are answered")
+            raise RefusedError(429, "too many or too large requests at once; wait for answers")
         self._size += size
         return size
 
@@ -383,7 +383,7 @@ class _Lines:
         if self._count > MAX_LINES + 1:
             return
         if self._count > MAX_LINES:
-            line = "refused more requests, which are not told for a minute"
+            line = "refused more requests, which are not logged for a minute"
         _LOG.warning("%s", line)
         if self._note is not None:
             self._note(f"[cellblock] {line}")

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.untrusted import parse_json
 from cellblock.tools.approvals.request import ApprovalRequest
@@ -138,7 +139,7 @@ class ApprovalChannel:
             async with asyncio.timeout(self.approval_timeout):
                 accepted = await request.response()
         finally:
-            request.withdraw("nobody decided in time")
+            request.withdraw("no decision arrived in time")
         if request.state == "withdrawn":
             raise StateError(f"The approval of {server_name}.{tool_name} failed: {request.reason}.")
         return accepted
@@ -153,7 +154,7 @@ class ApprovalChannel:
             StateError: No client is connected.
         """
         if self._websocket is None:
-            raise StateError("the approval channel is not connected: no ApprovalClient is there")
+            raise StateError("no ApprovalClient is connected: connect one, or add a rule")
         self._pending[request.id] = request
         request.add_done_callback(self._over)
         self._unsent[request.id] = request
@@ -195,8 +196,8 @@ class ApprovalChannel:
             try:
                 self._answered(text)
             except InvalidInputError as error:
-                _LOG.warning("refused what an approval client sent: %s", error)
-                await websocket.close(1008, "that is not an answer to a request")
+                _LOG.warning("refused a message of an approval client: %s", error)
+                await websocket.close(1008, "the message is not an answer to a request")
                 return
 
     def _answered(self, text: str) -> None:
@@ -208,7 +209,7 @@ class ApprovalChannel:
             answer = {"accepted": answer}
         accepted, always = answer.get("accepted"), answer.get("always")
         if not isinstance(accepted, bool) or always not in (None, "tool", "call"):
-            raise InvalidInputError("the result is neither true nor false")
+            raise InvalidInputError("the result must be true or false")
         request = self._pending.get(data["id"])
         if request is None:
             _LOG.info("ignored an answer to a request that is not pending")
@@ -260,7 +261,9 @@ class ApprovalClient:
 
         Raises:
             StateError: It is already connected, or no tool server accepts it.
+            UnsupportedError: The extra client is not installed.
         """
+        require_extra("client", "approval clients")
         if self._connection is not None:
             raise StateError("The approval client is already connected.")
         self._connection = await self._open()
@@ -330,7 +333,7 @@ class ApprovalClient:
                 task.add_done_callback(self._deciding.discard)
         except (ConnectionClosed, KeyError, TypeError, ValueError) as error:
             if not isinstance(error, ConnectionClosed):
-                _LOG.error("the tool server sent something that is not an approval request: %r", error)
+                _LOG.error("the tool server sent a message other than an approval request: %r", error)
                 await connection.close(1008)
             for request in list(requests.values()):
                 request.withdraw("the connection to the tool server is closed")

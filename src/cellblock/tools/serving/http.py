@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Start a request."""
         if self._request is not None:
-            raise ValueError("one request at a time")
+            raise ValueError("send one request at a time")
         self._request, self._coming = Request(), True
 
     def on_url(self, url: bytes) -> None:
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         """Add a header. Chunked bodies are refused: a length is a bound, and trailers would have none."""
         name = name.lower()
         if name == b"transfer-encoding":
-            raise ValueError("bodies come with their length")
+            raise ValueError("a body needs a Content-Length")
         self._current.headers.append((name, value))
 
     def on_headers_complete(self) -> None:

@@ -63,7 +63,7 @@ class HttpServer:
         _ports.append(self._port)
 
     async def stop(self) -> None:
-        """Close the sockets and all connections; cancel requests that do not end by themselves."""
+        """Close the sockets and all connections; cancel unfinished requests."""
         if self._stopped is None or self._stopped.is_set():
             return
         self._port.full = lambda: True

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.common.addresses import bracketed
+from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.decisions import CallKind
 from cellblock.tools.approvals.broker import Broker
@@ -137,7 +138,9 @@ class ToolServer:
             StateError: It is already running.
             InvalidInputError: Other machines can reach `host`, and there is no token.
             OSError: The port is not available.
+            UnsupportedError: The extra mcp is not installed.
         """
+        require_extra("mcp", "tool servers")
         from cellblock.tools.serving.listen import HttpServer
 
         if self._listening is not None:
@@ -145,7 +148,7 @@ class ToolServer:
         addresses = await resolved(self.host)
         if self._token is None and not all(ipaddress.ip_address(address).is_loopback for address in addresses):
             raise InvalidInputError(
-                f"Other machines can reach {self.host!r}, and anyone who reaches this server can start programs. "
+                f"Other machines can reach {self.host!r}, and every client of this server can start programs. "
                 "Give it a token, or bind it to 'localhost'."
             )
         sockets = bind(addresses, self.port)
@@ -191,7 +194,7 @@ class ToolServer:
         return Servers(self._params, connect_timeout=self._connect_timeout)
 
     def _params(self, name: str) -> ServerParams:
-        """Return a server's parameters: those of the request, or the registered ones."""
+        """Return a server's parameters, from the request or the registry."""
         if name in self._given:
             return self._given[name]
         return self._lookup(name)
@@ -240,7 +243,7 @@ class ToolServer:
         """Decide an action that happens elsewhere, such as a shell command of a kernel."""
         request = RunRequest.parse(body)
         if request.params is not None:
-            raise RefusedError(400, "what is only asked about has no server_params")
+            raise RefusedError(400, "a request for approval only must have no server_params")
         kind: CallKind = "shell" if request.server == "shell" else "tool"
         try:
             decision = await self._broker.decide(kind, request.server, request.tool, request.arguments, None, "")

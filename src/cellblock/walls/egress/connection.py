@@ -158,7 +158,7 @@ class Connection:
 
     def _understood(self, head: h11.Request) -> http.ProxyRequest:
         if self._turned_away:
-            text = f"this session has {self._limits.connections} connections, which is the limit; close some"
+            text = f"this session has reached its limit of {self._limits.connections} connections; close some"
             raise _AnsweredError(503, "Too Many Connections", text)
         try:
             return http.read_request(head)

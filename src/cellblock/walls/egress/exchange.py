@@ -54,7 +54,7 @@ class Exchange:
         Raises:
             h11.RemoteProtocolError: The client violated the protocol, and has no response yet.
             UnreachableError: The server violated the protocol or is unreachable, and the client has no response yet.
-            OSError: The client is gone, or was cut off in the middle of a response.
+            OSError: The client has left, or was cut off in the middle of a response.
         """
         whole = False
         try:
@@ -68,7 +68,7 @@ class Exchange:
                 raise ConnectionAbortedError("the client broke the protocol") from error
             raise
         except h11.LocalProtocolError as error:  # h11 accepted it, but does not write it
-            raise self._failed(f"the message cannot be passed on: {error}", "network") from error
+            raise self._failed(f"the message cannot be forwarded: {error}", "network") from error
         finally:
             # A truncated message must not look complete, neither to the server nor to the client.
             if whole:
@@ -155,7 +155,7 @@ class Exchange:
             size = HEAD_READ if not self._begun else CHUNKED_READ if self._chunked_down else BUFFER
             return await self._receive(self._upstream, size)
         except OSError as error:
-            raise self._failed(f"the connection to the server broke: {error}", "network") from error
+            raise self._failed(f"the connection to the server was lost: {error}", "network") from error
 
     def _translated(self, event: object) -> bytes:
         """Translate a server's event for the client."""

@@ -153,7 +153,7 @@ def _authority(text: str, default_port: int | None) -> Target:
 def _check_framing(request: h11.Request) -> None:
     lengths, codings = (_values(request.headers, name) for name in (b"content-length", b"transfer-encoding"))
     if lengths and codings:
-        raise BadRequestError("Content-Length and Transfer-Encoding exclude each other")
+        raise BadRequestError("Content-Length and Transfer-Encoding cannot be combined")
     if codings and request.http_version < b"1.1":
         raise BadRequestError("Transfer-Encoding needs HTTP/1.1")
     if request.method == b"CONNECT" and (codings or any(int(length) for length in lengths)):
@@ -167,7 +167,7 @@ def _check_host(request: h11.Request, target: Target) -> None:
         except (BadNameError, UnicodeDecodeError) as error:
             raise BadRequestError(f"the Host header is wrong: {error}") from error
         if named != (target.host, target.port):
-            raise BadRequestError(f"the Host header does not name {target}, where the request is to go")
+            raise BadRequestError(f"the Host header does not name the target of the request, {target}")
 
 
 def _host_header(text: str, target: Target) -> tuple[Host, int]:

@@ -152,7 +152,7 @@ class Rules:
         rules = cls(_parse_all(patterns), _parse_all(denied))
         for rule in rules.denied:
             if rule.private:
-                raise InvalidInputError(f"The egress rule '{rule}' denies: '{PRIVATE}' has no meaning there; leave it out.")
+                raise InvalidInputError(f"The egress rule '{rule}' denies: '{PRIVATE}' has no effect in it; leave it out.")
         return rules
 
     def judge(self, target: Target) -> Refusal | None:

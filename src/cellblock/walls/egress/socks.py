@@ -99,7 +99,7 @@ class SocksHandshake:
             return b""
         offered = self._take(2 + self._data[1])[2:]
         if _NO_AUTHENTICATION not in offered:
-            raise SocksError("a method of authentication was demanded", bytes([VERSION, _NO_METHOD]))
+            raise SocksError("authentication is not supported", bytes([VERSION, _NO_METHOD]))
         self._greeted = True
         return bytes([VERSION, _NO_AUTHENTICATION])
 
@@ -110,9 +110,9 @@ class SocksHandshake:
         if version != VERSION:
             raise SocksError("not version 5", reply(GENERAL_FAILURE))
         if command != _CONNECT:
-            raise SocksError("only CONNECT is offered", reply(COMMAND_UNSUPPORTED))
+            raise SocksError("only CONNECT is supported", reply(COMMAND_UNSUPPORTED))
         if kind != _NAME and kind not in _ADDRESS_SIZE:
-            raise SocksError("unknown type of address", reply(ADDRESS_UNSUPPORTED))
+            raise SocksError("unknown address type", reply(ADDRESS_UNSUPPORTED))
         start, size = (5, length) if kind == _NAME else (4, _ADDRESS_SIZE[kind])
         if len(self._data) < start + size + 2:
             return
@@ -130,7 +130,7 @@ def _target(kind: int, raw: bytes, port: int) -> Target:
     try:
         if not port:
             raise BadNameError("the port is not a number from 1 to 65535")
-        # RFC 1928 has no brackets; "[::1]" as a name is accepted nevertheless, with its usual meaning.
+        # RFC 1928 has no brackets; "[::1]" as a name is accepted anyway, with its usual meaning.
         return Target(canonical_host(raw.decode()) if kind == _NAME else unmapped(_address(kind, raw)), port)
     except UnicodeDecodeError as error:
         raise BadSocksNameError("the host name is not UTF-8", named) from error

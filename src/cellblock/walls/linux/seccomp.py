@@ -183,7 +183,7 @@ def _internet(family: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     )
 
 
-# Allowed commands for files (their numbers have the types f, v, X, and those of file systems): reading attributes, cloning.
+# Allowed commands for files (their numbers have the types f, v, X, and types of file systems): reading attributes, cloning.
 _FILE_COMMANDS = (
     *(0x80086601, 0x80046601, 0xC020660B, 0x80087601, 0x80047601, 0x801C581F),  # attributes, extents, versions
     *(0x40049409, 0x4020940D, 0xC0189436),  # FICLONE, FICLONERANGE, FIDEDUPERANGE
@@ -259,8 +259,8 @@ def _for_sockets(unix_sockets: bool) -> tuple[Conditional, ...]:
     return (
         Conditional(
             "socket",
-            "TCP, UDP and local: others are where kernels break. Of netlink it is said as where there is none at all: ZeroMQ, "
-            "which asks it for interfaces, then goes on without, and aborts its process after any other error",
+            "TCP, UDP and local: other families have most of the bugs. Netlink gets EOPNOTSUPP, as on a kernel without "
+            "it, because ZeroMQ aborts its process after any other error",
             (*unix, *_internet(2), *_internet(10), ((_same(0, _AF_NETLINK),), error(errno.EOPNOTSUPP))),
             unsupported,
         ),
@@ -313,7 +313,7 @@ def _for_files() -> tuple[Conditional, ...]:
         *ATTRIBUTES,
         Conditional(
             "fcntl",
-            "no leases: the host would wait for them when it opens a file; no large pipes, of which a user may have few",
+            "no leases: the host would wait for them when it opens a file; no large pipes, because a user's total is limited",
             (*leases(), *large_pipes()),
             ALLOW,
         ),

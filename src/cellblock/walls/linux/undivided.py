@@ -91,7 +91,7 @@ SIGNALS = (
     Conditional("tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal", "likewise", (), NOTIFY),
     Conditional(
         "fcntl",
-        "nobody may be named to whom the kernel sends signals",
+        "no process may be named as a receiver of the kernel's signals",
         (
             *seccomp.leases(),
             *seccomp.large_pipes(),
@@ -113,7 +113,7 @@ TRUNCATION = (Conditional("truncate", "init looks where the file lies", (), NOTI
 
 
 def instead(found: int) -> tuple[Conditional, ...]:
-    """Return the rules that override those of the native sandbox.
+    """Return the rules that override the native sandbox's rules.
 
     Args:
         found: The version of Landlock. What it does not control is controlled here.

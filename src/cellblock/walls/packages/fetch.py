@@ -55,7 +55,7 @@ class Fetcher:
 
     def _opener(self, url: str) -> urllib.request.OpenerDirector:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError(f"only http and https are fetched, not {url[:100]!r}")
+            raise ValueError(f"only http and https URLs are supported, not {url[:100]!r}")
         proxies = None if self._index.proxy is None else {"http": self._index.proxy, "https": self._index.proxy}
         opener = urllib.request.OpenerDirector()
         for handler in (
@@ -106,7 +106,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         if urlsplit(newurl).scheme not in ("http", "https"):
-            raise HTTPError(newurl, code, "a redirect to neither http nor https", headers, fp)
+            raise HTTPError(newurl, code, "a redirect to a URL other than http and https", headers, fp)
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None:
             self._fetcher.authorize(request)

@@ -142,7 +142,7 @@ class PackageMirror:
         given = dict(request.headers).get(b"authorization", b"")
         expected = b"Basic " + base64.b64encode(f"{_LOGIN}:{self._secret}".encode())
         if not secrets.compare_digest(given, expected):
-            raise _NotServedError(404, "there is no such page")
+            raise _NotServedError(404, "the page does not exist")
         names = request.target.decode("ascii")[1:].split("/")
         source, project, name = self._named([unquote(part) for part in names])
         if not name:
@@ -157,7 +157,7 @@ class PackageMirror:
         """Return the source, the project ("" for a page of links) and the file ("" for a page) of a path."""
         number, *rest = names
         if not number.isdecimal() or int(number[:4]) >= len(self._sources):
-            raise _NotServedError(404, "there is no such index")
+            raise _NotServedError(404, "the index does not exist")
         source = self._sources[int(number[:4])]
         if source in self._index.links:
             rest = ["", *rest]
@@ -177,11 +177,13 @@ class PackageMirror:
         if (known := self._known.get(url)) is not None:
             return known
         if self._pages_left <= 0:
-            raise _NotServedError(429, "this installation has asked for too many pages")
+            raise _NotServedError(429, "this installation requested too many pages")
         try:
             size, page, found = await _in_thread(functools.partial(_read, self._fetcher, url))
         except HTTPError as error:
-            raise _NotServedError(error.code if 400 <= error.code < 600 else 502, f"the index says: {error.reason}") from error
+            raise _NotServedError(
+                error.code if 400 <= error.code < 600 else 502, f"the index answered: {error.reason}"
+            ) from error
         except (OSError, ValueError) as error:
             raise _NotServedError(502, f"the index cannot be read: {_without_urls(error)}") from error
         self._pages_left -= size + 1024
@@ -200,7 +202,9 @@ class PackageMirror:
         try:
             response = await _in_thread(functools.partial(self._fetcher.open, url), late=HTTPResponse.close)
         except HTTPError as error:
-            raise _NotServedError(error.code if 400 <= error.code < 600 else 502, f"the index says: {error.reason}") from error
+            raise _NotServedError(
+                error.code if 400 <= error.code < 600 else 502, f"the index answered: {error.reason}"
+            ) from error
         except (OSError, ValueError) as error:
             raise _NotServedError(502, f"the file cannot be fetched: {_without_urls(error)}") from error
         reading: asyncio.Future[bytes] | None = None

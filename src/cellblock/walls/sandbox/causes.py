@@ -67,7 +67,7 @@ def tell(what: str, failure: Failure, around: Surroundings | None = None) -> str
     cause = find_cause(failure, around)
     # Not here: code may have caused the error, and the reader may follow the advice. `cellblock doctor` lists all remedies.
     lines = [way.line for way in cause.ways[:3] if way is not _LET_CONTAINER]
-    ways = f" Ways out: {'; or '.join(lines)}." if lines else ""
+    ways = f" Solutions: {'; or '.join(lines)}." if lines else ""
     step = f" to {STEPS[failure.step]}" if failure.step in STEPS else ""
     return f"{what}: it failed{step} ({failure.said}). {cause.why}.{ways} 'cellblock doctor' says more"
 
@@ -83,7 +83,7 @@ def _other_kernel(_: Failure, around: Surroundings) -> Cause | None:
         why = "This runs in gVisor, which has no namespaces and mounts for programs inside of it"
         return Cause(why, (Way("run the container with the usual runtime", "docker run --runtime=runc IMAGE"), _LET_CONTAINER))
     if around.platform == "WSL 1":
-        why = "This is WSL 1, which imitates Linux and has no namespaces"
+        why = "This is WSL 1, which emulates Linux without namespaces"
         return Cause(why, (Way("move the distribution to WSL 2, in PowerShell", "wsl --set-version DISTRIBUTION 2"), _SRT))
     return None
 
@@ -94,7 +94,7 @@ def _old_kernel(failure: Failure, around: Surroundings) -> Cause | None:
     if around.kernel >= (5, 12):
         if around.filtered and around.container:
             return None  # a filter can pretend that a call does not exist
-        return Cause("The kernel was built without a system call that the sandbox needs", (_NEWER, _SRT))
+        return Cause("The kernel lacks a system call that the sandbox needs", (_NEWER, _SRT))
     major, minor = around.kernel
     return Cause(f"Linux {major}.{minor} is too old: the sandbox needs Linux 5.12 or newer", (_NEWER, _SRT))
 
@@ -109,8 +109,8 @@ def _too_few_files(failure: Failure, around: Surroundings) -> Cause | None:
         return Cause(
             "The whole machine has too many open files", (Way("allow more of them", "sudo sysctl -w fs.file-max=1000000"),)
         )
-    limit = f"{around.open_files:,}" if around.open_files != NO_LIMIT else "its limit of"
-    why = f"This program may have only {limit} open files, and has too few left"
+    limit = f"{around.open_files:,}" if around.open_files != NO_LIMIT else "an unknown number of"
+    why = f"This program has a limit of {limit} open files, and too few are left"
     return Cause(f"{why}; one session needs about {_LEAST_FILES}", _raise_limit(around, "nofile", "LimitNOFILE", 65536))
 
 
@@ -119,10 +119,10 @@ def _too_few_processes(failure: Failure, around: Surroundings) -> Cause | None:
     if failure.code != errno.EAGAIN and not (few and failure.code == 0):
         return None
     if NO_LIMIT < around.group_processes <= around.processes or around.processes == NO_LIMIT != around.group_processes:
-        why = f"This container, or service, may have only {around.group_processes:,} processes and threads, and has them"
+        why = f"This container or service has reached its limit of {around.group_processes:,} processes and threads"
         return Cause(why, (Way("allow it more", _container_option(around, "--pids-limit=4096")), _service("TasksMax", 4096)))
     limit = "too few" if around.processes == NO_LIMIT else f"only {around.processes:,}"
-    why = f"This user may have {limit} processes and threads, and has no more left"
+    why = f"This user has a limit of {limit} processes and threads, and none are left"
     return Cause(why, _raise_limit(around, "nproc", "LimitNPROC", 4096))
 
 
@@ -130,7 +130,7 @@ def _no_memory(failure: Failure, _: Surroundings) -> Cause | None:
     if failure.code != errno.ENOMEM:
         return None
     ways = (Way("see what there is", "free -m"), Way("give the container more", "docker run --memory=2g IMAGE"))
-    return Cause("There is no memory left for it", ways)
+    return Cause("There is no memory left", ways)
 
 
 def _setting(failure: Failure, around: Surroundings) -> Cause | None:
@@ -158,10 +158,10 @@ def _apparmor_of_ubuntu(around: Surroundings) -> Cause:
     program = os.path.realpath(sys.executable)
     profile = f"abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile cellblock {program} flags=(unconfined) {{ userns, }}\\n"
     return Cause(
-        "AppArmor restricts user namespaces for ordinary users, as Ubuntu has it since 23.10",
+        "AppArmor restricts user namespaces for ordinary users, as on Ubuntu since 23.10",
         (
             Way(
-                "allow them to this interpreter, as root; that lasts",
+                "allow them to this interpreter permanently, as root",
                 f"printf {shlex.quote(profile)} | sudo tee /etc/apparmor.d/cellblock && "
                 "sudo apparmor_parser -r /etc/apparmor.d/cellblock",
             ),
@@ -178,7 +178,7 @@ def _no_proc(failure: Failure, around: Surroundings) -> Cause | None:
     if around.proc or failure.code not in (errno.ENOENT, *_FORBIDDEN):
         return None
     where = "in this chroot" if not around.container else "here"
-    ways = (Way("mount it, as root", "mount -t proc proc /proc"), Way("if this is a chroot, enter it in another way", _ENTER))
+    ways = (Way("mount it, as root", "mount -t proc proc /proc"), Way("if this is a chroot, enter it by pivot_root", _ENTER))
     return Cause(f"/proc is not mounted {where}, and without it no session can be made", ways)
 
 
@@ -192,7 +192,7 @@ def _chroot(failure: Failure, around: Surroundings) -> Cause | None:
         *_without_namespaces(around),
     )
     what = "This is a chroot" if around.chroot else "No filter and no setting forbids it, so this is probably a chroot"
-    return Cause(f"{what}, in which the kernel allows nobody to make a user namespace", ways)
+    return Cause(f"{what}, in which the kernel forbids user namespaces", ways)
 
 
 def _masked_proc(failure: Failure, around: Surroundings) -> Cause | None:
@@ -200,8 +200,8 @@ def _masked_proc(failure: Failure, around: Surroundings) -> Cause | None:
         return None
     shown = ", ".join(around.masked[:4]) + (", …" if len(around.masked) > 4 else "")
     masked = f"masks parts of /proc ({shown})" if shown else "masks or hides parts of /proc"
-    who = "This container" if around.container else "Something around this program"
-    why = f"{who} {masked}, and then the kernel allows nobody to mount a new one"
+    who = "This container" if around.container else "A program around this one"
+    why = f"{who} {masked}, so the kernel forbids mounting a new one"
     return Cause(why, (*_unmask(around), _WEAKER, *_without_namespaces(around)))
 
 
@@ -224,7 +224,7 @@ def _other_listener(failure: Failure, _: Surroundings) -> Cause | None:
     if failure.step != "confinement" or failure.code != errno.EBUSY:
         return None
     why = (
-        "Something around this program answers system calls by a filter of its own, as LXD and Incus do for containers. The "
+        "A program around this one handles system calls by its own filter, as LXD and Incus do for containers. The "
         "kernel allows one such filter only, and isolate='landlock' needs it"
     )
     off = Way("switch that off, outside the container", "incus config unset CONTAINER security.syscalls.intercept.mknod")
@@ -237,25 +237,25 @@ def _unreadable(failure: Failure, around: Surroundings) -> Cause | None:
     path = failure.said.removeprefix("cannot open ").partition(":")[0]
     also = ", and in a sandbox root has no more rights than other users" if around.root else ""
     ways = (
-        Way("see which directory on the way to it may not be entered", f"namei -l {shlex.quote(path)}"),
-        Way("use an interpreter in a place that everybody may read", "python3 -m venv /opt/venv"),
+        Way("find the directory that this user cannot enter", f"namei -l {shlex.quote(path)}"),
+        Way("use an interpreter in a place that all users can read", "python3 -m venv /opt/venv"),
     )
-    return Cause(f"A directory that leads to {path} may not be entered by this user{also}", ways)
+    return Cause(f"A directory that leads to {path} cannot be entered by this user{also}", ways)
 
 
 def _asked_for(failure: Failure, _: Surroundings) -> Cause | None:
     if failure.step != "files" or failure.code in (*_FORBIDDEN, errno.ENOSYS):
         return None
-    way = Way("see what the policy comes to", "cellblock policy show FILE --workspace DIRECTORY")
+    way = Way("see the resulting policy", "cellblock policy show FILE --workspace DIRECTORY")
     return Cause("It may be the working directory, or a path that the policy names", (way,))
 
 
 def _unknown(failure: Failure, around: Surroundings) -> Cause:
     if failure.step == "group":
         why = "The directory in which control groups are made has changed since this program started, or has a limit on groups"
-        return Cause(why, (Way("see which one it is", "cellblock doctor"),))
+        return Cause(why, (Way("find out which one", "cellblock doctor"),))
     if failure.step in ("confinement", *_AFTER_SANDBOX) or failure.code not in (*_FORBIDDEN, errno.ENOSYS):
-        return Cause("The cause is not known", (Way("look at what it said, and report it", "cellblock doctor --json"),))
+        return Cause("The cause is not known", (Way("report the output of this command", "cellblock doctor --json"),))
     why = "The cause is not known; a filter, a security module or a chroot around this program may forbid it"
     return Cause(why, (*_unmask(around), *_without_namespaces(around)))
 
@@ -283,15 +283,15 @@ _ENTER = "bwrap --bind DIRECTORY / --dev /dev --proc /proc COMMAND"
 _NEWER = Way("use a newer kernel", "uname -r")
 _SRT = Way("use Anthropic's sandbox-runtime instead (docs/srt.md)", "CodeExecutor(isolate='srt')")
 _LET_CONTAINER = Way(
-    "use the surrounding container as the sandbox: sessions are then not kept from this program, or from each other",
+    "use the surrounding container as the sandbox: sessions are then not isolated from this program and from each other",
     "CodeExecutor(sandbox=False)",
 )
 _WEAKER = Way(
-    "show sessions this container's own /proc: they can then see which processes it runs, and their command lines",
+    "give sessions this container's own /proc: they then see its processes and their command lines",
     '"enableWeakerNestedSandbox": true in sandbox_config, or Policy(weaker_proc=True)',
 )
 _LANDLOCK = Way(
-    "take the sandbox that needs no namespaces; it promises less: no network, and protected names such as .git in the "
+    "use the sandbox without namespaces, which guarantees less: no network, and protected names such as .git in the "
     "workspace can be changed (docs/landlock.md)",
     "export CELLBLOCK_ISOLATE=landlock",
 )
@@ -322,7 +322,9 @@ def _raise_limit(around: Surroundings, name: str, service: str, value: int) -> t
     shell = Way("raise the limit of this shell", f"sudo prlimit --pid $$ --{name}={value}:{value}")
     if around.container:
         return (Way("raise the limit of the container", _container_option(around, f"--ulimit {name}={value}:{value}")), shell)
-    lasting = Way("raise it for good, for one user", f"echo 'USER - {name} {value}' | sudo tee -a /etc/security/limits.conf")
+    lasting = Way(
+        "raise it permanently, for one user", f"echo 'USER - {name} {value}' | sudo tee -a /etc/security/limits.conf"
+    )
     return (shell, _service(service, value), lasting)
 
 

@@ -34,7 +34,7 @@ class Availability:
 
     Attributes:
         directory: A group that contains this process and belongs to us, if any.
-        why: Why there is none.
+        why: Why no group is usable.
         remedy: How to get one.
     """
 
@@ -56,7 +56,7 @@ def find(proc: str = "/proc") -> Availability:
         top, own = _hierarchy(proc)
         if "memory" not in _words(f"{top}/cgroup.controllers"):
             return Availability(
-                None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is disabled", _BOOT
+                None, "cgroup v2 is mounted without the memory controller: cgroup v1 uses it, or it is disabled", _BOOT
             )
         if _pid(proc) not in _words(f"{own}/cgroup.procs"):
             return Availability(None, f"{own} is not the group of this process: it is in another cgroup namespace", _DELEGATE)
@@ -69,14 +69,12 @@ def find(proc: str = "/proc") -> Availability:
 
 def _nearest(top: str, own: str) -> Availability:
     if not _can_clone_into():
-        return Availability(
-            None, "clone3 is forbidden here, by a container's own filter mostly", "allow clone3 in the container"
-        )
+        return Availability(None, "clone3 is forbidden, usually by a container's filter", "allow clone3 in the container")
     directory = own
     while directory != top:
         if (limit := _limit_of(directory)) is not None:
-            remedy = "set it on a slice that the groups are made in, not on the scope or service"
-            return Availability(None, f"{directory} has a {limit} that groups beside it would escape", remedy)
+            remedy = "set it on the parent slice of the groups, not on the scope or service"
+            return Availability(None, f"{directory} has a {limit} that sibling groups would escape", remedy)
         directory = os.path.dirname(directory)
         if _lets_us(directory, is_top=directory == top):
             return Availability(directory)
@@ -193,8 +191,8 @@ class Group:
         return int(dict(zip(words[::2], words[1::2], strict=False)).get("oom_kill", "0")) > 0
 
     def remove(self) -> bool:
-        """Kill its processes, and remove it. Return whether it is gone; killed processes take a moment to end."""
-        with contextlib.suppress(OSError):  # it is gone, or this is older than Linux 5.14, and init's end has killed all
+        """Kill its processes, and remove it. Return whether it was removed; killed processes take a moment to end."""
+        with contextlib.suppress(OSError):  # it was removed, or this is older than Linux 5.14, and init's end has killed all
             _write(f"{self.path}/cgroup.kill", "1")
         return _remove(self.path)
 

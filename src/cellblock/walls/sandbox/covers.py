@@ -234,7 +234,7 @@ def open_again(writable: Sequence[int]) -> None:
         try:
             set_attributes(place, b"", 0, recursive=False, clear=abi.MOUNT_ATTR_RDONLY)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL only says that it is not mounted any more
+            if error.errno != errno.EINVAL:  # EINVAL only says that it is no longer mounted
                 raise
     for place in writable:
         os.close(place)

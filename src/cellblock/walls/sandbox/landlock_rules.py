@@ -148,21 +148,21 @@ def _check_writable(
 ) -> None:
     """Check that writable directories contain nothing that the session must not read, or that the host runs."""
     for path in denied:
-        _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or take it out of deny_read")
+        _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or remove it from deny_read")
     for path in interpreter:
-        _check_apart(tops, path, "this program or its kernels run what lies there: give the session another working_dir")
+        _check_apart(tops, path, "this program or its kernels run files from there: give the session another working_dir")
         for top in tops:
             if is_inside(top, path):
                 raise InvalidInputError(f"Landlock cannot let a session write {top}: it is part of the interpreter in {path}")
     own = [name for name in policy.filesystem.deny_write if name not in PROTECTED]
     for path in denied_paths(own, policy.filesystem.write, facts, workspace):
-        _check_apart(tops, path, "deny_write names it: take it out of deny_write, or of what is writable")
+        _check_apart(tops, path, "deny_write names it: remove it from deny_write, or from the writable paths")
 
 
 def _check_apart(tops: Sequence[str], path: str, why: str) -> None:
     for top in tops:
         if is_inside(path, top):
-            raise InvalidInputError(f"Landlock cannot keep {path} from a session that writes {top}, and {why}")
+            raise InvalidInputError(f"Landlock cannot protect {path} from a session that writes {top}, and {why}")
 
 
 def _around(top: str, denied: Sequence[str]) -> Iterator[str]:

@@ -125,6 +125,20 @@ def listen(port: int) -> socket.socket:
     return socket.create_server(("127.0.0.1", port), backlog=128)
 
 
+def dial(port: int) -> socket.socket:
+    """Begin a connection to a port of the session's own loopback interface. The socket may still be connecting.
+
+    Raises:
+        OSError: The connection is refused.
+    """
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    code = made.connect_ex(("127.0.0.1", port))
+    if code not in (0, errno.EINPROGRESS):
+        made.close()
+        raise OSError(code, os.strerror(code))
+    return made
+
+
 @functools.cache
 def kernel_version() -> tuple[int, int]:
     """Return the running kernel's major and minor version."""

@@ -102,7 +102,7 @@ class Hold:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return None
-            raise OSError(error.errno, f"cannot keep names in {top} from being created: {error.strerror}") from error
+            raise OSError(error.errno, f"cannot block the creation of names in {top}: {error.strerror}") from error
         try:
             _share(descriptor, top, _PATIENCE)
             return cls(descriptor, _with_targets(top, names))
@@ -121,7 +121,7 @@ class Hold:
                 _make(self.descriptor, name.split("/"))
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                    raise OSError(error.errno, f"cannot keep {name} from being created: {error.strerror}") from error
+                    raise OSError(error.errno, f"cannot block the creation of {name}: {error.strerror}") from error
 
     def found(self) -> list[str]:
         """Return the relative paths of existing placeholders."""

@@ -188,7 +188,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
     mounts = _mounts(policy, facts, workspace, interpreter)
     if named and (everything or any(is_inside(path, HOME) for path in (*interpreter, *(step.target for step in mounts)))):
         raise InvalidInputError(
-            f"home_is_workspace makes {HOME} a name of the workspace, and this sandbox has something else there: "
+            f"home_is_workspace makes {HOME} a name of the workspace, and this sandbox already uses that path: "
             "its policy shows all of the file system, or the workspace, the interpreter or a path of the policy is below it"
         )
     # If something is mounted in /proc or on it, the seals of /proc must be on top.

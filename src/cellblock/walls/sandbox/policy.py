@@ -98,7 +98,7 @@ class Filesystem:
         deny_read: Masked paths, except paths inside them in `read` and `write`. ``/`` cancels ``/`` in `read`. The usual names
             of secrets (`SECRET`) are also masked at the top of each directory in `read` and `write`, and of the home
             directory.
-        deny_write: Paths that are read-only, or cannot be created, whatever `write` allows.
+        deny_write: Paths that are read-only, or cannot be created, even if `write` allows it.
         home_is_workspace: Whether ``/home/user`` is another name of the workspace, for programs that need that path. The home
             directory is then in ``/tmp``. Native sandbox only.
     """

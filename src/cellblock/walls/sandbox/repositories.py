@@ -28,7 +28,7 @@ _DEPTH = 8
 
 
 def protect_repositories(plan: Plan) -> Plan:
-    """Return a plan that also protects the ``.git`` of submodules and worktrees, if it protects the one that names them."""
+    """Return a plan that also protects the ``.git`` of submodules and worktrees, if it protects their repository."""
     steps, reserve = [], dict(plan.reserve)
     for step in plan.steps:
         if isinstance(step, Protect) and step.target == f"{step.top}/.git":

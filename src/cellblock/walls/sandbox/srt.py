@@ -33,7 +33,7 @@ _SYSTEM_PATH = "/opt/homebrew/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/
 # Variables that srt sets so that programs find its proxies. They contain a token for only this srt's proxies.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY")
 
-# Paths that srt protects by itself. It creates missing ones, and fails if it cannot: in a read-only directory.
+# Paths that srt always protects. It creates missing ones, and fails if it cannot: in a read-only directory.
 _OWN_PLACES = {".git": ("config", "hooks"), ".claude": ("agents", "commands")}
 
 # Creates srt's own directory, $0, and removes it when srt has ended for any reason: the host may be gone by then. Ignores the
@@ -106,8 +106,7 @@ class SrtPolicy(Policy):
         """
         if other != self:
             raise InvalidInputError(
-                "settings of srt cannot be compared with another policy or narrowed: pass them to the host, "
-                "and no policy to its sessions"
+                "settings of srt cannot be compared with another policy: pass them to the host, and no policy to its sessions"
             )
         return self
 

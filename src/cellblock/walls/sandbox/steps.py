@@ -45,7 +45,7 @@ class Failure:
 
     Attributes:
         step: The step.
-        code: The system's error number; 0 if there is none.
+        code: The system's error number; 0 if none.
         said: The message of the system or the process.
     """
 

@@ -36,8 +36,8 @@ class Surroundings:
 
     Attributes:
         kernel: The kernel's major and minor version.
-        platform: The replacement for a real Linux kernel, "gVisor" or "WSL 1"; "" if there is none.
-        container: The kind of container; "container" if unknown, "" if there is none.
+        platform: The replacement for a real Linux kernel, "gVisor" or "WSL 1"; "" if missing.
+        container: The kind of container; "container" if unknown, "" if missing.
         filtered: Whether a system-call filter (seccomp) applies to this process.
         apparmor: The AppArmor profile that confines this process.
         forbidding: The settings of `FORBIDDING` with the forbidding value.

@@ -144,13 +144,13 @@ class Landlock:
     def fit(self, policy: Policy) -> Policy:
         if policy.network.allow or policy.network.ask:
             raise InvalidInputError(
-                "isolate='landlock' has no network: without a network namespace nothing can confine a session to the hosts "
-                "that a policy allows. Use isolate='native', or take the hosts out of the policy"
+                "isolate='landlock' has no network: without a network namespace, a session cannot be restricted to the "
+                "hosts of its policy. Use isolate='native', or remove the hosts from the policy"
             )
         if policy.unix_sockets:
             raise InvalidInputError(
                 "isolate='landlock' allows no local sockets except pairs, because others could reach the machine's services: "
-                "take allowAllUnixSockets out of the policy"
+                "remove allowAllUnixSockets from the policy"
             )
         _check_no_name(policy)
         return fit(policy, names_can_be_held=False)

@@ -66,7 +66,7 @@ def read(data: bytes) -> Any:
 def _check_size(table: Any, size: int) -> None:
     """Check that a table is not larger than its bytes: columns can share bytes, or have none."""
     if table.nbytes > 2 * size or table.num_rows * table.num_columns > 8 * size:
-        raise InvalidInputError("the session sent a table that claims more than it has")
+        raise InvalidInputError("the session sent a table with wrong lengths")
 
 
 def read_frame(data: bytes) -> Any:

@@ -37,7 +37,7 @@ _COUNT = re.compile(r"^eventfd-count:\s*([0-9a-f]+)", re.MULTILINE)
 _ID = re.compile(r"^eventfd-id:\s*(\d+)", re.MULTILINE)
 _SEMAPHORE = re.compile(r"^eventfd-semaphore:\s*1", re.MULTILINE)  # since Linux 6.9
 _KIND = re.compile(r"anon_inode:\[?(timerfd|inotify|signalfd|fanotify|io_uring)\]?")
-"""What only one process can use, and cannot be made again as it was."""
+"""Descriptors that only one process can use, and that cannot be opened again."""
 
 _GUESSED = 1024
 _ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW | (os.O_TMPFILE & ~os.O_DIRECTORY)
@@ -145,7 +145,7 @@ class Descriptors:
         Args:
             above: The highest of the descriptors that the caller handles.
         """
-        waking = sockets_of(events._get_running_loop())  # noqa: SLF001  # the only way that does not raise if there is none
+        waking = sockets_of(events._get_running_loop())  # noqa: SLF001  # the only way that does not raise if it is missing
         sockets = {one for one, path in self.paths.items() if one > above and (not path or path.startswith("socket:"))}
         if not sockets <= waking:
             waking = waking_sockets()
@@ -191,7 +191,7 @@ def locked_file(seen: Descriptors) -> tuple[int, str] | None:
     query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     for descriptor, path in seen.paths.items():
         with contextlib.suppress(OSError):  # closed meanwhile, or without locks
-            # Locks of open file descriptions conflict with those of processes, even with this one's.
+            # Locks of open file descriptions conflict with locks of processes, even with this one's.
             answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
             if _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK and _is_own(descriptor):
                 return descriptor, path or f"with descriptor {descriptor}"
@@ -258,7 +258,7 @@ def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[
                 _silence(descriptor)
             elif (kind := _KIND.fullmatch(path)) is not None:
                 _silence(descriptor)
-                told.append(f"A descriptor of {kind[1]}, {descriptor}, is not in the copy: open it again.")
+                told.append(f"Descriptor {descriptor} of {kind[1]} was closed: open it again.")
             elif descriptor in seen.counts and path == _EVENTS:
                 count, semaphore, same = seen.counts[descriptor]
                 if same in renewed:
@@ -336,7 +336,7 @@ def _reopen(
         except OSError as error:
             return [f"The open file {shown(instead)} was replaced, and cannot be opened again: {error.strerror}."]
         if regular and nameless is not None and not status.st_nlink and _last_written(status) != nameless:
-            told = [f"The open file {shown(path.removesuffix(_DELETED))} has no name: what was written to it since stays."]
+            told = [f"The open file {shown(path.removesuffix(_DELETED))} has no name, so later writes to it were not undone."]
     elif moved is not None and regular:
         told = [f"The open file with descriptor {descriptor} may have been replaced: open it again."]
     if regular:
@@ -393,7 +393,7 @@ def _renew_pipe(ends: dict[int, int]) -> str | None:
         os.close(reader)
         os.close(writer)
     if held and len(ends) > 1:
-        return f"A pipe is empty here that held {held:,} bytes, perhaps of a multiprocessing queue: put them in again."
+        return f"A pipe or multiprocessing queue lost {held:,} unread bytes: send them again."
     return None
 
 
@@ -456,12 +456,12 @@ def _open_again(connection: Any, moved: Moved) -> str | None:
     functions, path = _functions(connection), moved.path(path)
     if not os.path.exists(path):
         connection.close()
-        return f"The SQLite database {path} is gone: its connection is closed."
+        return f"The SQLite database {path} was removed: its connection is closed."
     sqlite.Connection.__init__(connection, path, isolation_level=kept["isolation_level"])
     for name, value in kept.items():
         setattr(connection, name, value)
     lost = [
-        *(["the databases and temporary tables beside it"] if attached else []),
+        *(["its attached databases and temporary tables"] if attached else []),
         *(["your functions"] if functions > _functions(connection) else []),
     ]
     return f"The SQLite database {path} was opened again, without {' and '.join(lost)}." if lost else None

@@ -54,7 +54,7 @@ class _Watch:
             self.interrupted += 1
             if self.interrupted > _MOST:
                 os._exit(1)
-            raise InterruptedHookError("it waits for another process, which this copy does not have")
+            raise InterruptedHookError("it waits for a process that was not copied")
 
 
 def _usage() -> tuple[float, int]:
@@ -133,11 +133,11 @@ def name_of(hook: object) -> str:
 
 
 def sentence(names: list[str]) -> str | None:
-    """Return, for the user, which hooks were interrupted; None if there are none."""
+    """Return, for the user, which hooks were interrupted, or None."""
     if not names:
         return None
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"The hook {names[0]}{more} (os.register_at_fork, multiprocessing) was interrupted in the copy: it waited for a "
-        "process that stays with the original."
+        f"The hook {names[0]}{more} (os.register_at_fork, multiprocessing) was interrupted: it waited for a "
+        "process that was not copied."
     )

@@ -132,4 +132,4 @@ def copy(waits: Callable[[], object]) -> None:
         if waits():
             break
         for start, length in _runs[first : first + _AT_ONCE]:
-            _madvise(start, length, _POPULATE_WRITE)  # fails for memory that is not mapped any more
+            _madvise(start, length, _POPULATE_WRITE)  # fails for memory that is no longer mapped

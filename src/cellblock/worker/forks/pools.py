@@ -56,7 +56,7 @@ def _thread_pool(thread: threading.Thread, frame: FrameType) -> Reset | None:
     reference = next((argument for argument in _arguments(thread) if isinstance(argument, weakref.ref)), None)
     pool = reference() if reference is not None else None
     if pool is None:
-        return _nothing  # it is gone, and the thread about to end
+        return _nothing  # it has ended, and the thread about to end
     return (lambda: _empty(pool, pools)) if pool._work_queue.empty() else None
 
 
@@ -130,7 +130,7 @@ def _pool(thread: threading.Thread, _frame: FrameType) -> Reset | None:
             if pool._worker_handler is thread and pool._state == pools.RUN:
                 pool._state, pool._pool = pools.CLOSE, []
                 kind = type(pool).__name__
-                return f"The {kind} with {pool._processes} workers is closed here: make a new one to use it."
+                return f"The {kind} with {pool._processes} workers was closed: create a new one."
         return None
 
     return reset
@@ -216,7 +216,7 @@ def forget_workers(interrupted: list[str]) -> str | None:
         # It would wait for the server, which is a child of the original.
         for name in ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):
             setattr(server._forkserver, name, None)
-    return "What multiprocessing.Manager has made stays with the original: make a new Manager." if managed else None
+    return "Objects of multiprocessing.Manager were lost: create a new Manager." if managed else None
 
 
 def _run_each(waiting: Iterable[tuple[Callable[[Any], object], Any]], interrupted: list[str]) -> None:

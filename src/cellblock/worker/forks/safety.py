@@ -47,7 +47,7 @@ _SHARED = re.compile(rb"^\S+ rw-s \S+ \S+ \S+ +(?:/dev/zero|/memfd:|/SYSV|/dev/s
 """Lines of /proc/self/maps with memory that a fork shares, other than files of the workspace. Locks do not count."""
 
 _MAPPED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*)$", re.MULTILINE)
-"""Memory maps of files (`numpy.memmap`): going back replaces files that have changed, and branches have files of their own."""
+"""Memory maps of files (`numpy.memmap`): a restore replaces files that have changed, and branches have files of their own."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SPARE_DESCRIPTORS = 64
@@ -57,8 +57,8 @@ _FEW = 3
 """Maximum number of names to list."""
 
 _NEVER = (
-    "and it does not work in a copy of the process. It cannot be stopped either: use it in a process or in a session of its "
-    "own, and keep your variables with save()"
+    "which do not survive a checkpoint and cannot be stopped: use the library in a separate process or session, and "
+    "save your variables with save()"
 )
 
 _HELPERS = {
@@ -124,12 +124,12 @@ def refusal(ours: Collection[int] = ()) -> str | None:
         name = shown(locked[1])
         if is_sqlite(*locked, seen):
             return f"a transaction is open in the SQLite database {name}: commit it, or roll it back"
-        return f"the file {name} is locked by this session, and a copy would not have the lock: close the file"
+        return f"the file {name} is locked by this session, and checkpoints cannot contain locks: close the file"
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
-        return f"CUDA has been used, {_NEVER}"
+        return f"CUDA has state and threads, {_NEVER}"
     if len(seen.paths) + _SPARE_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
-        return f"{len(seen.paths)} files are open, and the way back needs to open some more: close those that are not needed"
+        return f"{len(seen.paths)} files are open, and a checkpoint needs more descriptors: close files that you do not need"
     step, waited = _STEP, 0.0
     while waited < threads.patience:
         time.sleep(step)
@@ -150,15 +150,15 @@ def threads_run_now() -> bool:
 
 
 def lasting() -> str | None:
-    """Return a sentence for the user about libraries with threads that do not work in a copy; None if there are none."""
+    """Return a sentence for the user about libraries with threads that do not work in a copy, or None."""
     libraries = _look(()).libraries
     if not libraries:
         return None
     count = _threads(sum(libraries.values()))
     return (
-        f"{', '.join([*libraries][:_FEW])} has started {count}, which a copy of this process would not have: while it runs "
-        "them, this session has no checkpoints, so undo, fork and going on after a crash do not work. To keep them, use it in "
-        "a process of its own (multiprocessing.get_context('spawn')) or in a session of its own."
+        f"{', '.join([*libraries][:_FEW])} has started {count}, which checkpoints cannot contain. While they "
+        "run, undo, fork and recovery after a crash do not work. To avoid this, use the library in a separate process "
+        "(multiprocessing.get_context('spawn')) or session."
     )
 
 
@@ -199,7 +199,9 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
         if thread is None:
             found.patience = _UNKNOWN_RUNS if frames.keys() - {thread.ident for thread in known.values()} else _LEAVES
             found.running = True
-            found.objections.append("a thread without a name is running, which a copy would not have: wait until it has ended")
+            found.objections.append(
+                "a thread without a name is running, and checkpoints cannot contain threads: wait until it ends"
+            )
             continue
         frame = frames.get(thread.ident or 0)
         reset = reset_of(thread, frame) if frame is not None else None
@@ -208,7 +210,9 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
             continue
         found.running = True
         name = shown(str(thread.name))
-        found.objections.append(f'the thread "{name}" is running, which a copy would not have: stop it, or wait until it ends')
+        found.objections.append(
+            f'the thread "{name}" is running, and checkpoints cannot contain threads: stop it, or wait until it ends'
+        )
 
 
 def _library(file: str) -> str:
@@ -315,7 +319,8 @@ def _shared_memory(moved: Moved) -> list[str]:
         told.append("Shared memory (mmap, multiprocessing) was not copied: its changes are not undone, and branches share it.")
     replaced = sorted({name for path in _MAPPED.findall(maps) if (name := moved.replaced(os.fsdecode(path)))})
     return told + [
-        f"{shown(name)} was replaced, but its memory map still has the old one: map it again." for name in replaced[:_FEW]
+        f"{shown(name)} was replaced, but its memory map still shows the old content: map it again."
+        for name in replaced[:_FEW]
     ]
 
 
@@ -358,7 +363,7 @@ def repair(moved: Moved | None = None) -> list[str]:
         try:
             result = step()
         except BaseException as error:  # the code may have changed anything that is repaired here
-            told.append(f"Something could not be repaired in the copy: {type(error).__name__}: {error}"[:300])
+            told.append(f"Part of the restored state could not be repaired: {type(error).__name__}: {error}"[:300])
             return
         told.extend([result] if isinstance(result, str) else result if isinstance(result, list) else [])
 
@@ -369,7 +374,7 @@ def repair(moved: Moved | None = None) -> list[str]:
         attempt(step)
     if names := _prepared.processes:
         attempt(leave_processes)
-        told.append(f"Processes that were not copied: {', '.join(sorted(names))[:200]}.")
+        told.append(f"Background processes are not restored; start them again: {', '.join(sorted(names))[:200]}.")
     names = list(_prepared.interrupted)
     attempt(lambda: forget_workers(names))
     told.extend(filter(None, [hooks.sentence(names)]))

@@ -113,7 +113,7 @@ def _renew_pair(one: list[int], other: list[int]) -> str | None:
             new.setblocking(os.get_blocking(descriptors[0]))
             for descriptor in descriptors:
                 replace_descriptor(descriptor, new.fileno())
-    return "A pair of sockets is empty here that held data: send it again." if held else None
+    return "A socket pair lost unread data: send it again." if held else None
 
 
 def _cut_end(descriptors: list[int]) -> str | None:
@@ -125,7 +125,7 @@ def _cut_end(descriptors: list[int]) -> str | None:
         dead.setblocking(os.get_blocking(descriptors[0]))
         for descriptor in descriptors:
             replace_descriptor(descriptor, dead.fileno())
-    return None if hung_up else "A socket whose other end is in another process was closed here."
+    return None if hung_up else "A socket connected to another process was closed: connect it again."
 
 
 def unread(descriptor: int) -> int:
@@ -146,7 +146,7 @@ def _cut(descriptor: int) -> str | None:
         here, there = shared.getsockname(), _peer(shared)
         listens = bool(shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         if not (here or there) or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            return None  # one of a pair that was not recorded, such as those of a library in C
+            return None  # one of a pair that was not recorded, such as from a library in C
         with _dead(shared, listens) as dead:
             dead.setblocking(os.get_blocking(descriptor))
             replace_descriptor(descriptor, dead.fileno())
@@ -155,8 +155,8 @@ def _cut(descriptor: int) -> str | None:
     if _is_deaf(here):
         return None
     if listens:
-        return f"Nothing listens on {_address(here)} here: start the server again."
-    return f"The connection to {_address(there)} was closed here." if there else None
+        return f"No server listens on {_address(here)} now: start it again."
+    return f"The connection to {_address(there)} was closed: connect again." if there else None
 
 
 def _is_deaf(name: Any) -> bool:

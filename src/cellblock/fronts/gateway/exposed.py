@@ -1,0 +1,56 @@
+"""Pages of one session of this process, for `CodeExecutor.expose`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cellblock.common.addresses import listen
+from cellblock.fronts.gateway.answers import send_problem
+from cellblock.fronts.gateway.embedded import Serving
+from cellblock.fronts.gateway.forwarding import direct_connection
+from cellblock.fronts.gateway.ports import PageHosts, check_listens
+from cellblock.fronts.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from cellblock.host import Session
+
+
+class Exposed:
+    """Serves the pages of one session at a free port of this machine, once one is opened."""
+
+    def __init__(self, session: Session) -> None:
+        """Begin without a server."""
+        self._session = session
+        self._hosts = PageHosts(_refuse, lambda _, port: direct_connection(session, port))
+        self._starting = asyncio.Lock()
+        self._serving: Serving | None = None
+        self._port = 0
+
+    async def open(self, port: int, *, bare: bool) -> str:
+        """Return the URL of a page.
+
+        Raises:
+            NotFoundError: Nothing listens at the port.
+        """
+        check_listens(port, await self._session.ports(), "the session")
+        async with self._starting:
+            if self._serving is None:
+                sock = listen("127.0.0.1", 0, "the server of pages")
+                self._port = sock.getsockname()[1]
+                self._serving = Serving(self._hosts, sock, patience=1)
+                await self._serving.begun()
+        return self._hosts.open("", port, self._port, bare=bare)
+
+    async def close(self) -> None:
+        """Stop serving."""
+        if self._serving is not None:
+            await self._serving.close()
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] not in ("http", "websocket"):
+        raise NotImplementedError  # then uvicorn does without
+    await send_problem(scope, receive, send, Problem(421, "host_refused", "only pages that were opened are served here"))
