@@ -75,9 +75,7 @@ async def token_of(server: OAuthServer) -> str | None:
 
 
 @pytest.mark.slow
-async def test_a_login_serves_connections_until_it_is_removed(
-    server: OAuthServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_login_serves_connections_until_it_is_removed(server: OAuthServer, caplog: pytest.LogCaptureFixture) -> None:
     async with servers_of(server) as servers:
         with pytest.raises(McpServerError) as caught:
             await servers.call("it", "add", {"a": 1, "b": 2})
@@ -213,8 +211,8 @@ async def test_a_forged_callback_is_not_the_answer(server: OAuthServer) -> None:
 async def test_the_scopes_of_the_parameters_are_asked_for(server: OAuthServer) -> None:
     await log_in("it", remote(server, scopes=["write"]), server.ask)
     assert "scope=write" in server.visited[-1]
+    server.control(size=1_000_000)
     with pytest.raises(LoginError, match="sent more than"):
-        server.control(size=1_000_000)
         await NamedUrls(server.url).send(httpx2.Request("GET", server.url.replace("/mcp", "/big")))
 
 
@@ -229,9 +227,9 @@ async def test_sessions_see_no_login(server: OAuthServer, tmp_path: Path) -> Non
         assert (await executor.execute(code)).text == "False False"
 
 
-async def test_servers_elsewhere_name_no_loopback_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_elsewhere_name_no_loopback_addresses() -> None:
     urls = NamedUrls("https://mcp.example/")
-    with pytest.raises(LoginError, match="localhost is refused: it has the address .*, which is loopback"):
+    with pytest.raises(LoginError, match=r"localhost is refused: it has the address .*, which is loopback"):
         await urls.connect_tcp("localhost", 1)
     for url in ("https://127.0.0.1/", "https://[::1]/", "https://0x7f.1/", "http://localhost/", "file:///etc/passwd"):
         with pytest.raises(LoginError):
