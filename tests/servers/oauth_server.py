@@ -183,6 +183,7 @@ def main() -> None:
         Route("/.well-known/oauth-protected-resource/mcp", resource),
         *create_auth_routes(provider, AnyHttpUrl(f"{URL}/"), client_registration_options=options),
         *app.routes,
+        *server.sse_app().routes,
     ]
     print(PORT, flush=True)
     guarded: Any = Guarded(Starlette(routes=routes, lifespan=lifespan))

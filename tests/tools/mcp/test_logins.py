@@ -131,4 +131,11 @@ def test_refusals_name_the_command(status: int, header: str, said: str) -> None:
     found = refusal_of("it", RemoteServer(URL, auth=OAuth()), status, header)
     assert found.startswith(said)
     assert bool(found) == bool(said)
-    assert refusal_of("it", RemoteServer(URL, headers={"authorization": "x"}), status, header) == ""
+    for params in (RemoteServer(URL, headers={"authorization": "x"}), RemoteServer("https://a:b@mcp.example/mcp")):
+        assert refusal_of("it", params, status, header) == ""
+
+
+def test_a_wrong_key_is_no_login() -> None:
+    params = RemoteServer(URL, headers={"X-Key": "wrong"})
+    assert refusal_of("it", params, 401, "") == ""
+    assert refusal_of("it", params, 401, 'Bearer resource_metadata="https://mcp.example/x"')

@@ -211,9 +211,26 @@ async def test_a_forged_callback_is_not_the_answer(server: OAuthServer) -> None:
 async def test_the_scopes_of_the_parameters_are_asked_for(server: OAuthServer) -> None:
     await log_in("it", remote(server, scopes=["write"]), server.ask)
     assert "scope=write" in server.visited[-1]
+    (file,) = Path(os.environ["CELLBLOCK_HOME"], "logins").glob("*.json")
+    file.write_text("{")
+    await log_in("it", remote(server), server.ask)  # a damaged login is replaced
     server.control(size=1_000_000)
     with pytest.raises(LoginError, match="sent more than"):
         await NamedUrls(server.url).send(httpx2.Request("GET", server.url.replace("/mcp", "/big")))
+
+
+@pytest.mark.slow
+async def test_servers_with_server_sent_events_have_logins_too(server: OAuthServer) -> None:
+    events = OAuthServer(server.port)
+    events.url = server.url.replace("/mcp", "/sse")
+    server.control(resource=events.url)
+    async with servers_of(events) as servers:
+        with pytest.raises(McpServerError, match=NEEDED):
+            await servers.call("it", "add", {"a": 1, "b": 2})
+        await log_in("it", remote(events), events.ask)
+        assert (await servers.call("it", "add", {"a": 1, "b": 2})).text == "3"
+        server.control(drop=True)
+        assert (await servers.call("it", "add", {"a": 1, "b": 2})).text == "3"
 
 
 @pytest.mark.slow

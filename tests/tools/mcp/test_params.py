@@ -233,6 +233,7 @@ def test_a_login_is_part_of_the_parameters(auth: Any) -> None:
         ({"auth": {"callback_port": 70000}}, "must be a port"),
         ({"auth": {"callback_port": True}}, "must be a port"),
         ({"auth": "oauth", "headers": {"authorization": "Bearer x"}}, "would replace the header Authorization"),
+        ({"auth": "oauth", "url": "https://a:b@h.example/mcp"}, "the password in the URL"),
         ({"auth": "oauth", "url": "http://h.example/mcp"}, "needs a URL that starts with https://"),
     ],
 )
