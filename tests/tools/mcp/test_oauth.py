@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx2
 import pytest
@@ -263,6 +264,47 @@ async def test_tokens_are_for_the_origin_of_the_server_only(tmp_path: Path, monk
     assert await login.authorize(httpx2.Request("POST", "https://mcp.example.org/mcp")) is None
     with pytest.raises(LoginError, match=NEEDED):
         await login.authorize(httpx2.Request("POST", "https://mcp.example/other"))
+
+
+async def test_a_restart_renews_where_the_login_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
+    params = parse_params("it", {"url": "https://mcp.example/a/mcp", "auth": "oauth"})
+    assert isinstance(params, RemoteServer)
+    at = "https://as.example/tenant"
+    login = Login(
+        server="it",
+        url=params.url,
+        issuer=at,
+        client={"client_id": "me", "client_secret": "x", "token_endpoint_auth_method": "client_secret_post"},
+        token={"access_token": "old", "refresh_token": "older", "expires_in": 3600},
+        metadata={"issuer": at, "authorization_endpoint": f"{at}/authorize", "token_endpoint": f"{at}/renew"},
+        resource={"resource": "https://mcp.example/a", "authorization_servers": [at]},
+        expires=time.time() + 59,
+    )
+    store = LoginStore("it", params)
+    async with store.locked():
+        store.write(login)
+    sent: list[httpx2.Request] = []
+
+    class Recorder(NamedUrls):
+        async def send(self, request: httpx2.Request) -> httpx2.Response:
+            sent.append(request)
+            return httpx2.Response(200, json={"access_token": "new", "expires_in": 60}, request=request)
+
+    renewed = StoredLogin("it", params, Recorder(params.url))
+    request = httpx2.Request("POST", params.url)
+    assert await renewed.authorize(request) == "new"
+    assert request.headers["Authorization"] == "Bearer new"
+    assert str(sent[0].url) == f"{at}/renew"
+    form = parse_qs(sent[0].content.decode())
+    assert form["resource"] == ["https://mcp.example/a"]
+    assert form["client_secret"] == ["x"]
+    found = store.read()
+    assert found is not None
+    assert found.token["refresh_token"] == "older"  # this server rotates none
+    assert await renewed.authorize(request) == "new"  # for half of its short life
+    assert len(sent) == 1
+    assert sorted(renewed.secrets()) == ["new", "older"]
 
 
 def test_the_sdk_has_what_the_subclasses_use() -> None:
