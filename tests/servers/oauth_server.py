@@ -6,6 +6,7 @@ revokes all tokens, as real servers do.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -33,7 +34,7 @@ LISTENER = socket.create_server(("127.0.0.1", 0))
 PORT = LISTENER.getsockname()[1]
 URL = f"http://127.0.0.1:{PORT}"
 control: dict[str, Any] = {"life": 3600}
-counts = {"refreshed": 0, "reused": 0, "registered": 0, "internal": 0}
+counts = {"refreshed": 0, "reused": 0, "registered": 0}
 
 
 class Memory:
@@ -116,18 +117,23 @@ class Guarded:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
+            if scope["path"] == "/token":
+                await asyncio.sleep(control.get("delay", 0))
             if control.get("token") and scope["path"] == "/token":
-                return await Response(status_code=control["token"])(scope, receive, send)
+                await Response(status_code=control["token"])(scope, receive, send)
+                return
             if scope["path"].startswith(("/mcp", "/sse", "/messages")):
                 said = dict(scope["headers"]).get(b"authorization", b"").decode()
                 token = memory.access.get(said.removeprefix("Bearer "))
                 if token is None or (token.expires_at or 0) < time.time():
                     where = control.get("metadata", f"{URL}/.well-known/oauth-protected-resource/mcp")
                     header = f'Bearer error="invalid_token", scope="read", resource_metadata="{where}"'
-                    return await self._refuse(401, header, scope, receive, send)
+                    await self._refuse(401, header, scope, receive, send)
+                    return
                 if (wanted := control.get("scope", "read")) not in token.scopes:
                     header = f'Bearer error="insufficient_scope", scope="{wanted}"'
-                    return await self._refuse(403, header, scope, receive, send)
+                    await self._refuse(403, header, scope, receive, send)
+                    return
         await self._app(scope, receive, send)
 
     async def _refuse(self, status: int, header: str, *call: Any) -> None:
@@ -139,15 +145,18 @@ async def resource(request: Request) -> Response:
     return JSONResponse(said)
 
 
-async def redirected(request: Request) -> Response:
-    counts["internal"] += 1
+async def big(request: Request) -> Response:
     return Response(b"x" * int(control.get("size", 1)))
 
 
 async def steer(request: Request) -> Response:
-    control.update(json.loads(await request.body() or b"{}"))
+    if given := json.loads(await request.body() or b"{}"):
+        control.clear()
+        control.update({"life": 3600} | given)
     if control.pop("drop", None):
         memory.access.clear()
+    if control.pop("forget", None):
+        memory.refresh.clear(), memory.access.clear()
     return JSONResponse(counts)
 
 
@@ -170,10 +179,11 @@ def main() -> None:
     provider: Any = memory
     routes = [
         Route("/control", steer, methods=["POST"]),
-        Route("/big", redirected),
+        Route("/big", big),
         Route("/.well-known/oauth-protected-resource/mcp", resource),
         *create_auth_routes(provider, AnyHttpUrl(f"{URL}/"), client_registration_options=options),
         *app.routes,
+        *server.sse_app().routes,
     ]
     print(PORT, flush=True)
     guarded: Any = Guarded(Starlette(routes=routes, lifespan=lifespan))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
+import webbrowser
 from pathlib import Path
 
 import pytest
 
-from cellblock.fronts.cli import main
+from cellblock.fronts.cli import logins, main
+from oauth_servers import oauth_server
 
 pytestmark = pytest.mark.slow
 
@@ -55,3 +59,50 @@ def test_wrong_usage_is_named(arguments: list[str], said: str, capsys: pytest.Ca
 def test_a_server_that_does_not_start_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tools", "add", "gone", "--", "no-such-program-here"]) == 4
     assert capsys.readouterr().err.startswith("cellblock: MCP server 'gone'")
+
+
+def test_a_person_logs_in_and_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with oauth_server() as server:
+        assert main(["tools", "add", "--url", server.url, "it"]) == 4
+        assert capsys.readouterr().err == "cellblock: 'it' needs a login: cellblock tools login it\n"
+        assert main(["tools", "auth", "it"]) == 1
+        assert capsys.readouterr().err == "cellblock: 'it' needs a login: cellblock tools login it\n"
+
+        def browse(url: str) -> bool:
+            from urllib.request import urlopen
+
+            threading.Thread(target=lambda: urlopen(server.visit(url)).close()).start()
+            return True
+
+        monkeypatch.setattr(webbrowser, "open", browse)
+        assert main(["tools", "login", "it"]) == 0
+        said = capsys.readouterr()
+        assert "Log in on this page, in a browser on this machine" in said.err
+        assert json.loads(said.out)["modules"] == ["add"]
+        assert Path("mcptools/it/add.py").exists()
+        assert main(["tools", "auth", "it"]) == 0
+        shown = capsys.readouterr().out
+        assert json.loads(shown)["scopes"] == ["read"]
+        assert "access-" not in shown
+        assert main(["tools", "logout", "it"]) == 0
+        assert main(["tools", "logout", "it"]) == 1
+
+        reader, writer = os.pipe()
+        monkeypatch.setattr(sys, "stdin", os.fdopen(reader))
+        monkeypatch.setattr(logins, "say", lambda text: os.write(writer, paste(text)))
+
+        def paste(text: str) -> bytes:
+            """Return the line that a person pastes after a line of the command."""
+            return f"{server.visit(text.partition(': ')[2])}\n".encode() if text.startswith("Log in on") else b""
+
+        assert main(["tools", "login", "--no-browser", "it"]) == 0
+        assert '"server": "it"' in capsys.readouterr().out
+        assert main(["tools", "remove", "it"]) == 0
+        assert not [*Path("state/logins").glob("*.json")]
+        assert main(["tools", "login", "it"]) == 2
+
+
+def test_programs_have_no_login(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tools", "add", "clock", "--", sys.executable, "-m", "mcp_server_time"]) == 0
+    assert main(["tools", "login", "clock"]) == 2
+    assert "MCP server 'clock' has no login: it is a program, or has the header Authorization" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock import InvalidInputError
-from cellblock.tools.mcp.params import RemoteServer, StdioServer, digest_of, parse_params, resolve, stored_params
+from cellblock.tools.mcp.params import RemoteServer, StdioServer, digest_of, parse_params, resolve, secrets, stored_params
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
@@ -208,3 +208,40 @@ def test_a_deeply_nested_sandbox_is_refused() -> None:
         parse_params("s", {"command": "x", "sandbox": deep})
     while deep:  # Python would end it by recursion
         deep = deep.popitem()[1]
+
+
+@pytest.mark.parametrize(
+    "auth", ["oauth", {"client_id": "me", "client_secret": "${SECRET}", "scopes": ["a", "b"], "callback_port": 4000}]
+)
+def test_a_login_is_part_of_the_parameters(auth: Any) -> None:
+    given = {"type": "http", "url": "https://h/mcp", "headers": {}, "auth": auth}
+    params = parse_params("s", given)
+    assert params.to_dict() == given
+    resolved = resolve(params, {"SECRET": "hidden"})
+    assert digest_of(resolved) == digest_of(params)
+    assert ("hidden" in secrets(params, {"SECRET": "hidden"})) == (auth != "oauth")
+    assert ("hidden" in secrets(resolved, {})) == (auth != "oauth")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"auth": "basic"}, "'auth' in the parameters of MCP server 's' must be 'oauth' or a dict, not 'basic'"),
+        ({"auth": {"client": "x"}}, r"auth\[client\]"),
+        ({"auth": {"client_secret": "x"}}, "needs a client_id"),
+        ({"auth": {"scopes": ["a b"]}}, "single scopes"),
+        ({"auth": {"callback_port": 70000}}, "must be a port"),
+        ({"auth": {"callback_port": True}}, "must be a port"),
+        ({"auth": "oauth", "headers": {"authorization": "Bearer x"}}, "would replace the header Authorization"),
+        ({"auth": "oauth", "url": "https://a:b@h.example/mcp"}, "the password in the URL"),
+        ({"auth": "oauth", "url": "http://h.example/mcp"}, "needs a URL that starts with https://"),
+    ],
+)
+def test_a_wrong_login_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        parse_params("s", {"url": "https://h/mcp"} | given)
+
+
+def test_servers_on_this_machine_need_no_https() -> None:
+    for host in ("127.0.0.1:4000", "localhost", "[::1]:4000"):
+        assert parse_params("s", {"url": f"http://{host}/mcp", "auth": "oauth"})

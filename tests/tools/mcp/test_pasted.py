@@ -14,6 +14,7 @@ NPX = {"command": "npx", "args": ["-y", "x"]}
 KEY = NPX | {"env": {"KEY": "${KEY}"}}
 URL = {"url": "https://h/mcp"}
 BEARER = URL | {"headers": {"Authorization": "Bearer ${KEY}"}}
+OAUTH = URL | {"auth": {"client_id": "${ID}", "scopes": ["b"]}}
 TWO = URL | {"headers": {"A": "b", "C": "${D}"}}
 SSE = {"type": "sse", "url": "https://h/sse"}
 
@@ -25,7 +26,8 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("Claude Code, SSE", SSE, SSE),
     ("Cursor", NPX | {"env": {"KEY": "${env:KEY}"}}, KEY),
     ("Cursor, folder", {"command": "${workspaceFolder}/x", "args": ["${userHome}"]}, {"command": "./x", "args": ["${HOME}"]}),
-    ("Cursor, URL", URL | {"headers": {"Authorization": "Bearer ${env:KEY}"}, "auth": {"CLIENT_ID": "a"}}, BEARER),
+    ("Cursor, URL", URL | {"headers": {"Authorization": "Bearer ${env:KEY}"}}, BEARER),
+    ("Cursor, OAuth", URL | {"auth": {"CLIENT_ID": "${env:ID}", "scopes": ["b"]}}, OAUTH),
     ("VS Code", {"servers": {"x": {"type": "stdio", **NPX, "dev": {"watch": "*"}}}}, NPX),
     ("VS Code, HTTP", {"type": "http", **URL}, URL),
     ("VS Code, folder", NPX | {"args": ["-y", "x", "--root=${workspaceFolder}"]}, NPX | {"args": ["-y", "x", "--root=."]}),

@@ -211,7 +211,8 @@ def scopes_in(text: str) -> list[str]:
 
 def refusal_of(server: str, params: RemoteServer, status: int, header: str) -> str:
     """Return the message about a status and a header ``WWW-Authenticate`` if a login can help; else an empty text."""
-    if status == 401 and not params.has_key:
+    # Other headers can be keys: then, only a challenge is about a login.
+    if status == 401 and not params.has_key and (params.auth or not params.headers or "bearer" in header[:8192].lower()):
         return needs_login(server)
     challenge = challenge_of(header)
     if status != 403 or params.auth is None or challenge.get("error") != "insufficient_scope":

@@ -19,7 +19,7 @@ from mcp.shared.auth_utils import calculate_token_expiry
 from pydantic import AnyUrl
 
 from cellblock.common.terminal import printable
-from cellblock.errors import InvalidInputError, McpServerError
+from cellblock.errors import InvalidInputError, McpServerError, StoreError
 from cellblock.tools.mcp.logins import Login, LoginStore, challenge_of, scopes_in
 from cellblock.tools.mcp.named_urls import NamedUrls
 from cellblock.tools.mcp.params import OAuth, RemoteServer
@@ -52,7 +52,9 @@ async def log_in(server: str, params: RemoteServer, ask: Ask) -> Login:
         StoreError: The login cannot be stored.
     """
     store = LoginStore(server, params)
-    before = await asyncio.to_thread(store.read)
+    before = None
+    with suppress(StoreError):  # a damaged login is replaced
+        before = await asyncio.to_thread(store.read)
     assert params.auth is not None
     try:
         listener = socket.create_server(("127.0.0.1", params.auth.callback_port or 0))

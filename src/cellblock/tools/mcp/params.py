@@ -99,8 +99,9 @@ class RemoteServer:
 
     @property
     def has_key(self) -> bool:
-        """Whether the headers authenticate."""
-        return any(name.lower() == "authorization" for name in self.headers)
+        """Whether a header or the URL authenticates."""
+        host = self.url.partition("://")[2].partition("/")[0]
+        return "@" in host or any(name.lower() == "authorization" for name in self.headers)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the data of `parse_params`, with references unresolved."""
@@ -363,7 +364,7 @@ def _http(fields: _Fields) -> RemoteServer:
             raise fields.wrong(f"headers[{name}]", "must be printable ASCII")
     params = RemoteServer(url, _TRANSPORTS[transport or _guess(url)], headers, limit, auth)
     if auth is not None and params.has_key:
-        raise fields.wrong("auth", "would replace the header Authorization: give one of them")
+        raise fields.wrong("auth", "would replace the header Authorization or the password in the URL: give one of them")
     if auth is not None and not _REFERENCE.search(url) and url[:5].lower() == "http:" and not is_local(url):
         raise fields.wrong("auth", "needs a URL that starts with https://, unless the server is on this machine")
     return params

@@ -14,7 +14,7 @@ from typing import Any
 
 from cellblock.errors import InvalidInputError, did_you_mean, shown
 
-OURS = ("command", "args", "env", "cwd", "sandbox", "type", "url", "headers", "startup_timeout_sec")
+OURS = ("command", "args", "env", "cwd", "sandbox", "type", "url", "headers", "auth", "startup_timeout_sec")
 
 _FILES = ("mcpServers", "servers", "mcp_servers", "context_servers", "mcp", "extensions")
 """The keys of whole configuration files that have servers by name."""
@@ -42,7 +42,7 @@ _REFUSED = {
 }
 _KNOWN = frozenset(
     (
-        "alwaysAllow", "alwaysLoad", "auth", "authProviderType", "autoApprove", "available_tools", "bundled",
+        "alwaysAllow", "alwaysLoad", "authProviderType", "autoApprove", "available_tools", "bundled",
         "default_tools_approval_mode", "description", "dev", "disabledTools", "disabled_tools", "display_name",
         "enabled_tools", "env_keys", "excludeTools", "icon", "includeTools", "name", "oauth", "required",
         "sandboxEnabled", "settings", "source", "timeout", "tool_timeout_sec", "tools", "trust", "version", "watchPaths",
@@ -86,6 +86,8 @@ def converted(server_name: str, data: Mapping[str, Any]) -> tuple[dict[str, Any]
         given["type"] = _KINDS.get(kind, kind)
         if kind == "remote":
             del given["type"]  # opencode: either transport
+    if isinstance(auth := given.get("auth"), Mapping) and "CLIENT_ID" in auth:  # Cursor
+        given["auth"] = {str(name).lower(): value for name, value in auth.items()}
     if isinstance(milliseconds := given.pop("startup_timeout_ms", None), int | float):
         given.setdefault("startup_timeout_sec", milliseconds / 1000)
     _add_variables(server_name, given)

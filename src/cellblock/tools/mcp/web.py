@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -79,14 +80,16 @@ class HttpTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Disconnect, and end the server's session."""
-        if self._login is not None:
-            await self._login.finish()
         # Not an anyio scope: scopes that end here were entered outside of it.
         try:
             async with asyncio.timeout(_SECONDS_TO_LEAVE):
                 return await self._stack.__aexit__(kind, error, traceback)
         except TimeoutError:
             return None
+        finally:
+            if self._login is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._login.finish()
 
     def explain(self) -> str:
         """Return the failure, as far as this end knows; else an empty text."""
@@ -163,10 +166,11 @@ class _Client(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
             response = await self._send_authorized(request, options)
+        except LoginError as error:
+            self._noticed(request, str(error), final=True)
+            return httpx2.Response(401, request=request)  # the server would answer the same without a token
         except httpx2.HTTPError as error:
-            said = str(error) or type(error).__name__
-            by_login = isinstance(error, LoginError)
-            self._noticed(request, said if by_login else f"{request.url.host}: {said}", final=by_login)
+            self._noticed(request, f"{request.url.host}: {str(error) or type(error).__name__}", final=False)
             raise
         if response.status_code >= 400:
             refusal = self._refusal(response.status_code, response.headers.get("WWW-Authenticate", ""))
