@@ -9,16 +9,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import cellblock
-from cellblock import InvalidInputError, NotFoundError, OutcomeUnknownError, ProcessError, StateError
+from cellblock import BusyError, InvalidInputError, NotFoundError, OutcomeUnknownError, ProcessError, StateError
 from cellblock.fronts.functions.connection import connection
 from cellblock.model.programs import MAX_OUTPUT, ExecResult, ProcessInfo, ProcessOutput
 from cellblock.operations.programs import (
     MOST_OUTPUT,
+    ConnectPort,
     Exec,
     Processes,
     ReadProcess,
@@ -26,12 +28,15 @@ from cellblock.operations.programs import (
     SignalProcess,
     Spawn,
     StopProcess,
+    WritePort,
     WriteProcess,
 )
 from cellblock.service.daemon import control
+from cellblock.service.daemon import programs as daemon_programs
 from cellblock.service.daemon.codec import MAX_REPLY, encode_reply, encode_request
 from cellblock.service.daemon.connection import SessionConnection
 from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.programs import MAX_CONNECTIONS
 from cellblock.service.daemon.starting import open_connection
 from cellblock.wire.packed import pack
 from daemons import own_daemon
@@ -296,3 +301,16 @@ def host_pids() -> list[int]:
         except OSError:
             continue
     return found
+
+
+async def test_a_session_has_a_limit_of_connections_to_its_ports() -> None:
+    """Otherwise a page that opens connections without end takes up the daemon's descriptors."""
+    server: Any = SimpleNamespace(connections={("s", str(number)): None for number in range(MAX_CONNECTIONS)})
+    with pytest.raises(BusyError, match="256 connections to session 's' are open already"):
+        await anext(await daemon_programs.connect(server, ConnectPort("s", 80)))
+    assert len(server.connections) == MAX_CONNECTIONS
+
+
+async def test_what_is_written_to_an_unknown_connection_is_refused() -> None:
+    server: Any = SimpleNamespace(connections={("other", "1"): None})
+    assert not await daemon_programs.write_port(server, WritePort("s", "1"), b"x")
