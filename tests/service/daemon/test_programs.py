@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -309,6 +310,28 @@ async def test_a_session_has_a_limit_of_connections_to_its_ports() -> None:
     with pytest.raises(BusyError, match="256 connections to session 's' are open already"):
         await anext(await daemon_programs.connect(server, ConnectPort("s", 80)))
     assert len(server.connections) == MAX_CONNECTIONS
+
+
+def test_a_session_with_an_open_page_is_not_idle(home: Path, tmp_path: Path) -> None:
+    cellblock.get_or_create("page", working_dir=str(tmp_path), recovery="none", idle_timeout=3)
+    code = """
+import asyncio
+async def answer(reader, writer):
+    while data := await reader.read(100):
+        writer.write(data)
+server = await asyncio.start_server(answer, "127.0.0.1", 8501)
+"""
+    assert cellblock.execute("page", code).ok
+    parts = connection().follow(ConnectPort("page", 8501))
+    number = bytes(next(parts)).decode()
+    with closing(open_connection(Place(home))) as other:
+        for _ in range(12):
+            time.sleep(0.5)
+            assert other.call(WritePort("page", number), b"x")
+            assert bytes(next(parts)) == b"x"
+    parts.close()
+    assert any(record.name == "page" for record in cellblock.list_kernels())
+    cellblock.destroy("page")
 
 
 async def test_what_is_written_to_an_unknown_connection_is_refused() -> None:
