@@ -288,7 +288,7 @@ class _Exchange:
             raise UnreachableError(f"the server gave no answer within {_PATIENCE:g} s") from None
         except h11.RemoteProtocolError as error:
             if self._begun:
-                raise ConnectionAbortedError(str(error)) from error  # so that it does not seem complete
+                return  # the answer stays incomplete, so that it does not seem complete
             raise UnreachableError(f"the server answers with something else than HTTP: {error}") from error
         if not self._begun:
             raise UnreachableError("the server has closed the connection without an answer")
@@ -329,8 +329,11 @@ async def forward_websocket(
     protocol.send_request(request)
     socket = _Socket(connection, protocol, receive, send, admitted)
     await socket.open()
-    await first_of(socket.to_server(), socket.to_browser())
+    tasks = await first_of(socket.to_server(), socket.to_browser())
+    failed = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
     await socket.close()
+    if failed and not isinstance(failed[0], CellblockError | WebSocketException | OSError):
+        raise failed[0]
 
 
 class _Socket:
