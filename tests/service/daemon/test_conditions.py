@@ -22,7 +22,9 @@ import pytest
 
 import cellblock
 from cellblock import BusyError, CellblockError, DaemonError
+from cellblock.operations.executions import Submit
 from cellblock.service.daemon import connection, control
+from cellblock.service.daemon.place import Place
 from daemons import own_daemon
 from processes import alive, eventually
 
@@ -216,6 +218,16 @@ async def test_a_daemon_that_is_stopped_is_told(home: Path, monkeypatch: pytest.
                 ask()
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_an_answer_may_wait_for_a_cell(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "ANSWER", 2.0)
+    cellblock.get_or_create("one", **OPTIONS)
+    opened = connection.open_if_running(Place(home))
+    assert opened is not None
+    with closing(opened):
+        result = opened.call(Submit("one", wait=True), b"import time; time.sleep(3)")
+    assert result["status"] == "success"
 
 
 @pytest.mark.parametrize("isolate", ["native", "landlock"])

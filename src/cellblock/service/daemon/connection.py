@@ -26,7 +26,7 @@ _READ = 64 * 1024
 
 
 ANSWER = 30.0
-"""Seconds in which a living daemon answers what it can answer at once."""
+"""Seconds in which a living daemon introduces itself."""
 
 
 def silent(pid: int | None, seconds: float) -> str:
@@ -93,7 +93,8 @@ class Connection:
             sock: The connected socket, which the connection owns.
             version: The version of this client's cellblock.
             any_daemon: Whether to stay connected to a daemon of another version, which can only be ended.
-            patience: Seconds to wait for each answer; None for no limit.
+            patience: Seconds to wait for the daemon to introduce itself; None for no limit. Later answers have none: an answer
+                can wait for a cell.
 
         Raises:
             NotRunError: The daemon has ended meanwhile.
@@ -114,6 +115,7 @@ class Connection:
         try:
             self.daemon: dict[str, Any] = {}
             self.daemon = self.call(Hello(PROTOCOL, version))
+            self._patience = None
         except BaseException as error:  # also Ctrl-C: the caller never gets the connection, and cannot close it
             lost = self.closed  # an error answer leaves the connection open
             if any_daemon and not lost and not self._silent and isinstance(error, DaemonError):
