@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from cellblock.errors import BusyError, CellblockError, NotFoundError
-from cellblock.fronts.mcp_server.patience import Work
+from cellblock.fronts.mcp_server.client_limits import Work
 from cellblock.fronts.mcp_server.places import Elsewhere, Here, Place
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.data import Data, read_answer
