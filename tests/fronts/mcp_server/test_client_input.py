@@ -114,6 +114,6 @@ def test_handlers_cannot_read_what_the_client_sends() -> None:
     code = "import sys; from cellblock.fronts.mcp_server.client_input import take_standard_input as take\n"
     code += "file = take(); print(repr(sys.stdin.read()), repr(file.read()))"
     done = subprocess.run(
-        [sys.executable, "-c", code], input=b"line\n", stdout=subprocess.PIPE, env={**os.environ}, timeout=60, check=True
+        [sys.executable, "-c", code], input=b"line\n", stdout=subprocess.PIPE, env={**os.environ}, timeout=200, check=True
     )
     assert done.stdout == b"'' b'line\\n'\n"
