@@ -94,6 +94,6 @@ async def opened(connected: Client) -> None:
     """Wait until the session of a client is open, which can take longer than the client waits."""
 
     async def answered() -> bool:
-        return text(await run(connected, "0")) == "0"
+        return not text(await run(connected, "0")).startswith("BusyError: ")
 
     await eventually(answered, 60)

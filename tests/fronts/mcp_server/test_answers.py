@@ -16,7 +16,7 @@ import pytest
 from mcp_types import CallToolResult, TextContent
 
 from cellblock.fronts.mcp_server import answers
-from cellblock.fronts.mcp_server.patience import LIMITS
+from cellblock.fronts.mcp_server.client_limits import LIMITS
 from cellblock.host import Host
 from cellblock.model import CodeExecutionResult
 from mcp_clients import connect, data, images, opened, png, run, show, text

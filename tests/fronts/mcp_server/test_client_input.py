@@ -74,6 +74,15 @@ async def test_what_is_no_request_is_answered(line: bytes, number: object, code:
     assert [message["id"] for message in messages] == [8]
 
 
+@pytest.mark.parametrize("number", [b"1", b"1" * 5000])
+async def test_a_notification_may_have_an_id_among_its_parameters(number: bytes) -> None:
+    notification = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"id":%s}}' % number
+    messages, answered = await read(notification, b'{"jsonrpc":"2.0","id":8,"method":"ping"}')
+    assert len(messages) + len(answered) == 2
+    assert messages[-1]["id"] == 8
+    assert len(number) > 1 or not answered
+
+
 async def test_an_answer_that_cannot_be_decoded_is_a_failed_answer_to_the_question() -> None:
     (message,), answered = await read(b'{"jsonrpc":"2.0","id":3,"result":{"action":"accept","content":')
     assert (message["id"], "error" in message) == (3, True)
@@ -106,6 +115,6 @@ def test_handlers_cannot_read_what_the_client_sends() -> None:
     code = "import sys; from cellblock.fronts.mcp_server.client_input import take_standard_input as take\n"
     code += "file = take(); print(repr(sys.stdin.read()), repr(file.read()))"
     done = subprocess.run(
-        [sys.executable, "-c", code], input=b"line\n", stdout=subprocess.PIPE, env={**os.environ}, timeout=60, check=True
+        [sys.executable, "-c", code], input=b"line\n", stdout=subprocess.PIPE, env={**os.environ}, timeout=200, check=True
     )
     assert done.stdout == b"'' b'line\\n'\n"

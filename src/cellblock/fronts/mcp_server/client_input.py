@@ -7,7 +7,6 @@ request is ignored waits until its own limit.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 from collections.abc import AsyncIterator
@@ -60,7 +59,7 @@ class Input:
                 else:
                     await self.answers.send(SessionMessage(refusal(message)))
             else:
-                if isinstance(said, JSONRPCNotification) and b'"id"' in message and "id" in json.loads(message):
+                if isinstance(said, JSONRPCNotification) and b'"id"' in message and _has_id(message):
                     await self.answers.send(SessionMessage(refusal(message)))  # an id that the SDK does not accept
                 else:
                     yield message.decode()
@@ -69,6 +68,13 @@ class Input:
 def _answers(message: bytes) -> bool:
     """Return whether a message looks like the client's answer to a question of this server."""
     return b'"method"' not in message and (b'"result"' in message or b'"error"' in message)
+
+
+def _has_id(message: bytes) -> bool:
+    try:
+        return "id" in parse_json(message, what="the message")
+    except ValueError:  # it is too large, or too deep, for a request with a wrong id
+        return False
 
 
 def refusal(message: bytes) -> JSONRPCError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from cellblock.errors import BusyError, CellblockError, NotFoundError
-from cellblock.fronts.mcp_server.patience import Work
+from cellblock.fronts.mcp_server.client_limits import Work
 from cellblock.fronts.mcp_server.places import Elsewhere, Here, Place
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.data import Data, read_answer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _HANDLE = re.compile(r"s-[0-9a-f]{32}")
 _ONLY = "session"
+_LEAST = 2.0  # seconds to find an open session, however little a call may wait
 
 _ModelT = TypeVar("_ModelT")
 
@@ -88,7 +89,7 @@ class Clients:
             if self._opening is None or self._opening.done():
                 self._opening = asyncio.create_task(self._only())
             try:
-                async with asyncio.timeout(within):
+                async with asyncio.timeout(None if within is None else max(within, _LEAST)):
                     return await asyncio.shield(self._opening)
             except TimeoutError:
                 raise BusyError("nothing was done, because the session is still starting: call again") from None

@@ -52,7 +52,7 @@ class ServerOptions:
         token: The token; by default a random one.
         names: Host names of the server, in addition to this machine's own names.
         wait: Most seconds until a call is answered, if need be by an answer that the work continues; None: according to the
-            client (`patience`).
+            client (`client_limits`).
         pictures_as_files: Whether answers name the files of pictures, instead of containing the pictures.
         session_name: The name of a session that outlives this process, in this user's daemon or the cluster; empty for a
             session of this process. Over stdio only.

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, shown
-from cellblock.fronts.mcp_server import answers, asking, cells, patience, programs
+from cellblock.fronts.mcp_server import answers, asking, cells, client_limits, programs
 from cellblock.fronts.mcp_server.client_input import Input, take_standard_input
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
@@ -78,7 +78,7 @@ class Tools:
         Variables, imports and definitions stay for later calls. Tools of registered MCP servers are imported from
         mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
         """
-        began, longest = time.monotonic(), patience.longest_wait(self._options, ctx)
+        began, longest = time.monotonic(), client_limits.longest_wait(self._options, ctx)
         followed = await cells.resumed(self._clients, cell, ctx)
         if followed is None:
             if not code.strip():
@@ -96,7 +96,7 @@ class Tools:
                     answers.running(followed.id, followed.said, max_output_chars, handle), followed.notes
                 )
             result = await followed.result()
-            as_files = patience.keeps_pictures(self._options, ctx)
+            as_files = client_limits.keeps_pictures(self._options, ctx)
             said = await answers.cell(
                 self._clients, followed.session, followed.id, result, max_output_chars, handle, as_files=as_files
             )
@@ -223,7 +223,7 @@ class Tools:
         self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, CallToolResult]], tool: str, ctx: _Ctx, handle: str
     ) -> CallToolResult:
         """Return the result of some work, or an answer that it continues, before the client gives up."""
-        seconds = patience.longest_wait(self._options, ctx)
+        seconds = client_limits.longest_wait(self._options, ctx)
         return await self._clients.work.answer(key, begin, seconds, tool, handle)
 
     def _handle(self, name: str) -> str:
