@@ -11,9 +11,10 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 UV = $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
-PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
-# The seed of the sample of mutants in slow tests: the same when tests are run once more.
-export MUTANTS_SEED ?= $(shell date -u +%F)
+# WHOLE=1: all variants of tests, not a sample of the day.
+PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic $(if $(WHOLE),--whole)
+# The seed of samples of mutants and of variants of tests: the same when tests are run once more.
+export SAMPLE_SEED ?= $(shell date -u +%F)
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
 # may have been busy with something else. Both runs show what failed.
@@ -110,7 +111,7 @@ slow: $(VENV)/slow.stamp
 
 # Prove that each defence is one. It takes half an hour.
 mutants: $(VENV)/slow.stamp
-	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --mutants=all
+	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py $(if $(WHOLE),,--whole)
 
 # Without the tests that switch off a defence: those of root have done that.
 attacks: override TESTS := tests/escape --ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py

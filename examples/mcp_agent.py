@@ -71,7 +71,7 @@ async def main() -> None:
             subprocess.run(["git", "-C", str(repository), *arguments], check=True)
         server = StdioServerParameters(
             command=sys.executable,
-            args=["-m", "cellblock", "mcp", "--workspace", str(workspace)],
+            args=["-m", "cellblock", "mcp", "--workspace", str(workspace), "--wait", "600"],
             env=dict(os.environ),
         )
         async with Client(server) as client:

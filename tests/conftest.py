@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import settings
@@ -24,7 +24,7 @@ from cellblock.host.shared import acquire, release
 from cellblock.launch.zygote import boot
 from processes import below, command_line, descriptors, eventually, tree
 from progress import Progress
-from suite import SUMMARY, selection, shared, sharing, spread
+from suite import LEFT_OUT, SEED, SUMMARY, is_whole, not_sampled, selection, shared, sharing, spread
 
 Launch = Literal["zygote", "spawn"]
 
@@ -35,7 +35,7 @@ BOOT = boot.__file__
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that the Makefile gives."""
     parser.addoption("--one-line", action="store_true", help="show progress on one line")
-    parser.addoption("--mutants", choices=["some", "all"], default="some", help="which mutants run: all, or a sample")
+    parser.addoption("--whole", action="store_true", help="run all mutants and all variants of tests, not a sample of the day")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is collected, which makes a million objects that stay
     if hasattr(config, "workerinput"):
         _collect_elsewhere_first(config)
-    os.environ.setdefault("MUTANTS_SEED", f"{datetime.now(UTC):%Y-%m-%d}")  # once, and all processes have it
+    os.environ.setdefault(SEED, f"{datetime.now(UTC):%Y-%m-%d}")  # once, and all processes have it
     if not hasattr(config, "workerinput") and config.getoption("--one-line"):
         config.pluginmanager.register(Progress())
 
@@ -68,8 +68,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what tests have to say about the run."""
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, ())]
+    if left_out := terminalreporter.config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(
+            f"a sample left out {left_out} variants of tests ({SEED}={os.environ[SEED]}); --whole runs them"
+        )
     for text in [value for report in reports for name, value in report.user_properties if name == SUMMARY]:
         terminalreporter.write_line(str(text))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a process of pytest-xdist says: each collects the same tests."""
+    node.config.stash[LEFT_OUT] = node.workeroutput.get("left out", 0)
 
 
 def _heed_signals() -> None:
@@ -110,8 +120,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Have all processes agree on the order, and mark what needs srt, by its name, and what is quick."""
+    if not is_whole(config):
+        left_out = not_sampled(items, os.environ[SEED])
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+        config.stash[LEFT_OUT] = len(left_out)
+        if hasattr(config, "workeroutput"):  # of pytest-xdist
+            config.workeroutput["left out"] = len(left_out)
     items[:] = spread(sorted(items, key=lambda item: str(item.path)))
     for item in items:
         if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):

@@ -18,8 +18,12 @@ from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.fronts.mcp_server.options import ServerOptions
 from cellblock.fronts.mcp_server.server import build
 from cellblock.host import Host
+from processes import eventually
 
 Era = Literal["auto", "legacy"]
+
+PATIENT = Implementation(name="test", version="1")
+"""A client without a limit that the server knows. The SDK's own name stands for clients that wait for five seconds."""
 
 
 @asynccontextmanager
@@ -84,3 +88,12 @@ def show(picture: bytes, times: int = 1) -> str:
 def images(result: CallToolResult) -> list[ImageContent]:
     """Return the pictures of an answer."""
     return [block for block in result.content if isinstance(block, ImageContent)]
+
+
+async def opened(connected: Client) -> None:
+    """Wait until the session of a client is open, which can take longer than the client waits."""
+
+    async def answered() -> bool:
+        return text(await run(connected, "0")) == "0"
+
+    await eventually(answered, 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,33 @@ selection = {"slow": True}
 
 SUMMARY = "summary"
 """A property of a test's report: what is shown at the end of the run"""
+
+SEED = "SAMPLE_SEED"
+"""The variable with the seed of samples: the date by default, so that a run that is repeated has the same sample"""
+
+LEFT_OUT = pytest.StashKey[int]()
+"""How many variants of tests are not in the sample"""
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Return whether a run has no samples: `--whole` is given, or tests are named."""
+    return bool(config.option.whole or config.option.keyword or any("::" in argument for argument in config.args))
+
+
+def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
+    """Choose which variants of the tests with the mark `sampled(share)` do not run: all but one in `share`, of each test."""
+    variants: dict[str, list[pytest.Item]] = {}
+    shares: dict[str, int] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("sampled")) is not None:
+            test = item.nodeid.partition("[")[0]
+            variants.setdefault(test, []).append(item)
+            shares[test] = mark.args[0]
+    left_out: set[pytest.Item] = set()
+    for test, found in variants.items():
+        found.sort(key=lambda item: item.nodeid)
+        left_out.update(random.Random(seed + test).sample(found, len(found) - -(-len(found) // shares[test])))
+    return left_out
 
 
 @asynccontextmanager

@@ -191,6 +191,7 @@ async def test_a_soak_gives_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["create", "round trip", "idle, 20 alive", "rate, 4 at once", "import", *SANDBOXED, *TOOLS])
+@pytest.mark.sampled(3)
 def test_a_measurement_gives_numbers(name: str) -> None:
     (task,) = run.tasks([name], ["cellblock"], quick=True)
     series = run.measure(task, Path(sys.executable), quick=True)

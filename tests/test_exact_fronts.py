@@ -206,6 +206,7 @@ SLOW = [pytest.mark.slow, pytest.mark.long]
         pytest.param(False, 6, 8, id="many, unsandboxed", marks=SLOW),
     ],
 )
+@pytest.mark.sampled(2)
 def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps: int) -> None:
     with hosted(ModelMachine) as kind:
         kind.sandbox = sandbox
@@ -215,6 +216,7 @@ def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("sandbox", [False, True])
 @pytest.mark.parametrize(("examples", "steps"), [pytest.param(2, 10, id="few"), pytest.param(12, 8, id="many", marks=SLOW)])
+@pytest.mark.sampled(3)
 def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:
     with hosted(FrontMachine) as kind:
         kind.front, kind.sandbox = front, sandbox

@@ -21,6 +21,7 @@ from websockets.sync.client import connect
 from cellblock import generate_mcp_sources
 from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
+from mcp_clients import PATIENT
 from otlp import COLLECTOR, Received, Span, receiver
 from processes import eventually
 from suite import SUMMARY
@@ -271,7 +272,7 @@ async def test_the_mcp_server_continues_the_trace_of_a_call(collected: Received,
     trace = "2" * 32
     meta: Any = {"traceparent": f"00-{trace}-{CALLER}-01"}
     command = StdioServerParameters(command=str(COMMAND), args=["mcp", "--workspace", str(tmp_path)], env=dict(os.environ))
-    async with Client(command) as client:
+    async with Client(command, client_info=PATIENT) as client:
         await client.call_tool("execute_ipython_cell", {"code": "7"}, meta=meta)
     served = await one(collected, "tools/call execute_ipython_cell")
 

@@ -19,7 +19,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from daemons import own_daemon
-from mcp_clients import run, text
+from mcp_clients import PATIENT, run, text
 
 _RECIPES = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text()
 _PROGRAMS = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -100,7 +100,7 @@ async def test_litellm_and_open_webui_find_the_mcp_server(tmp_path: Path) -> Non
             assert started.returncode is None
         assert re.sub(r":\d+/", ":8900/", address[0]) == server["url"]
         http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60)
-        async with http, Client(streamable_http_client(address[0], http_client=http)) as client:
+        async with http, Client(streamable_http_client(address[0], http_client=http), client_info=PATIENT) as client:
             assert text(await run(client, "6 * 7")).endswith("42")
     finally:
         started.send_signal(signal.SIGTERM)

@@ -1,14 +1,15 @@
-// One inbox of what waits for a decision in all sessions, and the permissions that were given.
+// One inbox of what waits for a decision in all sessions, the last decisions, and the permissions that were given.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, segment } from "./api.js";
 import { age, plural } from "./format.js";
 import { useKeys } from "./keys.js";
 import { live, may, useLive } from "./live.js";
-import { attempt, Button, Command, Dialog, Empty, Failure, say, useFetched, useSeconds, useStill } from "./parts.jsx";
+import { CallList } from "./cells.jsx";
+import { attempt, Button, Command, Dialog, Empty, Failure, say, useFetched, useNear, useSeconds, useStill } from "./parts.jsx";
 import { Precedent } from "./precedent.jsx";
 import { go } from "./route.js";
 import { ruleOf } from "./rule.js";
-import { Arguments, Marked } from "./text.jsx";
+import { Arguments, Code, Marked } from "./text.jsx";
 
 const KINDS = { tool: "Tool", shell: "Command", network: "Host", server: "New server", question: "Question" };
 
@@ -19,7 +20,9 @@ const decide = (ids, answer) => attempt(async () => {
   for (const id of ids) own.add(id);
   const { decided } = await post("/approvals", { ids, ...answer });
   if (!decided.length) throw new Error("Nothing was decided: it no longer waits.");
-  if (decided.length < ids.length) say(`${plural(ids.length - decided.length, "request")} had ended before, and was not decided about`);
+  const what = decided.length === 1 ? live.approvals.get(decided[0])?.text.slice(0, 100) ?? "1 request" : plural(decided.length, "request");
+  const missed = decided.length < ids.length ? `. ${plural(ids.length - decided.length, "request")} had ended before` : "";
+  say(`${answer.answer ? "Answered" : !answer.allow ? "Refused" : answer.always ? "Allowed from now on" : "Allowed once"}: ${what}${missed}`);
   // Not only when the stream tells it: what was decided here is gone at once.
   for (const id of decided) live.approvals.delete(id);
 });
@@ -92,10 +95,42 @@ export function Approvals() {
           </Empty>
         )}
       </div>
+      <Decided waiting={all.length} />
       {asking?.what === "refuse" && <Refuse ids={asking.ids} onClose={() => { setAsking(null); setChosen(new Set()); }} />}
       {asking && asking.what !== "refuse" && <Always id={asking.ids[0]} scope={asking.what} onClose={() => setAsking(null)} />}
     </section>
   );
+}
+
+const MAX_ASKED = 10;
+const MAX_DECIDED = 20;
+
+/** The last decisions in the sessions that were used last. */
+function Decided({ waiting }) {
+  const recent = [...live.sessions.values()].sort((a, b) => b.used - a.used).slice(0, MAX_ASKED);
+  const { data, error, retry } = useFetched(async (signal) => {
+    const found = await Promise.all(recent.map(async ({ kernel_id: id, name }) => {
+      const { decisions } = await get(`/sessions/${segment(id)}/decisions?count=${MAX_DECIDED}`, { signal });
+      return decisions.map((one) => ({ ...one, session: id, name }));
+    }));
+    return found.flat().sort((a, b) => b.at - a.at).slice(0, MAX_DECIDED);
+  }, [waiting, recent.map((one) => one.kernel_id).join()]);
+  if (!error && !data?.length) return null;
+  return (
+    <section class="calls decided" aria-label="Last decisions">
+      <h2>Last decisions</h2>
+      <Failure error={error} retry={retry} />
+      <CallList calls={data ?? []} />
+    </section>
+  );
+}
+
+/** The code that asks. */
+function Asking({ execution }) {
+  const element = useRef();
+  const near = useNear(element);
+  const { data } = useFetched(async (signal) => near && execution && get(`/executions/${segment(execution)}/source`, { signal }), [execution, near]);
+  return <div ref={element} class="asking">{data && <><p class="note">The cell that asks:</p><Code text={data.code.trim()} /></>}</div>;
 }
 
 /** What waits in one session. */
@@ -128,6 +163,7 @@ function Pending({ pending, selected = false, chosen = false, within = false, on
       {kind === "question" ? <Form pending={pending} able={able} onRefuse={() => ask("refuse")} /> : (
         <>
           <Wanted pending={pending} />
+          {!within && <Asking execution={pending.execution} />}
           {kind !== "network" && <Precedent pending={pending} />}
           {able && (
             <div class="decide">

@@ -139,17 +139,25 @@ function Calls({ calls }) {
   return (
     <details class="calls" open={calls.length <= 5}>
       <summary>{calls.length === 1 ? "1 call" : `${calls.length} calls`}</summary>
-      <ul>
-        {calls.map((call, place) => (
-          <li key={place} class={call.outcome}>
-            <span class="outcome">{call.outcome === "allow" ? "allowed" : "denied"}</span>
-            <code><Marked text={called(call)} /></code>
-            <span class="quiet">by <Marked text={call.by} />{call.reason && <>: <Marked text={call.reason} /></>}</span>
-            {call.result && <code class="call-result">→ <Marked text={call.result.length >= 2000 ? `${call.result}…` : call.result} lines /></code>}
-          </li>
-        ))}
-      </ul>
+      <CallList calls={calls} />
     </details>
+  );
+}
+
+/** Calls and their decisions; with the session's `name` and `session`, also where. */
+export function CallList({ calls }) {
+  return (
+    <ul>
+      {calls.map((call, place) => (
+        <li key={place} class={call.outcome}>
+          <span class="outcome">{call.outcome === "allow" ? "allowed" : "denied"}</span>
+          <code><Marked text={called(call)} /></code>
+          <span class="quiet">by <Marked text={call.by} />{call.reason && <>: <Marked text={call.reason} /></>}</span>
+          {call.name && <span class="quiet">in <a href={`#/session/${segment(call.session)}`}><Marked text={call.name} /></a>, {age(call.at)} ago</span>}
+          {call.result && !call.name && <code class="call-result">→ <Marked text={call.result.length >= 2000 ? `${call.result}…` : call.result} lines /></code>}
+        </li>
+      ))}
+    </ul>
   );
 }
 

@@ -1,7 +1,7 @@
 // A few minutes of figures.
 import { attempt, Button, Empty, VirtualList } from "./parts.jsx";
 import { fetched } from "./api.js";
-import { count, size } from "./format.js";
+import { count, size, span } from "./format.js";
 import { live, useLive } from "./live.js";
 import { Marked } from "./text.jsx";
 import { segment } from "./api.js";
@@ -32,8 +32,8 @@ export function Figures() {
           <Chart title="Failed cells" now={count(last.failures)} note="since the daemon started" points={failures} />
           <Chart title="Sessions" now={count(last.sessions)} points={series("sessions")} />
           <Chart title="Running" now={count(last.running)} note={last.waiting ? `${count(last.waiting)} wait` : ""} points={series("running")} />
-          <Chart title="Start of a session" now={last.start_ms ? `${last.start_ms.toFixed(0)} ms` : "–"} points={series("start_ms")} />
-          <Chart title="Memory" now={last.memory ? size(last.memory) : "–"} points={series("memory")} />
+          <Chart title="Start of a session" now={last.start_ms ? `${last.start_ms.toFixed(0)} ms` : "–"} points={series("start_ms")} format={(value) => `${value.toFixed(0)} ms`} />
+          <Chart title="Memory" now={last.memory ? size(last.memory) : "–"} points={series("memory")} format={size} />
           <Chart title="Checkpoints" now={count(last.checkpoints)} points={series("checkpoints")} />
         </div>
       )}
@@ -53,18 +53,23 @@ export function Figures() {
   );
 }
 
-function Chart({ title, now, note = "", points }) {
-  const most = Math.max(...points.map((one) => one.value), 1e-9);
+const decimal = (value) => (Number.isInteger(value) ? count(value) : value.toFixed(1));
+
+function Chart({ title, now, note = "", points, format = decimal }) {
+  const highest = Math.max(...points.map((one) => one.value), 0);
+  const most = Math.max(highest, 1e-9);
   const [first, last] = [points[0]?.at ?? 0, points.at(-1)?.at ?? 1];
   const at = (one) => [((one.at - first) / Math.max(last - first, 1)) * WIDTH, HEIGHT - 2 - (one.value / most) * (HEIGHT - 6)];
   const path = points.map((one, place) => `${place ? "L" : "M"}${at(one).map((value) => value.toFixed(1)).join(" ")}`).join("");
   return (
     <figure class="chart">
       <figcaption><span>{title}</span><b>{now}</b>{note && <span class="quiet">{note}</span>}</figcaption>
+      <div class="axis" aria-hidden="true"><span>{highest > 0 ? format(highest) : "0"}</span></div>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={`${title} over the last minutes; now ${now}`}>
         {path && <path class="area" d={`${path}L${WIDTH} ${HEIGHT}L0 ${HEIGHT}Z`} />}
         {path && <path class="curve" d={path} />}
       </svg>
+      <div class="axis" aria-hidden="true"><span>{points.length > 1 ? `0 · ${span(last - first)} ago` : "0"}</span><span>now</span></div>
     </figure>
   );
 }

@@ -22,6 +22,7 @@ function Told({ pending, last }) {
   if (before === null) return <p class="note">It was allowed last {when}; its arguments were too long to be kept.</p>;
   const { rows, same, more } = differences(before, given(pending));
   if (!rows.length) return <p class="note">Exactly this was allowed last {when}.</p>;
+  if (pending.kind === "shell" && program(before) !== program(given(pending))) return <p class="note">The last command that was allowed runs another program.</p>;
   return (
     <>
       <p class="note">Allowed last {when}. {same > 0 ? "What is different now:" : "Everything is different now:"}</p>
@@ -47,6 +48,9 @@ function Line({ kind, pieces }) {
     </Tag>
   );
 }
+
+/** The program that a command runs. Commands of different programs have no differences worth reading. */
+const program = ({ command }) => (typeof command === "string" ? command : "").trim().split(/\s/, 1)[0];
 
 /** A command has its text twice: `cmd` is what ipybox calls it. */
 function given({ kind, arguments: all }) {

@@ -105,7 +105,9 @@ async def test_the_gateway(hosts: RayHosts, gateway: str) -> None:
 
 async def test_the_mcp_server(hosts: RayHosts, environment: dict[str, str], tmp_path: Path) -> None:
     """Its session is on a node, with its tools, and ends with the server."""
-    server = StdioServerParameters(command=sys.executable, args=["-m", "cellblock", "mcp", "--programs"], env=environment)
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "cellblock", "mcp", "--programs"], env=environment | {"CELLBLOCK_MCP_WAIT": "600"}
+    )
     async with stdio_client(server) as streams, ClientSession(*streams) as client:
         await client.initialize()
 

@@ -198,6 +198,7 @@ def test_a_feature_names_its_extra(tmp_path: Path) -> None:
         "console --no-browser": "serve",
         "mcp": "mcp",
         "tools add one -- true": "mcp",
+        "tools login one": "mcp",
         "cluster start": "ray",
         "kernelspec install": "jupyter",
     }

@@ -337,9 +337,12 @@ def precedents(started: Any, gateway: Gateway, directory: Path) -> None:
     first = {"path": "/data/report.csv", "text": "\n".join(lines), "mode": "w", "old": 1}
     api.submit("earlier", call.format(first))
     expect(waiting).to_contain_text("This tool was not allowed before")
+    expect(waiting.locator(".asking .code")).to_contain_text("await bad.run('echo'")
     page.wait_for_timeout(STILL_MS)
     page.keyboard.press("a")
     expect(waiting).to_have_count(0)
+    expect(page.locator(".message")).to_contain_text("Allowed once: ")
+    expect(page.locator(".decided li")).to_contain_text("allowed")
     lines[50] = "line fifty \u202e"
     later = {"path": "/data/rep\u043ert.csv", "text": "\n".join(lines), "mode": "w", "new": {"b": 1, "a": 2}}
     api.submit("now", call.format(later))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from suite import SUMMARY, selection
+from suite import SEED, SUMMARY, is_whole, selection
 
 from .copies import Edit, copied, environment
 
@@ -30,8 +30,6 @@ PART = 40
 """How many tests are run at once on a copy that is not changed."""
 SAMPLE = 12
 """How many mutants `make slow` runs."""
-SEED = "MUTANTS_SEED"
-"""The environment variable with the seed of the sample; by default the date on which the run began."""
 SECONDS = 6
 """Without their defence some attacks never end, or only at a deadline: after how long their tests are cut off."""
 ENDLESS = frozenset(
@@ -1619,8 +1617,7 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run]:
 
 def _chosen(config: pytest.Config) -> list[str]:
     """Return which mutants run: all, a sample, or those that somebody names."""
-    named = config.option.keyword or any("test_mutants.py::" in argument for argument in config.args)
-    if named or config.option.mutants == "all" or not selection["slow"]:
+    if is_whole(config) or not selection["slow"]:
         return [*MUTANTS]
     return sorted(random.Random(os.environ[SEED]).sample(sorted(MUTANTS), SAMPLE))
 

@@ -108,3 +108,11 @@ async def test_a_module_of_tools_with_a_typo_is_answered_by_the_nearest_name(
         said = result.error.evalue.partition(" (did you mean ")[2]
         assert said == (f"'{meant}'?)" if meant else "")
         assert ("did you mean" in result.for_model()) is bool(meant)
+
+
+async def test_a_missing_file_in_tmp_says_that_tmp_is_private(native_host: Host, workspace: Path) -> None:
+    async with native_host.session(working_dir=workspace) as session:
+        for path, said in (("/tmp/missing.csv", True), (f"{workspace}/missing.csv", False), ("missing.csv", False)):
+            error = (await session.execute(f"open({path!r})")).error
+            assert error is not None
+            assert ("/tmp is private to the session" in error.evalue) == said

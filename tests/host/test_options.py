@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,14 @@ def test_impossible_limits_are_refused(limits: dict[str, Any], complaint: str) -
 def test_what_decides_about_commands_is_a_function() -> None:
     with pytest.raises(InvalidInputError, match="on_command must be a function, not 'ask'"):
         SessionOptions(on_command="ask")  # type: ignore[arg-type]
+
+
+async def test_only_a_chosen_directory_for_images_must_be_writable(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    for images_dir in (None, str(tmp_path / "images")):  # the second is how named sessions say the default
+        session = host.session(working_dir=tmp_path, images_dir=images_dir)
+        await session.close()
+    with pytest.raises(InvalidInputError, match=r"images_dir: .* cannot be written to by this user"):
+        host.session(working_dir=tmp_path, images_dir=tmp_path / "pictures")

@@ -78,7 +78,7 @@ def start_director(options: ClusterOptions | None = None) -> DirectorCalls:
     """Return the calls of the director, which is started if needed, and creates a host on each node.
 
     Args:
-        options: The options of a new director; None: it has to exist.
+        options: The options of a new director; None requires an existing director.
 
     Raises:
         DaemonError: The director does not exist, or cannot be started.

@@ -11,7 +11,7 @@ MODULES = {
     "jupyter": ("zmq",),
     "mcp": ("anyio", "httpx2", "mcp", "websockets"),
     "ray": ("cryptography", "ray"),
-    "serve": ("fastapi", "fastapi_offline", "python_multipart", "starlette", "uvicorn", "websockets"),
+    "serve": ("fastapi", "fastapi_offline", "httpx2", "python_multipart", "starlette", "uvicorn", "websockets"),
 }
 """Extra → the modules that it brings and cellblock imports."""
 

@@ -190,8 +190,7 @@ def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str
     Raises:
         InvalidInputError: It can be neither written nor created.
     """
-    directory = _resolved(Path(path).expanduser().absolute(), [place for place in shared if place != "/"])
-    nearest = directory
+    nearest = directory = resolve_directory(path, shared)
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
@@ -199,6 +198,15 @@ def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InvalidInputError(f"{name}: {nearest} cannot be written to by this user; choose another directory")
     return directory
+
+
+def resolve_directory(path: str | os.PathLike[str], shared: Iterable[str] = ()) -> Path:
+    """Return the absolute path of a directory that may be missing. Links are resolved as by `check_writable`.
+
+    Raises:
+        InvalidInputError: A link is in a directory that sessions can write.
+    """
+    return _resolved(Path(path).expanduser().absolute(), [place for place in shared if place != "/"])
 
 
 def _resolved(path: Path, shared: Sequence[str]) -> Path:

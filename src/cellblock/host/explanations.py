@@ -114,6 +114,11 @@ class Explanations:
         if (match := _NOT_THERE.match(error.evalue)) is None:
             return ""
         path = os.path.normpath(match[1])  # nothing is looked up: code must not learn what exists outside
+        if self._tier.ours and is_inside(path, "/tmp") and not is_inside(path, self._directory):
+            return (
+                "/tmp is private to the session and empty at first: to let it read a file of this machine's /tmp, make a "
+                'session with read=["PATH"] (on the command line: --read PATH)'
+            )
         if any(is_inside(path, top) for top in (self._directory, *_OWN)):
             return ""
         return (

@@ -372,7 +372,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
             check_unnamed_workspace(cwd, facts.home)
         check_workspace(cwd)
         check_state_apart(writable)
-    images_dir = environment.check_writable("images_dir", options.images_dir or os.path.join(cwd, "images"), writable)
+    images_dir = _images_dir(options, cwd, writable)
     spill_to = None if options.spill_dir is None else environment.check_writable("spill_dir", options.spill_dir, writable)
     return ResolvedOptions(
         interpreter=defaults.interpreter_for(options),
@@ -385,3 +385,11 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         spill_dir=spill_to,
         writable=writable,
     )
+
+
+def _images_dir(options: SessionOptions, cwd: str, writable: Sequence[str]) -> Path:
+    """Return the directory for images. The default may be in a read-only directory: a result says so if there is an image."""
+    default = os.path.join(cwd, "images")
+    if options.images_dir is None or os.fspath(options.images_dir) == default:
+        return environment.resolve_directory(default, writable)
+    return environment.check_writable("images_dir", options.images_dir, writable)

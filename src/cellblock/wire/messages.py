@@ -159,10 +159,14 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker → host: the kernel accepts cells. The first message on every channel."""
+    """Worker → host: the kernel accepts cells. The first message on every channel.
+
+    ``lacks``: what a kernel made from a copy lacks, in sentences.
+    """
 
     type: ClassVar[str] = "ready"
     version: Number
+    lacks: Shorts = ()
 
 
 @dataclass(frozen=True, slots=True)

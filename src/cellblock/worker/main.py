@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
 from cellblock.errors import ONLY_PROXY, ProtocolError
+from cellblock.wire.fields import MAX_MIMES, MAX_TEXT
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Changes,
@@ -59,8 +60,8 @@ from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import replace_streams, restore_streams
 
 _SOON = 0.1
-"""Seconds: if a cell came later than this after the copy before it, the next one will too. Its client does not notice two
-milliseconds, and the pages of a cell would take megabytes of memory meanwhile."""
+"""Seconds. If a cell begins later than this after the last copy, the next one probably does, too: its client does not notice
+two milliseconds, but the cell's pages would take megabytes of memory."""
 
 _MOST_FAILURES = 1000
 """After how many errors of the loop, without a message of the host between them, code must have broken it permanently."""
@@ -428,10 +429,9 @@ class Worker:
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the directory was removed
             self._enter_own_directory()
-        self._channel.send(Ready(VERSION))
+        lacks = tuple(sentence.encode("utf-8", "replace").decode()[:MAX_TEXT] for sentence in lost[:MAX_MIMES])
+        self._channel.send(Ready(VERSION, lacks))
         self._outbox.parking = False
-        for sentence in lost:
-            self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _tell_of_threads(self) -> None:
         """Report, once, that a library's threads prevent checkpoints: undo would report it too late."""

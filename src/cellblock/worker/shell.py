@@ -26,7 +26,7 @@ from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
 from cellblock.wire.fields import to_bytes
-from cellblock.worker import by_value, pip, whole_lines
+from cellblock.worker import by_value, pip, plotly_figures, whole_lines
 from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.completer import look_at_few
 from cellblock.worker.display import Hook, Publisher, send_bundle
@@ -350,6 +350,7 @@ def create(outbox: Outbox) -> Shell:
     guard_scripts()
     by_value.install()
     whole_lines.install()
+    plotly_figures.install()
     if _DATABASE is not None:
         setattr(interactiveshell, "PickleShareDB", lambda root: None)  # noqa: B010  # it would be in this process's home
     shell = Shell.instance(config=config)

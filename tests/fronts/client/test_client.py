@@ -279,7 +279,7 @@ async def test_many_calls_at_once_wait_for_their_turn(gateway: Gateway, monkeypa
         await client.get_or_create("crowded", sandbox=False)
         records = await asyncio.gather(*(client.status("crowded") for _ in range(600)))  # the gateway allows 512
         assert {record.name for record in records} == {"crowded"}
-    monkeypatch.setattr(transport, "_LIMITS", httpx2.Limits(max_connections=1))
+    monkeypatch.setattr(transport, "_MAX_CONNECTIONS", 1)
     monkeypatch.setattr(transport, "_PATIENCE", httpx2.Timeout(10.0, read=None, pool=0.1))
     async with AsyncClient(gateway.url, token("admin")) as client, AsyncClient(gateway.url, token("admin")) as other:
         running = asyncio.create_task(client.execute("crowded", "import time; time.sleep(100)"))

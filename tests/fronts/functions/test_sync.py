@@ -255,3 +255,10 @@ def test_paths_are_those_of_the_client(daemon: Path) -> None:
         kernel, f"from base64 import b64decode; from IPython.display import Image\nImage(b64decode({PNG!r}))"
     )
     assert [path.parent for path in result.images] == [Path("below").absolute() / "images"]
+
+
+def test_values_that_are_no_data_are_shown_in_short() -> None:
+    for options in ({"policy": cellblock.Policy()}, {"kernel_env": {"A": cellblock.Policy()}}):
+        with pytest.raises(InvalidInputError, match="cannot be an option of a named session") as caught:
+            cellblock.get_or_create("wrong", **options)
+        assert len(str(caught.value)) < 500

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 import cellblock
 from cellblock import Client, NotFoundError
-from cellblock.fronts.gateway.ports import COOKIE, TICKET, Page
+from cellblock.fronts.gateway.ports import COOKIE, TICKET, Page, PageHosts
 from gateways import Gateway, token
 
 SERVER = """
@@ -213,6 +215,43 @@ def test_a_page_reaches_nothing_of_the_gateway(gateway: Gateway, browser: Browse
 def test_a_request_of_another_page_is_refused(browser: Browser) -> None:
     for origin in ("http://evil.example", "null", f"http://frame.{browser.host}"):
         assert browser.get("/", method="POST", headers={"Origin": origin}).json()["code"] == "origin_refused"
+
+
+async def test_a_page_has_a_limit_of_requests_at_a_time() -> None:
+    """Each of its requests has a connection: a page must not take up all of them."""
+    answers: list[int] = []
+    held = asyncio.Event()
+
+    @asynccontextmanager
+    async def connect(_session: str, _port: int) -> AsyncIterator[Any]:
+        await held.wait()
+        if held.is_set():
+            raise NotFoundError("gone")
+        yield None
+
+    async def nothing(*_: object) -> None:
+        raise AssertionError("it is the host of a page")
+
+    hosts = PageHosts(nothing, connect)
+    url = hosts.open("id", 80, 8080, bare=True)
+    (page,) = hosts._pages.values()
+    cookie = page.enter(url.partition("=")[2])
+    headers = [(b"host", url.split("/")[2].encode()), (b"cookie", f"{COOKIE}={cookie}".encode())]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            answers.append(message["status"])
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    waiting = [asyncio.ensure_future(hosts({**scope}, receive, send)) for _ in range(100)]
+    await asyncio.sleep(0)
+    held.set()
+    await asyncio.gather(*waiting)
+    assert sorted(answers) == [429] * 36 + [502] * 64
+    assert page.running == 0
 
 
 # -- what both sides are told --------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from cellblock.fronts.mcp_server import answers
 from cellblock.fronts.mcp_server.patience import LIMITS
 from cellblock.host import Host
 from cellblock.model import CodeExecutionResult
-from mcp_clients import connect, data, images, png, run, show, text
-from processes import eventually
+from mcp_clients import connect, data, images, opened, png, run, show, text
 
 HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
 
@@ -269,11 +268,7 @@ async def test_a_client_gets_an_answer_before_it_gives_up(native_host: Host, tmp
     assert client.waits is not None
     async with connect(native_host, tmp_path, name=client.name) as connected, asyncio.timeout(60):
         code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n'done'"
-
-        async def ready() -> bool:
-            return text(await run(connected, "0")) == "0"
-
-        await eventually(ready, 30)
+        await opened(connected)
         began = time.monotonic()
         going = await run(connected, code, wait=600)
         assert client.waits / 2 < time.monotonic() - began < client.waits

@@ -83,3 +83,10 @@ def test_kernels_get_the_variables_that_are_named_for_them(monkeypatch: pytest.M
     found = kernel_environment()
     assert found["REGION"] == "eu"
     assert not {"", "SECRET", "KERNEL_ENV_REGION"} & found.keys()
+
+
+def test_a_named_session_is_for_one_client_and_ends_when_it_is_not_used(tmp_path: Path) -> None:
+    assert ServerOptions(workspace=tmp_path).session(tmp_path)["idle_timeout"] is None
+    assert ServerOptions(workspace=tmp_path, session_name="a").session(tmp_path)["idle_timeout"] == 24 * 3600
+    with pytest.raises(InvalidInputError, match="--session is for --transport stdio"):
+        ServerOptions(workspace=tmp_path, session_name="a", transport="http")

@@ -39,6 +39,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ws").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CELLBLOCK_MCP_WAIT", "600")  # the clients are called as those that wait for five seconds
     return tmp_path / "tmp"
 
 
@@ -98,6 +99,21 @@ def left(temporary: Path) -> list[str]:
 
 async def gone(process: int) -> None:
     await eventually(lambda: not below(process) and not Path(f"/proc/{process}/ns").exists())
+
+
+@pytest.mark.slow
+async def test_a_named_session_is_there_for_the_next_server(tmp_path: Path) -> None:
+    try:
+        for code, shown in (("x = 41", "(no output)"), ("x + 1", "42")):
+            with raw("--session", "mine", cwd=tmp_path) as client:
+                client.begin()
+                client.execute(2, code)
+                assert client.receive(2)["result"]["content"][0]["text"] == shown
+                assert client.process.stdin is not None
+                client.process.stdin.close()
+                assert await asyncio.to_thread(client.process.wait, 30) == 0
+    finally:
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-m", "cellblock", "daemon", "stop"], check=True)
 
 
 @pytest.mark.slow

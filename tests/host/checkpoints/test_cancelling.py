@@ -92,6 +92,7 @@ STATES = {"1": ["x = 1"], "2": ["x = 1", "x = 2"], "3": ["x = 1", "x = 2", "x = 
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.sampled(2)
 async def test_after_an_operation_that_is_cancelled_anywhere_the_session_goes_on(
     zygote_host: Host, tmp_path: Path, name: str, numbers: tuple[int, ...]
 ) -> None:

@@ -46,6 +46,8 @@ class FilesMachine(SessionMachine):
         self.origins: dict[tuple[int, ...], dict[str, int]] = {}
         """`changed_by` in each state"""
         self.automatic: dict[tuple[int, ...], dict[str, str]] = {}
+        self.elsewhere = False
+        """Whether a checkpoint of undone cells was restored. What these cells changed may no longer be known."""
 
     @initialize()
     def start(self) -> None:
@@ -96,8 +98,9 @@ class FilesMachine(SessionMachine):
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
         checkpoint, kept = data.draw(st.sampled_from(self.named))
-        if kept.files is None and kept.line != self.line[: len(kept.line)]:
-            return  # whose the files are then is not promised (docs/checkpoints.md)
+        if kept.files is None and self.automatic.get(kept.line) != self.files:
+            return  # whose files are that have changed since is not promised (docs/checkpoints.md)
+        self.elsewhere |= kept.line != self.line[: len(kept.line)]
         self.run(self.session.restore(checkpoint))
         self.go_to(kept, {*NAMES})
 
@@ -116,6 +119,9 @@ class FilesMachine(SessionMachine):
             assert len(undone.cells) == cells
         to = max(reversed(found), key=lambda one: (len(one.line), one.files is not None)) if found else Kept((), self.first)
         assert len(undone.cells) == len(self.line) - len(to.line)
+        if undone.files_left == "they are too old" and self.elsewhere:
+            self.go_to(Kept(to.line, None), set())
+            return
         # What somebody else, or a crashed cell, has changed stays, and is named; so does a folder for it.
         may_stay = {*self.others, *(name.rpartition("/")[0] for name in self.others)} - {""}
         named = any(undone.files_left.startswith(repr(name)) for name in may_stay)

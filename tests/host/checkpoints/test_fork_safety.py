@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CheckpointError, Host
+from cellblock import CheckpointError, CodeExecutionChunk, CodeExecutionResult, Host
 from cells import ok, value
 
 THREAD = "import threading; e = threading.Event(); t = threading.Thread(target=e.wait, name='mine'); t.start()"
@@ -69,3 +69,17 @@ async def test_the_cell_that_has_a_library_start_threads_says_so_once(any_host: 
         assert "undo, fork and recovery after a crash do not work" in said
         assert (await session.execute(code)).stderr == ""
         await ok(session, "e.set()")
+
+
+async def test_the_result_of_a_crash_says_what_is_not_restored(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        await ok(session, "import os\nreader, writer = os.pipe()\nos.write(writer, b'12345678')")
+        events = [event async for event in session.stream("os.kill(os.getpid(), 9)")]
+        died = events[-1]
+        assert isinstance(died, CodeExecutionResult)
+        assert (died.status, died.stderr) == (
+            "died",
+            "[cellblock] A pipe or multiprocessing queue lost 8 unread bytes: send them again.\n",
+        )
+        assert "".join(event.text for event in events[:-1] if isinstance(event, CodeExecutionChunk)) == died.stderr
+        assert (await session.execute("1")).stderr == ""

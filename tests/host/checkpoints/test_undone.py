@@ -335,6 +335,7 @@ async def test_a_named_checkpoint_keeps_files_that_an_undo_could_not_bring_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.sampled(2)
 async def test_whatever_cells_do_to_files_is_undone(any_host: Host, tmp_path: Path, seed: int) -> None:
     """In steps of any size, in turns with new cells and crashes, and with nothing between them."""
     chance = random.Random(f"{seed} {date.today()}")  # each day others
@@ -554,6 +555,7 @@ async def test_what_goes_on_between_cells_is_undone_up_to_the_cell(any_host: Hos
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(2)
 async def test_tasks_and_cells_in_any_order_are_undone(any_host: Host, tmp_path: Path, seed: int) -> None:
     """With checkpoints, branches, and pauses of any length."""
     chance = random.Random(f"{seed} {date.today()}")

@@ -97,6 +97,7 @@ def measure(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize(("code", "status"), FLOODS.values(), ids=FLOODS)
+@pytest.mark.sampled(3)
 def test_a_flood_costs_the_host_at_most_64_mb(tmp_path: object, code: str, status: str) -> None:
     measured = measure(tmp_path, code, timeout=2 if status == "timeout" else 100)
     assert measured["status"] == status

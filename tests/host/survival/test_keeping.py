@@ -247,6 +247,7 @@ def check_chain(said: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(("first", "isolate"), [SLOW(3, "none"), SLOW(6, "native")])
+@pytest.mark.sampled(2)
 def test_a_host_can_be_killed_anywhere(killed: Killed, first: int, isolate: str) -> None:
     said = chain(killed, isolate, first, 70, 9)
     check_chain(said)
@@ -255,6 +256,7 @@ def test_a_host_can_be_killed_anywhere(killed: Killed, first: int, isolate: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["none", "native", "landlock"])
+@pytest.mark.sampled(2)
 def test_a_host_can_be_killed_at_every_step(killed: Killed, isolate: str) -> None:
     said = chain(killed, isolate, 1, 90, 1)
     check_chain(said)
@@ -263,6 +265,7 @@ def test_a_host_can_be_killed_at_every_step(killed: Killed, isolate: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["none", "native"])
+@pytest.mark.sampled(2)
 def test_a_host_can_be_killed_while_it_takes_over(killed: Killed, isolate: str) -> None:
     said = chain(killed, isolate, 1, 36, 1, "early")
     assert said[-1]["result"] == expected(1)
@@ -271,6 +274,7 @@ def test_a_host_can_be_killed_while_it_takes_over(killed: Killed, isolate: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("isolate", "kills"), [("none", 30), ("native", 20)])
+@pytest.mark.sampled(2)
 def test_fifty_hosts_can_be_killed_at_any_moment(killed: Killed, isolate: str, kills: int) -> None:
     command = [sys.executable, str(RANDOM), str(killed.state), str(killed.workspace), isolate, str(kills), "1"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -407,6 +407,7 @@ _CHAINS = ("undo", "undo all", "crash", "restore", "adopt", "values")
     "does",
     ["cells", "task", "any", *(pytest.param(one, marks=pytest.mark.slow) for one in _CHAINS)],
 )
+@pytest.mark.sampled(3)
 def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, does: str, step: int) -> None:
     """Killed between any two calls by which something moves; see `exact_kills.py`."""
     first = random.randint(1, step)

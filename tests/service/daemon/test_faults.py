@@ -182,6 +182,7 @@ def fresh() -> bool:
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize("last", [[], ["80"]], ids=["acts", "goes on"])
 @pytest.mark.parametrize(("kind", "step"), [("code", 5), ("sessions", 13)])
+@pytest.mark.sampled(2)
 def test_a_daemon_that_is_killed_at_any_point_leaves_what_is_right(
     tmp_path: Path, kind: str, step: int, last: list[str]
 ) -> None:
@@ -229,6 +230,7 @@ async def test_kills_at_any_moment(home: Path) -> None:
 
 @pytest.mark.timeout(120 if ROUNDS <= 12 else 600)  # 59 daemons take 30 s on a free machine, 150 s on a busy one
 @pytest.mark.parametrize("mode", ["wait", "live", "dead"])
+@pytest.mark.sampled(3)
 def test_a_kill_between_any_two_steps_leaves_no_doubt(home: Path, mode: str) -> None:
     """The daemon is killed at each point at which bytes or records move; the next one knows whether the code ran."""
     home.mkdir(mode=0o700)

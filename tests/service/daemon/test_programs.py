@@ -6,19 +6,22 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import cellblock
-from cellblock import InvalidInputError, NotFoundError, OutcomeUnknownError, ProcessError, StateError
+from cellblock import BusyError, InvalidInputError, NotFoundError, OutcomeUnknownError, ProcessError, StateError
 from cellblock.fronts.functions.connection import connection
 from cellblock.model.programs import MAX_OUTPUT, ExecResult, ProcessInfo, ProcessOutput
 from cellblock.operations.programs import (
     MOST_OUTPUT,
+    ConnectPort,
     Exec,
     Processes,
     ReadProcess,
@@ -26,12 +29,15 @@ from cellblock.operations.programs import (
     SignalProcess,
     Spawn,
     StopProcess,
+    WritePort,
     WriteProcess,
 )
 from cellblock.service.daemon import control
+from cellblock.service.daemon import programs as daemon_programs
 from cellblock.service.daemon.codec import MAX_REPLY, encode_reply, encode_request
 from cellblock.service.daemon.connection import SessionConnection
 from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.programs import MAX_CONNECTIONS
 from cellblock.service.daemon.starting import open_connection
 from cellblock.wire.packed import pack
 from daemons import own_daemon
@@ -296,3 +302,38 @@ def host_pids() -> list[int]:
         except OSError:
             continue
     return found
+
+
+async def test_a_session_has_a_limit_of_connections_to_its_ports() -> None:
+    """Otherwise a page that opens connections without end takes up the daemon's descriptors."""
+    server: Any = SimpleNamespace(connections={("s", str(number)): None for number in range(MAX_CONNECTIONS)})
+    with pytest.raises(BusyError, match="256 connections to session 's' are open already"):
+        await anext(await daemon_programs.connect(server, ConnectPort("s", 80)))
+    assert len(server.connections) == MAX_CONNECTIONS
+
+
+def test_a_session_with_an_open_page_is_not_idle(home: Path, tmp_path: Path) -> None:
+    cellblock.get_or_create("page", working_dir=str(tmp_path), recovery="none", idle_timeout=3)
+    code = """
+import asyncio
+async def answer(reader, writer):
+    while data := await reader.read(100):
+        writer.write(data)
+server = await asyncio.start_server(answer, "127.0.0.1", 8501)
+"""
+    assert cellblock.execute("page", code).ok
+    parts: Any = connection().follow(ConnectPort("page", 8501))
+    number = bytes(next(parts)).decode()
+    with closing(open_connection(Place(home))) as other:
+        for _ in range(12):
+            time.sleep(0.5)
+            assert other.call(WritePort("page", number), b"x")
+            assert bytes(next(parts)) == b"x"
+    parts.close()
+    assert any(record.name == "page" for record in cellblock.list_kernels())
+    cellblock.destroy("page")
+
+
+async def test_what_is_written_to_an_unknown_connection_is_refused() -> None:
+    server: Any = SimpleNamespace(connections={("other", "1"): None})
+    assert not await daemon_programs.write_port(server, WritePort("s", "1"), b"x")

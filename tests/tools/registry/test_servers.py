@@ -146,7 +146,6 @@ for number in range(25):
         ({"CELLBLOCK_HOME": "/a/b"}, "/a/b"),
         ({"CELLBLOCK_HOME": "/a/b", "XDG_STATE_HOME": "/c"}, "/a/b"),
         ({"XDG_STATE_HOME": "/c"}, "/c/cellblock"),
-        ({"XDG_STATE_HOME": "relative"}, "/home/x/.local/state/cellblock"),
         ({"CELLBLOCK_HOME": ""}, "/home/x/.local/state/cellblock"),
     ],
 )

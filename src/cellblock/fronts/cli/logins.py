@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cellblock.common import config
+from cellblock.common.extras import require_extra
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError, NotFoundError
 from cellblock.fronts.cli.arguments import Json
@@ -31,6 +32,7 @@ NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the URL, an
 
 def login(name: Server, no_browser: NoBrowser = False, as_json: Json = False) -> int:
     """Log in at a server with OAuth, and generate the API for its tools."""
+    require_extra("mcp", "tools")
     from cellblock.tools.apigen.generate import generate_mcp_sources
     from cellblock.tools.mcp.oauth_login import by_browser, log_in
     from cellblock.tools.mcp.params import OAuth

@@ -26,6 +26,9 @@ def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any)
 
 
 def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
+    from cellblock.common.extras import require_extra
+
+    require_extra("mcp", "MCP servers")  # before modules that import what it brings
     import logging
     import sys
 

@@ -11,7 +11,15 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
+from cellblock.errors import (
+    CellblockError,
+    DaemonError,
+    InvalidInputError,
+    NotFoundError,
+    NotRunError,
+    OutcomeUnknownError,
+    shown,
+)
 from cellblock.fronts.functions.connection import ask, call, connection
 from cellblock.fronts.given_options import as_meant
 from cellblock.model import CodeExecutionResult
@@ -70,7 +78,7 @@ def _checked(name: str, value: Any) -> Any:
         return json.loads(json.dumps(value, allow_nan=False, default=_path))
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"{name}={value!r} cannot be an option of a named session, which is JSON data: {error}"
+            f"{name}={shown(value)} cannot be an option of a named session, which is JSON data: {error}"
         ) from None
 
 

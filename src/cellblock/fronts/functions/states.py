@@ -122,7 +122,7 @@ def trash(kernel: SessionRecord | str) -> list[TrashEntry]:
 
 
 def restore_trash(kernel: SessionRecord | str, path: str = "", entry: str = "") -> Changes:
-    """Copy files back from the trash, as `Session.restore_trash` does.
+    """Restore files from the trash, as `Session.restore_trash` does.
 
     Args:
         kernel: The session's record, name or id.

@@ -42,6 +42,7 @@ from cellblock.fronts.gateway.access import problem_for
 from cellblock.fronts.gateway.answers import invalid_response, problem_response
 from cellblock.fronts.gateway.direct import Direct
 from cellblock.fronts.gateway.guard import Guard, Refused, is_public
+from cellblock.fronts.gateway.head import with_head
 from cellblock.fronts.gateway.models import ProblemModel
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.tracing import Traced
@@ -158,7 +159,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(Exception, _on_failure)
     guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check, _uploads())
     app.state.pages = ports.PageHosts(
-        readable(guarded, options.allowed_origins),
+        readable(with_head(guarded), options.allowed_origins),
         functools.partial(forwarding.LinkedConnection, link),
         check,
         options.token,

@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api", tags=["Jupyter"], route_class=CheckedRoute)
 _read = Depends(needs_of_any("read"))
 
 _PLACES = ("/usr/local/share/jupyter/kernels", "/usr/share/jupyter/kernels")
-"""Where kernelspecs are that every sandbox can read, in addition to the interpreter's own environment."""
+"""Directories of kernelspecs that every sandbox can read, besides the interpreter's own environment."""
 
 
 def installed(places: list[Path] | None = None) -> dict[str, dict[str, Any]]:

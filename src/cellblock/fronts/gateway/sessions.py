@@ -116,8 +116,8 @@ async def create(
     here = {**await _workspace(setup, name), "python": sys.executable}
     chosen = {"kernel_type": kernel_type} if kernel_type else {}
     given = settings_of(request).session_options({**here, **setup.session_options, **(options or {}), **chosen})
-    create = Create(name, given, dict(tags or {}), fresh, chosen=tuple({**(options or {}), **chosen}))
-    return with_age(await link_of(request).call(create))
+    asked = Create(name, given, dict(tags or {}), fresh, chosen=tuple({**(options or {}), **chosen}))
+    return with_age(await link_of(request).call(asked))
 
 
 async def _workspace(setup: GatewayOptions, name: str) -> dict[str, str]:

@@ -10,8 +10,8 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, BinaryIO
 
 import anyio
 from mcp.shared.message import SessionMessage
@@ -22,6 +22,7 @@ from cellblock.model.untrusted import parse_json
 from cellblock.tools.mcp import undecodable
 
 if TYPE_CHECKING:
+    from mcp.shared._stream_protocols import WriteStream
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _MAX_REPAIRED = 16 * 1024 * 1024
@@ -35,12 +36,6 @@ _AT_HEAD = re.compile(rb"\s{0,9}\{\s{0,9}(?:(?:" + _VERSION + rb"|" + _METHOD + 
 _AT_TAIL = re.compile(rb",\s{0,9}" + _ID + rb"(?:,\s{0,9}" + _VERSION + rb")?\}\s{0,9}$")
 
 
-class Answers(Protocol):
-    """The stream of messages to the client."""
-
-    def send(self, item: SessionMessage, /) -> Awaitable[None]: ...
-
-
 class Input:
     """The lines of a client, repaired, for the SDK. Lines without a message are answered, and left out.
 
@@ -50,7 +45,7 @@ class Input:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = anyio.wrap_file(file)
-        self.answers: Answers
+        self.answers: WriteStream[SessionMessage]
 
     async def __aiter__(self) -> AsyncIterator[str]:
         async for line in self._file:

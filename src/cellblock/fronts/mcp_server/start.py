@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from cellblock.common import telemetry
 from cellblock.common.addresses import bracketed, listen
-from cellblock.common.extras import require_extra
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.fronts.mcp_server.options import ServerOptions, enter
 
@@ -32,7 +31,6 @@ def run(options: ServerOptions) -> None:
     Raises:
         CellblockError: The server cannot be started.
     """
-    require_extra("mcp", "MCP servers")
     with telemetry.exporting("cellblock-mcp"), suppress(asyncio.CancelledError):
         asyncio.run(_serve(options))
 

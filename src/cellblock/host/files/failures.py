@@ -11,7 +11,7 @@ from cellblock.errors import FilesError
 
 _MEANING = {
     errno.ENOENT: "it does not exist",
-    errno.ELOOP: "its path contains a symbolic link, and links are never followed; use the path of the link's target",
+    errno.ELOOP: "it is a symbolic link, or its path has one, and links are never followed; use the path of the link's target",
     errno.EXDEV: "it is outside the folder, or on another file system",
     errno.ENOTDIR: "it is not a folder, or one of the folders above it is not",
     errno.EISDIR: "it is a folder",

@@ -246,6 +246,11 @@ class Cell:
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
+    def note(self, line: str) -> None:
+        """Add a line at the end of the output, before the result is made."""
+        assert self._collector is not None
+        self._collector.note(line)
+
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
         """Create the result after the end, in a thread if there is much to decode or write. Its notes are the last events."""
         assert self._collector is not None

@@ -447,7 +447,7 @@ class Cells:
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.died and self.state == "running":
-            cell.goes_on_from = await self._restored()
+            cell.goes_on_from = await self._restored(cell)
         if not cell.silent and not cell.counted:
             if not cell.not_undoable and not cell.died and (why := await self._observer.after_cell(self.past.before)):
                 cell.not_undoable = why
@@ -475,15 +475,18 @@ class Cells:
             raise cell.failure
         return result
 
-    async def _restored(self) -> Restored | None:
-        """Return the state that the session restores after its kernel died; None for a fresh kernel."""
+    async def _restored(self, cell: Cell) -> Restored | None:
+        """Return the state that the session restores after its kernel died with a cell; None for a fresh kernel."""
         dead = self._kernels.current
         if dead is None or not self._observer.can_recover(dead):
             return None
         try:
-            return (await self._kernels.live()).restored
+            kernel = await self._kernels.live()
         except CellblockError:  # the dead cell's result is known and does not depend on this
             return self._observer.awaited(dead)  # the next cell tries again, and raises the error
+        for line in kernel.output.take_lacks():
+            cell.note(line)
+        return kernel.restored
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

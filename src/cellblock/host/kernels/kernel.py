@@ -461,10 +461,11 @@ class Kernel(ControlObserver):
                     self.paused = message.pending
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)
-            case Ready(version=version):
+            case Ready(version=version, lacks=lacks):
                 if version != VERSION:
                     self._condemn(f"it speaks version {version} of the wire protocol, and this host version {VERSION}")
                 elif not self.ready.done():
+                    self.output.lacks = [f"[cellblock] {sentence}" for sentence in lacks]
                     self.ready.set_result(None)
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:

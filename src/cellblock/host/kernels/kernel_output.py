@@ -22,6 +22,7 @@ class KernelOutput:
         collector: Collects the output.
         after_death: The recovery that the next result reports for the previous kernel, if its death is unreported.
         elsewhere: Takes the output instead, while the kernel works for another kernel.
+        lacks: Lines about what the kernel lacks, as it was made from a copy. The next cell shows them.
     """
 
     def __init__(self, wanted: KernelSpec, recording: Recording) -> None:
@@ -37,6 +38,7 @@ class KernelOutput:
         self.collector = self._new_collector()
         self.after_death: Recovery | None = None
         self.elsewhere: Callable[[StreamName, bytes], None] | None = None
+        self.lacks: list[str] = []
 
     def _new_collector(self) -> Collector:
         return Collector(self._wanted.limits, self._wanted.spill_to)
@@ -56,9 +58,16 @@ class KernelOutput:
         offline = NO_NETWORK_BY_LANDLOCK if tier.ours and not tier.own_network else ""
         if tier.own_network and not (policy.network.allow or policy.network.ask):
             offline = NO_NETWORK
+        for line in self.take_lacks():
+            self.collector.add_text("stderr", f"{line}\n".encode())
         rights = Rights(memory, policy.resources.packages > 0, tier.sandboxed, offline)
         cell.attach(self.collector, rights=rights, after_death=self.after_death, pause=pause)
         self.cell = cell
+
+    def take_lacks(self) -> list[str]:
+        """Return the lines about what the kernel lacks, once."""
+        lacks, self.lacks = self.lacks, []
+        return lacks
 
     def show_so_far(self) -> None:
         """Show the running cell's reader the output from before the cell."""

@@ -170,7 +170,7 @@ class MemoryWatch:
         Args:
             used: Bytes in use.
             copies: Upper limit of the bytes that dropping copies frees. If that is not enough, they stay for recovery.
-            excess: What the session has too many of, in a sentence; empty if nothing.
+            excess: A sentence about another exceeded limit; empty if none.
         """
         if not self._asked_exactly or (self.limit is not None and used > self.limit):
             self._last = used

@@ -54,7 +54,7 @@ class KernelObjects:
 
     Attributes:
         size: An estimate of their kernel memory in bytes.
-        excess: What the session has too many of, in a sentence; empty if nothing.
+        excess: A sentence about the exceeded limit; empty if none.
     """
 
     def __init__(self, *, apart: bool) -> None:

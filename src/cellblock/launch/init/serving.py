@@ -113,7 +113,7 @@ class Init:
         self._worker = worker
         self._ground = ground
         self._programs = Programs()
-        """The programs of the first kernel. The others' are made from them."""
+        """The programs of the first kernel, from which other kernels' programs are created."""
         self._places = places
         self._poll = select.poll()
         for descriptor in (handover.fileno(), *self._ending, wake):

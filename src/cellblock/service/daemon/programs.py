@@ -145,6 +145,7 @@ async def _received(server: Server, session: str, port: int) -> AsyncGenerator[b
         try:
             yield key[1].encode()
             while data := await reader.read(_PIECE):
+                _touch(server, session)
                 yield data
         except ConnectionError:
             return  # the server was killed
@@ -159,6 +160,7 @@ async def write_port(server: Server, request: WritePort, body: bytes) -> bool:
     writer = server.connections.get((request.session, request.connection))
     if writer is None or writer.is_closing():
         return False
+    _touch(server, request.session)
     try:
         writer.write(body)
         await writer.drain()
@@ -167,3 +169,9 @@ async def write_port(server: Server, request: WritePort, body: bytes) -> bool:
     except (ConnectionError, RuntimeError):  # it was closed meanwhile
         return False
     return True
+
+
+def _touch(server: Server, session: str) -> None:
+    """Record that a session is used: a page can stay open for hours without a new connection."""
+    if (named := server.sessions.known(session)) is not None:
+        named.touch()

@@ -30,6 +30,7 @@ from cellblock.service.named.lease import LeaseRecord
 from cellblock.service.named.moving import Arrival
 from cellblock.service.named.options import NamedOptions, Options, read_options
 from cellblock.service.named.remote_saves import RemoteSaves
+from cellblock.service.named.servers import ServerNotes
 from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
 
@@ -118,6 +119,7 @@ class NamedSession:
         self.unasked = asyncio.Event()
         self.unasked.set()
         self.held = ""
+        self.servers = ServerNotes(record.name or record.kernel_id)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -45,6 +45,8 @@ from cellblock.tools.approvals.elicitation import Elicitation
 _log = logging.getLogger("cellblock.named")
 
 _MAX_LOSSES = 20
+_RECENT = 5.0
+"""Seconds after its last use in which servers of a session are looked for."""
 _MOST_GIVEN_AWAY = 20_000
 _MOST_ADOPTED = 1000
 _NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
@@ -659,6 +661,8 @@ class NamedSessions:
                 await self._end(named)
                 continue
             named.save_if_due()
+            if named.current is not None and (named.turn.locked() or now - named.used < _RECENT):
+                named.servers.look(named.current)
             waiting = self._waiting.get(named.record.kernel_id)
             if waiting is not None and asyncio.get_running_loop().time() >= waiting.next and not waiting.turn.locked():
                 waiting.retrying = asyncio.create_task(self._retry(waiting))

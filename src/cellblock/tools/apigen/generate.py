@@ -137,8 +137,10 @@ async def generate(
             if on_left_out is not None:
                 on_left_out(tool.name, tool.why_not)
     tools = [tool for tool in listed if not tool.why_not]
-    names, *_ = await asyncio.gather(asyncio.to_thread(write, tools), *([servers.close()] if last else []))
-    return Generated(names, instructions)
+    names = asyncio.create_task(asyncio.to_thread(write, tools))
+    if last:
+        await asyncio.gather(names, servers.close())
+    return Generated(await names, instructions)
 
 
 async def add_announced(root_dir: str, server_name: str, tools: list[ToolSpec], instructions: str) -> None:

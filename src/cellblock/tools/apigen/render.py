@@ -112,8 +112,8 @@ def render_module(name: str, tool: ToolSpec) -> Module:
         check_source(source, tool.name)
     signature = _signature(name, params, "Result" if result else "str")
     known = " ".join(f"{one.name} {one.description}".strip() for one in params.classes[0].properties)
-    texts = [plain(text, _LONGEST_DESCRIPTION) for text in (tool.description, known)]
-    return Module(name, tool.name, signature, *texts, source)
+    description = plain(tool.description, _LONGEST_DESCRIPTION)
+    return Module(name, tool.name, signature, description, plain(known, _LONGEST_DESCRIPTION), source)
 
 
 def render_ambiguous(tools: Sequence[ToolSpec]) -> dict[str, str]:

@@ -52,6 +52,7 @@ error crash exception bug
 execute run start trigger launch evaluate
 find search look
 get read retrieve return show view see
+history log
 hours time duration
 image picture photo screenshot
 inside content

@@ -315,7 +315,7 @@ def _check_list(count: int, size: int) -> int:
 def _trust_no_schema(client: Client) -> None:
     """Turn off the SDK's validation of results against the server's schema.
 
-    The validation runs in the event loop, and a schema can make it take forever: by a pattern, or with many rows. The
+    The validation runs in the event loop, and a schema can block the loop, by a pattern or with many rows. The
     module of a tool validates results in the session instead.
     """
 

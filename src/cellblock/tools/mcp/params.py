@@ -289,7 +289,7 @@ class _Fields:
             raise error if str(error).startswith(source) else InvalidInputError(f"{source}: {error}") from error
 
     def seconds(self, key: str) -> float | None:
-        value = self._data.pop(key, None)
+        value: float | None = self._data.pop(key, None)
         if value is not None and (type(value) not in (int, float) or not 0 < value <= _MAX_START):
             raise self.wrong(key, f"must be a number of seconds up to {_MAX_START}, not {shown(value)}")
         return value

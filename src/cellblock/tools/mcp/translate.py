@@ -63,7 +63,7 @@ def outcome_of_resource(result: types.ReadResourceResult) -> ToolOutcome:
 
 
 def check_finite(value: object) -> None:
-    """Refuse NaN and infinite numbers: they are not JSON, but the decoder accepts them, and turns 1e999 into one.
+    """Refuse NaN and infinite numbers: they are not JSON, but the decoder accepts them, and turns 1e999 into infinity.
 
     Raises:
         ValueError: The value contains one.

@@ -261,7 +261,7 @@ def command_line(policy: Policy, place: SrtDirectories, arguments: Sequence[str]
 
 
 def environment(facts: Facts, place: SrtDirectories) -> dict[str, str]:
-    """Return the environment of srt. Only the directories of its commands come from the host's."""
+    """Return the environment of srt. From the host's environment, it has only the directories of its commands."""
     found = (where(name) for name in _commands(sys.platform))
     directories = dict.fromkeys(os.path.dirname(path) for path in found if path is not None)
     return {

@@ -164,7 +164,7 @@ def _check_python(group: Group, state: State) -> None:
 
 
 def _versions(libraries: Any) -> str:
-    """Describe which libraries have another version than when the session was saved."""
+    """Describe libraries whose versions differ from the saved session's."""
     others = []
     for name, version in libraries.items():
         here = getattr(sys.modules.get(name), "__version__", version)

@@ -1,0 +1,45 @@
+"""Tells the reader of a named session's output about the servers of its code, so that the user can open their pages."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cellblock.errors import CellblockError
+
+if TYPE_CHECKING:
+    from cellblock.host import Session
+
+_MOST = 8
+"""Servers of one session that its reader is told about: code can start thousands."""
+
+
+class ServerNotes:
+    """The servers of one session that its reader was told about."""
+
+    def __init__(self, name: str) -> None:
+        """Begin without a server.
+
+        Args:
+            name: The session's name.
+        """
+        self._name = name
+        self._told: set[int] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    def look(self, session: Session) -> None:
+        """Look for new servers in the background, unless that is in progress."""
+        ready = self._looking is None or self._looking.done()
+        if ready and session.wanted.tier.own_network and len(self._told) < _MOST:
+            self._looking = asyncio.create_task(self._look(session))
+
+    async def _look(self, session: Session) -> None:
+        with suppress(CellblockError):  # it is ending
+            if not await session.has_kernel():
+                return
+            for port in [port for port in await session.ports() if port not in self._told][: _MOST - len(self._told)]:
+                self._told.add(port)
+                command = f"cellblock open {shlex.quote(self._name)} {port}"
+                session.reader.note(f"[cellblock] A server listens at port {port}. The user opens its page with: {command}")
