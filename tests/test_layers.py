@@ -319,7 +319,16 @@ OTHERS: dict[str, set[str]] = {
     "walls/egress": {"h11", "idna"},
     "fronts/kernel_mgr": {"websockets"},
     "walls/packages": {"h11", "pip"},  # of pip, which index it has where nobody says another
-    "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
+    "tools/mcp": {
+        "anyio",
+        "httpcore2",
+        "httpx2",
+        "keyring",
+        "mcp",
+        "mcp_types",
+        "pydantic",
+        "pydantic_core",
+    },  # keyring if installed
     "tools/serving": _WEB | {"pydantic", "starlette"},  # of starlette, its types
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},

@@ -145,10 +145,6 @@ async def resource(request: Request) -> Response:
     return JSONResponse(said)
 
 
-async def big(request: Request) -> Response:
-    return Response(b"x" * int(control.get("size", 1)))
-
-
 async def steer(request: Request) -> Response:
     if given := json.loads(await request.body() or b"{}"):
         control.clear()
@@ -179,7 +175,6 @@ def main() -> None:
     provider: Any = memory
     routes = [
         Route("/control", steer, methods=["POST"]),
-        Route("/big", big),
         Route("/.well-known/oauth-protected-resource/mcp", resource),
         *create_auth_routes(provider, AnyHttpUrl(f"{URL}/"), client_registration_options=options),
         *app.routes,

@@ -50,6 +50,7 @@ async def test_a_login_is_bound_to_name_url_client_and_issuer(home: Path) -> Non
     assert store().read() == replace(LOGIN, written=store().read().written)  # type: ignore[union-attr]  # it is there
     assert store(auth=OAuth(client_id="me")).read() is not None
     assert store(auth=OAuth(client_id="other")).read() is None
+    assert "secret" not in repr(LOGIN)
     assert store("other").read() is None
     assert store(url="https://mcp.example/other").read() is None
     (file,) = home.glob("*.json")

@@ -215,9 +215,6 @@ async def test_the_scopes_of_the_parameters_are_asked_for(server: OAuthServer) -
     (file,) = Path(os.environ["CELLBLOCK_HOME"], "logins").glob("*.json")
     file.write_text("{")
     await log_in("it", remote(server), server.ask)  # a damaged login is replaced
-    server.control(size=1_000_000)
-    with pytest.raises(LoginError, match="sent more than"):
-        await NamedUrls(server.url).send(httpx2.Request("GET", server.url.replace("/mcp", "/big")))
 
 
 @pytest.mark.slow
@@ -243,17 +240,6 @@ async def test_sessions_see_no_login(server: OAuthServer, tmp_path: Path) -> Non
     async with CodeExecutor(working_dir=tmp_path / "work") as executor:
         code = f"import os\nprint(os.path.exists({str(file.parent)!r}), os.path.exists({str(file)!r}))"
         assert (await executor.execute(code)).text == "False False"
-
-
-async def test_servers_elsewhere_name_no_loopback_addresses() -> None:
-    urls = NamedUrls("https://mcp.example/")
-    with pytest.raises(LoginError, match=r"localhost is refused: it has the address .*, which is loopback"):
-        await urls.connect_tcp("localhost", 1)
-    for url in ("https://127.0.0.1/", "https://[::1]/", "https://0x7f.1/", "http://localhost/", "file:///etc/passwd"):
-        with pytest.raises(LoginError):
-            urls.check(url)
-    urls.check("https://as.example/")
-    NamedUrls("http://127.0.0.1:1/").check("http://localhost:2/")
 
 
 async def test_tokens_are_for_the_origin_of_the_server_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -40,8 +40,8 @@ class Login:
     server: str
     url: str
     issuer: str
-    client: Mapping[str, Any]
-    token: Mapping[str, Any]
+    client: Mapping[str, Any] = field(repr=False)
+    token: Mapping[str, Any] = field(repr=False)
     metadata: Mapping[str, Any] | None
     resource: Mapping[str, Any] | None
     expires: float | None  # seconds since 1970; None: unknown
