@@ -107,8 +107,8 @@ async def test_only_a_chosen_directory_for_images_must_be_writable(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
-    for options in ({}, {"images_dir": str(tmp_path / "images")}):  # the second is how named sessions say the default
-        session = host.session(working_dir=tmp_path, **options)
+    for images_dir in (None, str(tmp_path / "images")):  # the second is how named sessions say the default
+        session = host.session(working_dir=tmp_path, images_dir=images_dir)
         await session.close()
     with pytest.raises(InvalidInputError, match=r"images_dir: .* cannot be written to by this user"):
         host.session(working_dir=tmp_path, images_dir=tmp_path / "pictures")

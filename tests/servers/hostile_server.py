@@ -206,7 +206,12 @@ def handle(message: dict[str, Any]) -> None:
         case "initialize":
             info = {"name": "hostile", "version": "1"}
             version = "1999-01-01" if MODE == "old" else params["protocolVersion"]
-            said = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info, "instructions": "Be kind."}
+            said: dict[str, Any] = {
+                "protocolVersion": version,
+                "capabilities": {"tools": {}},
+                "serverInfo": info,
+                "instructions": "Be kind.",
+            }
             send({"id": number, "result": said})
         case "tools/list":
             send({"id": number, "result": tools(params.get("cursor"))})

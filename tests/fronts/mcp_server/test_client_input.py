@@ -30,7 +30,8 @@ class Sent:
 async def read(*lines: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the messages that the SDK gets, and the answers that the client gets at once."""
     given = Input(io.BytesIO(b"\n".join(lines) + b"\n"))
-    sent = given.answers = Sent()
+    sent = Sent()
+    given.answers = sent  # type: ignore[assignment]  # what it uses of a stream
     return [json.loads(line) async for line in given], sent.answers
 
 

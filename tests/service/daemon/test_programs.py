@@ -322,7 +322,7 @@ async def answer(reader, writer):
 server = await asyncio.start_server(answer, "127.0.0.1", 8501)
 """
     assert cellblock.execute("page", code).ok
-    parts = connection().follow(ConnectPort("page", 8501))
+    parts: Any = connection().follow(ConnectPort("page", 8501))
     number = bytes(next(parts)).decode()
     with closing(open_connection(Place(home))) as other:
         for _ in range(12):

@@ -69,7 +69,8 @@ async def test_images_and_resources_come_with_the_result(port: int) -> None:
 async def test_a_link_can_be_read(port: int, servers: Recorded) -> None:
     result = await ToolRunner("files", port=port).run("links", {})
     assert result == "[link to a resource demo://a (text/plain): a; to read it, call read() of its entry in .resources]"
-    (link,) = result.resources  # type: ignore[union-attr]
+    assert isinstance(result, ToolText)
+    (link,) = result.resources
     assert isinstance(link, ToolLink)
     assert await link.read_async() == await asyncio.to_thread(link.read) == "resources/read:{'uri': 'demo://a'}"
     assert servers.calls[1:] == [("files", "resources/read", {"uri": "demo://a"})] * 2

@@ -61,7 +61,8 @@ class _Console:
         history = self._connection.call(History(self._session["kernel_id"], _MOST_HISTORY))
         self._number = 1
         counts = [entry["execution_count"] or 0 for entry in history if not entry["abandoned"]]
-        if counts and self._connection.call(Checkpoints(self._session["kernel_id"])):  # a fresh kernel has none
+        checkpoints = self._connection.call(Checkpoints(self._session["kernel_id"]))
+        if counts and checkpoints:  # a fresh kernel has none
             self._number += counts[-1]
         self._prompt = _prompt([entry["code"] for entry in history], self._ask)
 
