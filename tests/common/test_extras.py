@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import subprocess
@@ -37,6 +38,9 @@ ROOMS = {
     "tools/serving/websocket": "mcp",
 }
 """Module or room → the extra that it may import from. All others import without any, whatever they import in turn."""
+
+CHECKED_BEFORE = {"cellblock.cluster.director", "cellblock.tools.serving.listen"}
+"""Modules that import a room's in functions, which only a caller reaches that has checked the extra."""
 
 _NOT_IMPORTED = ("adapters", "__main__")
 """Adapters have a framework's classes as bases."""
@@ -94,6 +98,7 @@ for name, call in {
     with trying(name):
         call()
 for name, run in {
+    "expose": lambda: CodeExecutor().expose(8501),
     "KernelClient": lambda: KernelClient().connect(),
     "KernelGateway": lambda: KernelGateway(port=0).start(),
     "ToolServer": lambda: ToolServer(port=0).start(),
@@ -168,8 +173,26 @@ def names(extra: str | None) -> list[str]:
     return found
 
 
-def test_modules_import_nothing_that_only_an_extra_brings() -> None:
-    assert run_with((), _IMPORTS, names=names(None)) == {}
+def late_imports(path: Path) -> set[str]:
+    """Return the modules of this package that a module imports in functions."""
+    functions = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    imports = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
+    return {name for node in imports for name in (node.module or "", *(f"{node.module}.{one.name}" for one in node.names))}
+
+
+def test_modules_import_without_extras_and_check_before_they_import_others() -> None:
+    without = names(None)
+    failed = run_with((), _IMPORTS, names=[*without, *(name for extra in {*ROOMS.values()} for name in names(extra))])
+    assert {*failed} & {*without} == set()
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    unchecked = {
+        name
+        for name, path in modules.items()
+        if name not in failed and late_imports(path) & {*failed} and "require_extra(" not in path.read_text()
+    }
+    assert unchecked == CHECKED_BEFORE
 
 
 @pytest.mark.slow
@@ -186,6 +209,7 @@ def test_a_feature_names_its_extra(tmp_path: Path) -> None:
         "KernelClient": "client",
         "KernelGateway": "serve",
         "ToolServer": "mcp",
+        "expose": "serve",
         "generate_mcp_sources": "mcp",
         "install": "jupyter",
         "memory": "urls",

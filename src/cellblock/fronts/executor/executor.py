@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
+from cellblock.common.extras import require_extra
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError, did_you_mean
 from cellblock.fronts.executor.options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
 from cellblock.fronts.executor.signatures import takes
@@ -272,8 +273,10 @@ class CodeExecutor(AsyncOnly):
 
         Raises:
             NotFoundError: Nothing listens at the port.
-            UnsupportedError: The session has no network of its own: it needs ``isolate="native"``.
+            UnsupportedError: The extra serve is not installed; or the session has no network of its own: it needs
+                ``isolate="native"``.
         """
+        require_extra("serve", "pages of ports")
         from cellblock.fronts.gateway.exposed import Exposed
 
         session = self.session
