@@ -28,6 +28,7 @@ from cellblock.common import loop_thread
 from cellblock.host import shared
 from cli_commands import wrong_in
 from daemons import own_daemon
+from suite import SEED
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -82,7 +83,7 @@ async def test_the_commands_of_the_readme_work_in_any_order(own_shared_host: Non
     assert len(commands) > 1
     ((_, program, shown),) = blocks(ROOT / "README.md")
     order = [*commands, commands[0], (program, shown)]
-    chosen = random.Random(os.environ["MUTANTS_SEED"])
+    chosen = random.Random(os.environ[SEED])
     with own_daemon(tmp_path):
         for _ in range(2):
             chosen.shuffle(order)
@@ -92,7 +93,7 @@ async def test_the_commands_of_the_readme_work_in_any_order(own_shared_host: Non
                     continue
                 line = shlex.split(command)
                 line[0] = str(Path(sys.executable).parent / line[0])
-                done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60, check=False)
+                done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=300, check=False)
                 assert (done.returncode, done.stderr) == (0, ""), order
                 assert expected in ("", done.stdout.strip()), order
 
