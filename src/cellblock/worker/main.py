@@ -59,8 +59,8 @@ from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import replace_streams, restore_streams
 
 _SOON = 0.1
-"""Seconds. If a cell begins later than this after the last copy, the next one probably does, too: its client does not notice two
-milliseconds, but the cell's pages would take megabytes of memory."""
+"""Seconds. If a cell begins later than this after the last copy, the next one probably does, too: its client does not notice
+two milliseconds, but the cell's pages would take megabytes of memory."""
 
 _MOST_FAILURES = 1000
 """After how many errors of the loop, without a message of the host between them, code must have broken it permanently."""
