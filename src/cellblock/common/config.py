@@ -228,7 +228,7 @@ def _base(variable: str, default: str) -> str:
 
 
 def _absolute(variable: str) -> str:
-    """Return the path in a variable; empty if there is none.
+    """Return the path in a variable; empty if none.
 
     Raises:
         InvalidInputError: It is relative. Ignoring it would use the daemon and the settings that it was meant to replace.

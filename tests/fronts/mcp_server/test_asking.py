@@ -58,7 +58,7 @@ async def test_a_client_that_cannot_ask_refuses(native_host: Host, tmp_path: Pat
         said, _, note = text(await run(connected, ASK)).partition("\n")
     assert said == '{"action": "decline"}'
     assert note.startswith(
-        "[cellblock] The MCP server bad got no answer to its question: nobody could be asked, because this client"
+        "[cellblock] The MCP server bad got no answer to its question: no person could be asked, because this client"
     )
 
 

@@ -155,7 +155,7 @@ async def test_a_refusal_by_the_host_is_for_once(client: Connect, tmp_path: Path
 async def test_a_client_that_cannot_ask_is_refused_what_no_rule_allows(client: Connect, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("")
-    for approve, why in (("ask", "this client shows no questions"), ("rules", "nobody is asked with --approve rules")):
+    for approve, why in (("ask", "this client shows no questions"), ("rules", "--approve rules asks no person")):
         async with client(tmp_path, approve=approve, rules=rules, approve_shell_cmds=True) as connected:
             for said in (text(await run(connected, "!echo one")), text(await register(connected))):
                 assert why in said

@@ -60,7 +60,7 @@ def logout(name: Server, as_json: Json = False) -> int:
 
 
 def auth(name: Server, as_json: Json = False) -> int:
-    """Show the login at a server. Exit with 1 if there is none."""
+    """Show the login at a server. Exit with 1 without a login."""
     from cellblock.tools.mcp.logins import LoginStore, needs_login
 
     params, resolved, _ = _registered(name)
@@ -103,7 +103,7 @@ def _registered(name: str) -> tuple[RemoteServer, RemoteServer, str]:
 
 
 def _show(url: str) -> None:
-    """Open the browser, and print the URL in any case: nobody may see the browser."""
+    """Open the browser, and print the URL in any case: the browser may be invisible."""
     say(f"Log in on this page, in a browser on this machine (for others, --no-browser): {printable(url, lines=False)}")
     webbrowser.open(url)
 
@@ -117,5 +117,5 @@ def _pasted(url: str, listener: socket.socket) -> str:
     say("The browser then ends at a page that cannot be loaded. Paste the address of that page here:")
     # A thread that reads would outlive the deadline.
     if not select.select([sys.stdin], [], [], SECONDS_TO_ANSWER)[0] or not (line := sys.stdin.readline().strip()):
-        raise InvalidInputError("no address was pasted, so nobody is logged in")
+        raise InvalidInputError("no address was pasted, so the login failed: run the command again")
     return line

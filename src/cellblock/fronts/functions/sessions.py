@@ -44,7 +44,7 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
         name: The session's name.
         tags: Labels of a new session.
         options: Options of the session, which an existing session must have: the options of `CodeExecutor` that are data, and
-            those of `NamedOptions` (docs/named-sessions.md). Settings provide the defaults.
+            options of `NamedOptions` (docs/named-sessions.md). Settings provide the defaults.
 
     Raises:
         InvalidInputError: The name, an option or a setting is invalid, or the existing session has another option.

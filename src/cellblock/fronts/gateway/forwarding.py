@@ -59,7 +59,7 @@ class Connection(Protocol):
         """Return what arrives next; empty at the end."""
 
     async def write(self, data: bytes) -> object:
-        """Write, and wait until there is room for more. What a server does not read any more is dropped."""
+        """Write, and wait until there is room for more. Data that a server no longer reads is dropped."""
 
 
 Connect: TypeAlias = Callable[[str, int], AbstractAsyncContextManager[Connection]]

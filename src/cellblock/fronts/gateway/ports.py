@@ -236,7 +236,7 @@ class _Visit:
         return [*passed, (b"content-security-policy", policy.encode()), (b"referrer-policy", b"same-origin")]
 
     def _ticket(self) -> tuple[str, str] | None:
-        """Return the ticket in the URL, and the URL's path without it; None if there is none."""
+        """Return the ticket in the URL, and the URL's path without it; None if missing."""
         query = self._scope["query_string"].decode("latin-1")
         if TICKET not in query:
             return None

@@ -391,7 +391,7 @@ class KernelClient:
     async def _say(self, message: dict[str, Any]) -> None:
         from websockets.exceptions import ConnectionClosed
 
-        _ = self.kernel_id  # raises if there is none
+        _ = self.kernel_id  # raises if missing
         assert self._socket is not None
         try:
             await self._socket.send(json.dumps(message))

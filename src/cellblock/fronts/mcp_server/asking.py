@@ -146,12 +146,10 @@ async def _deny(clients: Clients, cell: Cell, question: PendingApproval, reason:
 def nobody(options: ServerOptions) -> str:
     """Return why no person decides, and how the user can allow requests."""
     if options.approve == "rules":
-        why = "nobody is asked with --approve rules, and no rule allows it. To allow it, the user can add"
+        why = "--approve rules asks no person, and no rule allows it. To allow it, the user can add"
     else:
-        why = (
-            "nobody could be asked, because this client shows no questions (MCP elicitation). To allow it, the user can start"
-        )
-        why += " cellblock mcp with --approve auto, or with"
+        why = "no person could be asked, because this client shows no questions (MCP elicitation). To allow it, the user can"
+        why += " start cellblock mcp with --approve auto, or with"
     return f"{why} a rule (--rules FILE, docs/approvals.md)"
 
 

@@ -93,7 +93,7 @@ class Work:
         return answers.text(answers.with_handle(shown, handle), status="running", session=handle)
 
     def _forget_oldest(self) -> None:
-        """Drop the oldest result that nobody has asked for, if there are many."""
+        """Drop the oldest unread result, if there are many."""
         if len(self._tasks) >= _MOST:
             for key in [key for key, task in self._tasks.items() if task.done()][:1]:
                 self._tasks.pop(key).exception()

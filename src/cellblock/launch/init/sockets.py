@@ -132,7 +132,7 @@ def _each(diag: socket.socket, request: bytes) -> Iterator[memoryview]:
 
 
 def _attribute(attributes: memoryview, wanted: int) -> memoryview:
-    """Return the value of an attribute; empty if there is none."""
+    """Return the value of an attribute; empty if none."""
     while len(attributes) >= 4:
         length, kind = struct.unpack_from("=HH", attributes)
         if kind == wanted:

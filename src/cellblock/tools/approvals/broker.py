@@ -26,7 +26,7 @@ Ask = Callable[[ApprovalRequest], bool | None]
 EXPIRED = "no decision arrived within"
 """The beginning of the reason if the time for a decision has run out."""
 
-NOBODY = "nobody can approve it, and no rule allows it"
+NOBODY = "this session has no approver, and no rule allows it"
 """The reason if there is no person to ask."""
 
 MAX_PENDING = 4096

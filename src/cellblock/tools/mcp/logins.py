@@ -77,7 +77,7 @@ class LoginStore:
             return 0
 
     def read(self) -> Login | None:
-        """Return the login; None if there is none for this name, URL and client.
+        """Return the login for this name, URL and client, or None.
 
         Raises:
             StoreError: It cannot be read.

@@ -36,7 +36,7 @@ class NamedUrls(httpcore2.AsyncNetworkBackend):
 
     Args:
         url: The server's URL.
-        tls: The TLS settings; by default, those of the system.
+        tls: The TLS settings; by default, the system's settings.
     """
 
     def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:

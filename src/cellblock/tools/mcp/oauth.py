@@ -46,7 +46,7 @@ class StoredLogin(OAuthClientProvider):
     """
 
     def __init__(self, server: str, params: RemoteServer, urls: NamedUrls) -> None:
-        # Only a login would use the redirect. This object is also the SDK's storage, of which it uses `set_tokens`.
+        # Only a login would use the redirect. This object is also the SDK's storage, by `set_tokens`.
         metadata = OAuthClientMetadata(redirect_uris=[AnyUrl("http://127.0.0.1/callback")])
         storage: Any = self
         super().__init__(params.url, metadata, storage)
@@ -71,7 +71,7 @@ class StoredLogin(OAuthClientProvider):
             refused: The token that the server refused.
 
         Returns:
-            The token; None if there is none besides the refused one.
+            The token; None if only the refused one exists.
 
         Raises:
             LoginError: There is no token, or it could not be renewed.

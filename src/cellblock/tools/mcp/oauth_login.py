@@ -94,7 +94,7 @@ async def by_browser(url: str, listener: socket.socket, is_answer: Callable[[str
                     good = method == "GET" and not answered.done() and is_answer(found)
                     if good:
                         answered.set_result(found)
-                    said = "The login goes on in the terminal. You can close this page." if good else "Not the answer."
+                    said = "Continue in the terminal. You can close this page." if good else "Not the answer."
                     writer.write(_ANSWER.format("200 OK" if good else "404 Not Found", len(said), said).encode())
                     await writer.drain()
         finally:
@@ -106,7 +106,7 @@ async def by_browser(url: str, listener: socket.socket, is_answer: Callable[[str
             async with asyncio.timeout(SECONDS_TO_ANSWER):
                 return await answered
         except TimeoutError as error:
-            raise OAuthFlowError(f"the browser did not come back within {SECONDS_TO_ANSWER / 60:g} minutes") from error
+            raise OAuthFlowError(f"the browser did not return within {SECONDS_TO_ANSWER / 60:g} minutes") from error
 
 
 class _Provider(OAuthClientProvider):

@@ -88,7 +88,7 @@ class RemoteServer:
         transport: ``"http"``: streamable HTTP. ``"sse"``: the older one, server-sent events.
         headers: Headers of every request, such as the bearer token.
         startup_timeout_sec: Limit in seconds for the connection; None for the caller's limit.
-        auth: The login with OAuth; None if there is none.
+        auth: The login with OAuth, or None.
     """
 
     url: str
