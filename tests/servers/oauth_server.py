@@ -81,7 +81,8 @@ class Memory:
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
         if refresh_token in self.redeemed:
             counts["reused"] += 1
-            self.refresh.clear(), self.access.clear()
+            self.refresh.clear()
+            self.access.clear()
         return self.refresh.get(refresh_token)
 
     async def exchange_refresh_token(
@@ -152,7 +153,8 @@ async def steer(request: Request) -> Response:
     if control.pop("drop", None):
         memory.access.clear()
     if control.pop("forget", None):
-        memory.refresh.clear(), memory.access.clear()
+        memory.refresh.clear()
+        memory.access.clear()
     return JSONResponse(counts)
 
 

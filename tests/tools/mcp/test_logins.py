@@ -58,7 +58,7 @@ async def test_a_login_is_bound_to_name_url_client_and_issuer(home: Path) -> Non
     Path(store("other")._path).write_text(copied)
     assert store("other").read() is None
     for changed in ({"issuer": "https://evil.example/"}, {"metadata": {"issuer": "https://evil.example/"}}):
-        await put(replace(LOGIN, **changed))  # type: ignore[arg-type]  # one of two
+        await put(replace(LOGIN, **changed))
         assert store().read() is None
 
 

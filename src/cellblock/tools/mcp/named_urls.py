@@ -74,10 +74,10 @@ class NamedUrls(httpcore2.AsyncNetworkBackend):
         """
         url = str(request.url)
         self.check(url)
-        self._tls = self._tls or await asyncio.to_thread(httpx2.create_ssl_context)
+        tls = self._tls = self._tls or await asyncio.to_thread(httpx2.create_ssl_context)
         request.headers["Accept-Encoding"] = "identity"
         request.headers.setdefault("Accept", "application/json")  # else, some answer with a form
-        transport = PacedTransport(url, self._tls, None if origin_of(url) == self._origin else self)
+        transport = PacedTransport(url, tls, None if origin_of(url) == self._origin else self)
         try:
             async with asyncio.timeout(_SECONDS), httpx2.AsyncClient(transport=transport, timeout=_SECONDS) as client:
                 response = await client.send(request, stream=True, auth=None, follow_redirects=False)
@@ -96,7 +96,9 @@ class NamedUrls(httpcore2.AsyncNetworkBackend):
         headers = {name: response.headers[name] for name in ("WWW-Authenticate", "Content-Type") if name in response.headers}
         return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)
 
-    async def connect_tcp(self, host: str, port: int, **options: Any) -> httpcore2.AsyncNetworkStream:
+    async def connect_tcp(  # type: ignore[override]  # the options go on as they come
+        self, host: str, port: int, **options: Any
+    ) -> httpcore2.AsyncNetworkStream:
         """Connect to a checked address: a second lookup of the name could return others."""
         try:
             found = list(dict.fromkeys(await resolve(host)))

@@ -160,8 +160,10 @@ class StoredLogin(OAuthClientProvider):
         try:
             context.current_tokens = OAuthToken.model_validate(login.token)
             context.client_info = OAuthClientInformationFull.model_validate(login.client)
-            context.oauth_metadata = login.metadata and OAuthMetadata.model_validate(login.metadata)
-            context.protected_resource_metadata = login.resource and ProtectedResourceMetadata.model_validate(login.resource)
+            if login.metadata:
+                context.oauth_metadata = OAuthMetadata.model_validate(login.metadata)
+            if login.resource:
+                context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(login.resource)
         except ValueError as error:
             raise StoreError(f"the login at {self._server!r} is damaged; {needs_login(self._server)}") from error
         if login.expires is not None:
