@@ -119,7 +119,7 @@ def _texts(node: ast.expr, constants: dict[str, ast.expr], deep: int = 3) -> Ite
         case ast.Constant(value=str(text)):
             yield text
         case ast.JoinedStr(values=values):
-            yield "".join(part.value if isinstance(part, ast.Constant) else _placeholder(part) for part in values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else _placeholder(part) for part in values)
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             for one in _texts(left, constants, deep):
                 yield from (one + two for two in _texts(right, constants, deep))

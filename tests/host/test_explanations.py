@@ -39,7 +39,7 @@ async def test_a_cell_that_fails_without_its_directory_says_so(
         assert said in (result.text or "")
         assert [item.text for item in result.outputs if item.kind == "error"] == [str(caught.value)]
         assert said in result.for_model()
-        with pytest.raises(LaunchError, match=f"no kernel can start in {workspace}: No such file or directory. Put"):
+        with pytest.raises(LaunchError, match=f"no kernel can start in {workspace}: No such file or directory. Restore"):
             await executor.reset()
         workspace.mkdir()
         await executor.reset()
