@@ -75,6 +75,7 @@ PARSERS: dict[str, str] = {
     "tools/calling/finder.py": "it reads the daemon's request, in a process with limits",
     "tools/calling/interface.py": "it runs in sessions and in `finder`; a field has 500 characters at most",
     "tools/mcp/condense.py": "it is a process with limits",
+    "tools/mcp/logins.py": OWN,
     "tools/mcp/params.py": "it converts a program's own value",
     "tools/mcp/stdio.py": "`LargeResults.condense` has counted the values, and messages have 1 MiB at most",
     "tools/registry/servers.py": OWN,

@@ -47,7 +47,7 @@ def test_a_directory_that_others_can_read_is_closed_to_them(tmp_path: Path) -> N
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
 def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
-    with pytest.raises(StoreError, match=f"others can write to {tmp_path}"):
+    with pytest.raises(StoreError, match=f"{tmp_path} is writable by other users"):
         Database(tmp_path, "x.db", SCHEMA)
     assert not os.listdir(tmp_path)
 

@@ -122,7 +122,7 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs(
     assert "… [812 more characters: --json shows them; only the beginning of its arguments is on record]" in lines[1]
     assert lines[1].endswith("  (nobody: no one)")
     assert main(["approvals", "--session", "nobody's"]) == 0
-    assert capsys.readouterr().out == "No decision of session nobody's is on record.\n"
+    assert capsys.readouterr().out == "No decision of session nobody's is recorded.\n"
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many", "1" * 20, "²"])
@@ -139,6 +139,7 @@ _WITHOUT_JSON = {
     "console": "it opens a browser, and serves until it is stopped",
     "daemon logs": "it prints lines of a file",
     "mcp": "it speaks the protocol",
+    "open": "it opens a browser, and stays until it is stopped",
     "run": "its output is the program's",
     "serve": "it serves until it is stopped",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import socket
@@ -33,6 +32,8 @@ NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the URL, an
 def login(name: Server, no_browser: NoBrowser = False, as_json: Json = False) -> int:
     """Log in at a server with OAuth, and generate the API for its tools."""
     require_extra("mcp", "tools")
+    import asyncio
+
     from cellblock.tools.apigen.generate import generate_mcp_sources
     from cellblock.tools.mcp.oauth_login import by_browser, log_in
     from cellblock.tools.mcp.params import OAuth
@@ -79,6 +80,8 @@ def auth(name: Server, as_json: Json = False) -> int:
 
 def log_out(name: str, params: ServerParams) -> bool:
     """Remove the login at a server; return whether there was one."""
+    import asyncio
+
     from cellblock.tools.mcp.logins import LoginStore
     from cellblock.tools.mcp.params import RemoteServer, resolve
 

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from cellblock.common.config import SandboxName
-from cellblock.fronts.cli.arguments import AllowHost, Memory, NoSandbox, Read, Write
+from cellblock.fronts.cli.arguments import AllowHost, Memory, NoSandbox, Read, Write, known_names
 
 _HTTP = "Over HTTP"
 _IPYBOX = "--tool-server-host", "--tool-server-port", "--kernel-gateway-host", "--kernel-gateway-port"
@@ -70,7 +70,12 @@ _Pictures = Annotated[
     bool, typer.Option("--pictures-as-files", help="Keep pictures in images/, and only name them in answers.")
 ]
 _Session = Annotated[
-    str, typer.Option(metavar="NAME", help="Use this named session of the daemon, which stays when the client leaves.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Use this named session of the daemon, which stays when the client leaves.",
+        autocompletion=known_names,
+    ),
 ]
 _Way = Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")]
 _Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.", rich_help_panel=_HTTP)]

@@ -22,7 +22,7 @@ class KernelOutput:
         collector: Collects the output.
         after_death: The recovery that the next result reports for the previous kernel, if its death is unreported.
         elsewhere: Takes the output instead, while the kernel works for another kernel.
-        lacks: Lines about what the kernel lacks, as it was made from a copy. The next cell shows them.
+        lacks: Lines about what the kernel lacks because it was made from a copy. The next cell shows them.
     """
 
     def __init__(self, wanted: KernelSpec, recording: Recording) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cellblock.host import Session
 
 _MOST = 8
-"""Servers of one session that its reader is told about: code can start thousands."""
+"""Maximum number of servers per session in notes to its reader: code can start thousands."""
 
 
 class ServerNotes:

@@ -74,10 +74,11 @@ class NamedUrls(httpcore2.AsyncNetworkBackend):
         """
         url = str(request.url)
         self.check(url)
-        tls = self._tls = self._tls or await asyncio.to_thread(httpx2.create_ssl_context)
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(httpx2.create_ssl_context)
         request.headers["Accept-Encoding"] = "identity"
         request.headers.setdefault("Accept", "application/json")  # else, some answer with a form
-        transport = PacedTransport(url, tls, None if origin_of(url) == self._origin else self)
+        transport = PacedTransport(url, self._tls, None if origin_of(url) == self._origin else self)
         try:
             async with asyncio.timeout(_SECONDS), httpx2.AsyncClient(transport=transport, timeout=_SECONDS) as client:
                 response = await client.send(request, stream=True, auth=None, follow_redirects=False)
@@ -96,7 +97,7 @@ class NamedUrls(httpcore2.AsyncNetworkBackend):
         headers = {name: response.headers[name] for name in ("WWW-Authenticate", "Content-Type") if name in response.headers}
         return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)
 
-    async def connect_tcp(  # type: ignore[override]  # the options go on as they come
+    async def connect_tcp(  # type: ignore[override]  # the options are passed on unchanged
         self, host: str, port: int, **options: Any
     ) -> httpcore2.AsyncNetworkStream:
         """Connect to a checked address: a second lookup of the name could return others."""
