@@ -91,7 +91,7 @@ LIBRARIES: dict[str, Library] = {
         "def ask():\n    try: return c.get('/').status_code == 200\n    except httpx.ConnectError: return in_copy  # the server ends with the original\n"
         "ask()",
         "ask()",
-        told="Processes",
+        told="processes",
     ),
     "sqlite, a file": Library(
         "import sqlite3; c = sqlite3.connect('d.sqlite'); c.execute('pragma journal_mode=wal'); c.execute('create table t(x)'); c.commit(); c.execute('select * from t').fetchall()",
@@ -153,7 +153,7 @@ LIBRARIES: dict[str, Library] = {
     "joblib": Library(
         "import joblib; p = lambda: joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-i) for i in range(8)); p()",
         "p() == list(range(8))",
-        told="Processes",
+        told="processes",
     ),
     "grpc": Library(
         f"import grpc, subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {_GRPC_SERVER!r}], stdout=-1)\n"
@@ -195,7 +195,7 @@ LIBRARIES: dict[str, Library] = {
     "ProcessPoolExecutor": Library(
         "from concurrent.futures import ProcessPoolExecutor as P; p = P(2); list(p.map(abs, range(9)))",
         "list(p.map(abs, range(9))) == list(range(9))",
-        told="Processes" if sys.version_info < (3, 14) else "",  # later, they come from a fork server
+        told="processes" if sys.version_info < (3, 14) else "",  # later, they come from a fork server
     ),
     "multiprocessing, a new pool": Library(
         "import multiprocessing as m\ndef f():\n    with m.Pool(2) as p: return p.map(abs, [-1, -2])\nf()",
