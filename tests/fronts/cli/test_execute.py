@@ -110,7 +110,7 @@ def test_options_are_for_a_session_that_is_made(capsys: pytest.CaptureFixture[st
     assert main([*made, "import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)"]) == 0
     assert capsys.readouterr().out == f"{tmp_path} True\n"
     assert main(["exec", "made", "--allow-host", "example.org", "1"]) == 2
-    assert "exists with other options: allow_hosts is the default, not ['example.org']" in capsys.readouterr().err
+    assert "exists with other options: hosts is the default, not ['example.org']" in capsys.readouterr().err
     assert main([*made, "1 + 1"]) == 0
     assert capsys.readouterr().out == "2\n"
     assert run(capsys, "--name", "made", "1")[1]["return_value"] == "1"

@@ -19,7 +19,7 @@ TEXT = {"type": "string"}
 
 def test_the_fields_are_on_one_line() -> None:
     asked = question(a=TEXT, b={"type": "string", "enum": ["x", "y\x1b"]}, c={"type": "integer"})
-    assert fields_of(asked) == "a: string; b: x|y\\x1b, or nothing; c: integer, or nothing"
+    assert fields_of(asked) == "a: string; b: x|y\\x1b, optional; c: integer, optional"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ async def test_a_cell_that_runs_on_names_its_id_at_any_length(native_host: Host,
             f"[session {session}]\nThe code is still running. Call this tool again with cell={number!r}"
         )
         stop = await client.call_tool("reset", {"session": session})
-        assert text(stop) == f"[session {session}]\nThe kernel is fresh: variables and imports are gone."
+        assert text(stop) == f"[session {session}]\nThe kernel is fresh: variables and imports are lost."
 
 
 # -- pictures --------------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ CALLS: Calls = [
     ("execute_ipython_cell", {"code": ""}, "InvalidInputError: there is no code to run", 0),
     ("reset", {}, "The kernel is fresh", 0),
     ("execute_ipython_cell", {"code": "y = 1"}, "(no output)", 0),
-    ("undo", {}, "The session is as it was after cell 0. Undone:\n[1] y = 1", 0),
+    ("undo", {}, "The session has its state after cell 0. Undone:\n[1] y = 1", 0),
     ("undo", {"count": 9}, "there is no cell to undo", 0),
     ("search_tools", {"words": "nothing"}, "No tool was found", 0),
     (

@@ -346,7 +346,7 @@ async def test_cells_are_undone_and_what_stays_is_said(client: Connect, tmp_path
         await run(connected, "x = 3\nx")
         undone = await connected.call_tool("undo", {"count": 3})
         assert isinstance(undone, CallToolResult)
-        assert text(undone).startswith("The session is as it was after cell 0. Undone:\n[1] x = 1\n[2] x = 2\n[3] x = 3")
+        assert text(undone).startswith("The session has its state after cell 0. Undone:\n[1] x = 1\n[2] x = 2\n[3] x = 3")
         assert "Files stay" not in text(undone)
         assert (data(undone)["status"], data(undone)["cells"], undone.is_error) == ("undone", 3, False)
         assert "NameError" in text(await run(connected, "x"))
@@ -360,7 +360,7 @@ def test_of_what_was_undone_only_some_is_shown() -> None:
     cell = HistoryEntry("print('\x1b[2J')" + "a" * 1000 + "\nsecond", "success", 3)
     what = Undone([cell] * 50, 2, [FileAction("new\nline", "removed")] * 3, "", ["tool github.delete"] * 21)
     shown = text(answers.undone(what, "s-1"))
-    assert shown.startswith("[session s-1]\nThe session is as it was after cell 2. Undone:\n[3] print(")
+    assert shown.startswith("[session s-1]\nThe session has its state after cell 2. Undone:\n[3] print(")
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 2 + 21 + 1 + 3 + 1 + 21
     assert shown.splitlines()[-2:] == ["tool github.delete", "and 1 more"]

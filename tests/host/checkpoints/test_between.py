@@ -79,7 +79,7 @@ async def test_what_others_have_put_into_it_keeps_it(zygote_host: Host, tmp_path
         await wait_for_clock()
         (tmp_path / ".venv" / "mine").touch()
         undone = await session.undo()
-        assert undone.files_left.startswith("'.venv' stays as now")
+        assert undone.files_left.startswith("'.venv' stays unchanged")
         assert sorted(os.listdir(tmp_path / ".venv")) == ["mine", "theirs"]
         assert os.listdir(tmp_path) == [".venv"]
         await wait_for_clock()

@@ -32,7 +32,7 @@ async def test_a_checkpoint_outlives_the_kernel_and_the_session_that_made_it(any
         assert [entry.code for entry in other.history()] == ["x = 1", "x"]
     await checkpoint.drop()
     await checkpoint.drop()
-    with pytest.raises(CheckpointError, match="is gone"):
+    with pytest.raises(CheckpointError, match="no longer exists"):
         await any_host.session(start_from=checkpoint).start()
 
 

@@ -101,7 +101,7 @@ async def test_checkpoints_of_other_hosts_and_wrong_ones_are_refused(host: Host,
         foreign = await theirs.checkpoint()
         with pytest.raises(CheckpointError, match="another host"):
             await session.restore(foreign)
-    with pytest.raises(CheckpointError, match="is gone"):
+    with pytest.raises(CheckpointError, match="no longer exists"):
         await session.restore(foreign)
     with pytest.raises(InvalidInputError, match="checkpoint must be a checkpoint, its name or its id, not 1"):
         await session.restore(1)  # type: ignore[arg-type]

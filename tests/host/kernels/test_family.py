@@ -83,7 +83,7 @@ async def test_what_is_killed_below_is_noticed(native_host: Host, tmp_path: Path
             """
         )
         await eventually(lambda: not checkpoint.alive)
-        with pytest.raises(CheckpointError, match="is gone"):
+        with pytest.raises(CheckpointError, match="no longer exists"):
             await session.restore(checkpoint)
         assert await value(session, "x") == "1"
 
