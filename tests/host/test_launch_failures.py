@@ -72,7 +72,7 @@ def _slow(*values: str) -> object:
         _slow("no second group namespace", "identity", "as many namespaces as", "sysctl -w"),
         ("masked /proc", "proc", "masks parts of /proc (/proc/loadavg)", "enableWeakerNestedSandbox"),
         # Which step meets the limit first differs from run to run.
-        ("20 files", "shared mounts|process", "only 20 open files", "nofile="),
+        ("20 files", "shared mounts|process", "a limit of 20 open files", "nofile="),
         _slow("48 files", "worker|process", "only 48 open files", "nofile="),
     ],
 )

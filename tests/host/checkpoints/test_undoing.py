@@ -28,7 +28,7 @@ async def test_no_more_cells_are_undone_than_are_kept_and_what_can_be_is_said(zy
     async with zygote_host.session(recovery=Exact(keep=1)) as session:
         for number in range(4):
             await session.execute(f"x = {number}")
-        why = r"only that of the last cell is kept, .*; the last cell, or all 4 can be undone; an undo with partial .*all$"
+        why = r"only the checkpoint of the last cell is kept, .*; the last cell, or all 4 can be undone; an undo with partial undoes all$"
         with pytest.raises(CheckpointError, match=why):
             await session.undo(2)
         assert (await session.execute("x")).return_value == "3"
@@ -41,7 +41,9 @@ async def test_who_goes_back_and_forth_is_told_of_the_limit(zygote_host: Host) -
         for number in range(5):
             await session.execute(f"x = {number}")
         await session.undo(2)
-        with pytest.raises(CheckpointError, match=r"only those of the last 3 cells are kept, .*; the last cell, or all 3"):
+        with pytest.raises(
+            CheckpointError, match=r"only the checkpoints of the last 3 cells are kept, .*; the last cell, or all 3"
+        ):
             await session.undo(2)
 
 

@@ -62,7 +62,7 @@ async def test_an_installation_of_the_same_version_takes_over_when_nothing_would
     ("program", "why"),
     [
         ("raise ImportError('no module here')", "does not start, or is another version (ImportError: no module here)"),
-        ("""print('{"version": "9.9", "sessions": -1, "wire": 4}')""", "9.9, cannot continue sessions of this one"),
+        ("""print('{"version": "9.9", "sessions": -1, "wire": 4}')""", "9.9, cannot continue"),
         ("print(1)", "does not start"),
     ],
 )

@@ -31,12 +31,12 @@ def test_a_lease_is_valid_until_it_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grant", "problem"),
     [
-        ("", "has none"),
+        ("", "has no placement"),
         ("8:{later}", "an earlier director"),
-        ("7:{before}", "too late"),
-        ("7:", "too late"),
-        ("7:x", "too late"),
-        ("{later}", "no more"),
+        ("7:{before}", "has expired"),
+        ("7:", "has expired"),
+        ("7:x", "has expired"),
+        ("{later}", "an earlier director"),
     ],
 )
 def test_placements_that_are_not_valid(tmp_path: Path, grant: str, problem: str) -> None:

@@ -528,7 +528,7 @@ def test_anything_else_is_refused(given: Any) -> None:
 
 
 def test_other_kernels_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="Python sessions"):
+    with pytest.raises(InvalidInputError, match="needs a Python session"):
         read_options({"durable": True, "kernel_type": "bash", "sandbox": False})
 
 

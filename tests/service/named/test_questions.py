@@ -50,7 +50,7 @@ async def test_where_everything_is_allowed_a_question_is_refused_and_the_output_
     named = await sessions.create("one", options(tmp_path, "auto"))
     result = await submit(sessions, named, ASK).wait()
     assert "decline" in result.output
-    assert "[cellblock] MCP server 'bad' asked for something to be filled in" in (result.text or "")
+    assert "[cellblock] MCP server 'bad' asked for input and got no answer" in (result.text or "")
     assert sessions.approvals.waiting() == []
 
 

@@ -31,7 +31,7 @@ def test_what_differs_is_told(now: ToolSpec, said: str) -> None:
 
 def test_a_tool_that_came_or_went() -> None:
     assert changes(GONE, GONE) == ""
-    assert "any more" in changes(facts_of(TOOL), GONE)
+    assert "no longer lists it" in changes(facts_of(TOOL), GONE)
     assert "when its API was generated" in changes(GONE, facts_of(TOOL))
 
 

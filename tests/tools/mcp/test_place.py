@@ -92,7 +92,7 @@ def test_a_directory_that_others_can_write_to_is_refused() -> None:
     top.mkdir(exist_ok=True)
     top.chmod(0o777)
     try:
-        with pytest.raises(PermissionError, match="others can write"), empty_directory():
+        with pytest.raises(PermissionError, match="writable by other users"), empty_directory():
             pass
     finally:
         top.chmod(0o700)

@@ -315,7 +315,7 @@ async def test_rules_decide_first(servers: Recorded) -> None:
         await runner.run("read", {})
         with pytest.raises(ToolRunnerError, match=r"denied by the rule: deny \*\.rm"):
             await runner.run("rm", {})
-        with pytest.raises(ToolRunnerError, match="not connected"):
+        with pytest.raises(ToolRunnerError, match="no ApprovalClient is connected"):
             await runner.run("other", {})
 
 
@@ -427,7 +427,7 @@ async def test_a_tool_that_its_server_does_not_have_is_refused(servers: Recorded
 async def test_a_channel_alone() -> None:
     assert await ApprovalChannel().request("a", "b", {})
     channel = ApprovalChannel(approval_required=True, approval_timeout=0.2)
-    with pytest.raises(RuntimeError, match="not connected"):
+    with pytest.raises(RuntimeError, match="no ApprovalClient is connected"):
         await channel.request("a", "b", {})
     assert not channel.open
     await channel.join()

@@ -42,7 +42,7 @@ async def test_an_approval_channel_is_served_by_an_application_of_the_program() 
     channel = ApprovalChannel(approval_required=True, approval_timeout=5)
     assert typing.get_type_hints(channel.connect)["websocket"] is WebSocket, "FastAPI passes what this says"
     async with served(channel) as port:
-        with pytest.raises(RuntimeError, match="not connected"):
+        with pytest.raises(RuntimeError, match="no ApprovalClient is connected"):
             await channel.request("server", "tool", {})
         async with ApprovalClient(callback=decide, host="127.0.0.1", port=port):
             asked = [channel.request("server", "tool", {"good": good}) for good in (True, False)]

@@ -45,7 +45,7 @@ async def test_30_more_connections_than_allowed(start: Starter) -> None:
         served.append((reader, writer))
     answer = await running.ask(request)
     assert answer.startswith(b"HTTP/1.1 503 Too Many Connections\r\n")
-    assert answer.endswith(b"cellblock: this session has 3 connections, which is the limit; close some\n")
+    assert answer.endswith(b"cellblock: this session has reached its limit of 3 connections; close some\n")
     assert await running.socks_name(b"127.0.0.1", port) == 1
     for reader, writer in served:
         writer.write(b"still here")

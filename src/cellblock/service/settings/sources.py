@@ -116,4 +116,4 @@ def check_owner(path: Path) -> None:
     if found.st_uid not in (0, os.geteuid()):
         raise ValueError("it belongs to another user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ValueError("it is writable by other users: chmod go-w {path}")
+        raise ValueError(f"it is writable by other users: chmod go-w {path}")
