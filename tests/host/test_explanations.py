@@ -78,7 +78,8 @@ async def test_code_that_makes_too_many_processes_is_told_which_option_limits_th
         result = await executor.execute(code, check=False)
         assert result.error is not None
         assert result.error.evalue.endswith(
-            "(the session has reached its limit of 20 processes and threads: end some, or allow more in its policy, Resources(processes=…))"
+            "(the session has reached its limit of 20 processes and threads: end some, or allow more in its policy, "
+            "Resources(processes=…))"
         )
         result = await executor.execute("raise BlockingIOError(11, 'nothing to read')", check=False)
         assert result.error is not None

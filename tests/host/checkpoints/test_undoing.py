@@ -28,7 +28,9 @@ async def test_no_more_cells_are_undone_than_are_kept_and_what_can_be_is_said(zy
     async with zygote_host.session(recovery=Exact(keep=1)) as session:
         for number in range(4):
             await session.execute(f"x = {number}")
-        why = r"only the checkpoint of the last cell is kept, .*; the last cell, or all 4 can be undone; an undo with partial undoes all$"
+        why = (
+            "checkpoint of the last cell is kept, .*; the last cell, or all 4 can be undone; an undo with partial undoes all$"
+        )
         with pytest.raises(CheckpointError, match=why):
             await session.undo(2)
         assert (await session.execute("x")).return_value == "3"
