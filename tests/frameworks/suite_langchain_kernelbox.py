@@ -50,6 +50,6 @@ import kernelbox
 try:
     {_SWITCH.strip()}
 except Exception as error:
-    print(type(error).__name__, "before whatever imports it" in str(error))
+    print(type(error).__name__, "before the module that imports it" in str(error))
 """
     assert printed(program) == "StateError True\n"
