@@ -88,14 +88,16 @@ def test_a_person_logs_in_and_out(capsys: pytest.CaptureFixture[str], monkeypatc
         assert main(["tools", "logout", "it"]) == 1
 
         reader, writer = os.pipe()
-        monkeypatch.setattr(sys, "stdin", os.fdopen(reader))
         monkeypatch.setattr(logins, "say", lambda text: os.write(writer, paste(text)))
 
         def paste(text: str) -> bytes:
             """Return the line that a person pastes after a line of the command."""
             return f"{server.visit(text.partition(': ')[2])}\n".encode() if text.startswith("Log in on") else b""
 
-        assert main(["tools", "login", "--no-browser", "it"]) == 0
+        with os.fdopen(reader) as pasted:
+            monkeypatch.setattr(sys, "stdin", pasted)
+            assert main(["tools", "login", "--no-browser", "it"]) == 0
+        os.close(writer)
         assert '"server": "it"' in capsys.readouterr().out
         assert main(["tools", "remove", "it"]) == 0
         assert not [*Path("state/logins").glob("*.json")]

@@ -8,6 +8,7 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -96,9 +97,9 @@ def _registered(name: str) -> tuple[RemoteServer, RemoteServer, str]:
     from cellblock.tools.mcp.params import RemoteServer, resolve
     from cellblock.tools.registry.servers import ServerRegistry
 
-    registry = ServerRegistry()
-    root = registry.root_within(name, os.getcwd()) or registry.root_within(name, "/")
-    params = registry.get(name, root)
+    with closing(ServerRegistry()) as registry:
+        root = registry.root_within(name, os.getcwd()) or registry.root_within(name, "/")
+        params = registry.get(name, root)
     resolved = resolve(params, config.server_environment(), server_name=name)
     if not isinstance(params, RemoteServer) or not isinstance(resolved, RemoteServer) or params.has_key:
         raise InvalidInputError(f"MCP server {name!r} has no login: it is a program, or has the header Authorization")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -117,10 +118,10 @@ def remove(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json =
     """Unregister a server, and log out from it. Its generated package stays."""
     from cellblock.tools.registry.servers import ServerRegistry
 
-    registry = ServerRegistry()
-    for root in [root for known, root, _ in registry.all() if known == name]:
-        logins.log_out(name, registry.get(name, root))
-    registry.remove(name)
+    with closing(ServerRegistry()) as registry:
+        for root in [root for known, root, _ in registry.all() if known == name]:
+            logins.log_out(name, registry.get(name, root))
+        registry.remove(name)
     done = f"{printable(name, lines=False)} is no longer registered; its generated package stays until you remove it"
     print_done({"removed": name}, done, as_json)
     return OK

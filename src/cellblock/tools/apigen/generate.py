@@ -128,7 +128,11 @@ async def generate(
             # The command that the error names finds the server by its name, and writes the package.
             params = replace(params, auth=params.auth or OAuth())
             known = ServerRegistry() if registry is None else registry
-            await asyncio.to_thread(known.register, server_name, params, "", root)
+            try:
+                await asyncio.to_thread(known.register, server_name, params, "", root)
+            finally:
+                if known is not registry:
+                    known.close()  # the error's traceback holds it
         raise
     instructions = await servers.instructions(server_name)
     for tool in listed:
