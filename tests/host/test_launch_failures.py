@@ -73,7 +73,7 @@ def _slow(*values: str) -> object:
         ("masked /proc", "proc", "masks parts of /proc (/proc/loadavg)", "enableWeakerNestedSandbox"),
         # Which step meets the limit first differs from run to run.
         ("20 files", "shared mounts|process", "a limit of 20 open files", "nofile="),
-        _slow("48 files", "worker|process", "only 48 open files", "nofile="),
+        _slow("48 files", "worker|process", "a limit of 48 open files", "nofile="),
     ],
 )
 async def test_what_failed_is_told_with_its_cause_and_a_way_out(
@@ -107,7 +107,7 @@ async def test_a_session_without_a_zygote_tells_the_same(tmp_path: Path, fault: 
 async def test_without_a_sandbox_a_limit_is_told_too(tmp_path: Path) -> None:
     told = await outcome("48 files", tmp_path, isolate="none")
     assert (told["kind"], told["step"] in ("worker", "process")) == ("LaunchError", True)
-    assert "only 48 open files" in told["message"]
+    assert "a limit of 48 open files" in told["message"]
 
 
 # -- the weaker /proc --------------------------------------------------------------------------------------------------
