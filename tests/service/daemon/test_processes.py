@@ -54,7 +54,7 @@ def test_new_sessions_are_refused_and_those_there_are_go_on(daemon: None) -> Non
     cellblock.get_or_create("one", sandbox=False)
     assert cellblock.execute("one", "x = 41").ok
     limit(12)
-    with pytest.raises(CellblockError, match=r"This user has a limit of only \d+ processes and threads"):
+    with pytest.raises(CellblockError, match=r"This user has reached the limit of [\d,]+ on processes and threads"):
         make_many()
     assert cellblock.execute("one", "x + 1").return_value == "42"
     limit(1000)

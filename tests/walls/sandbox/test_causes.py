@@ -59,8 +59,8 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("shared mounts", errno.EMFILE, Surroundings(open_files=20), "limit of 20 open files", "nofile"),
         ("process", errno.ETOOMANYREFS, Surroundings(open_files=20), "limit of 20 open files", "nofile"),
         ("process", errno.ENFILE, Surroundings(), "whole machine", "fs.file-max"),
-        ("worker", errno.EAGAIN, Surroundings(processes=5), "only 5 processes", r"prlimit --pid \$\$ --nproc"),
-        ("worker", errno.EAGAIN, Surroundings(processes=5, container="podman"), "only 5", "podman run --ulimit nproc"),
+        ("worker", errno.EAGAIN, Surroundings(processes=5), "limit of 5 on processes", r"prlimit --pid \$\$ --nproc"),
+        ("worker", errno.EAGAIN, Surroundings(processes=5, container="podman"), "limit of 5", "podman run --ulimit nproc"),
         (
             "process",
             errno.EAGAIN,

@@ -113,7 +113,7 @@ def _show(url: str) -> None:
 
 
 def _pasted(url: str, listener: socket.socket) -> str:
-    """Print a URL, and read the URL that the browser was sent back to, where nothing answers."""
+    """Print the URL of the login, and read the redirect URL that the person pastes."""
     from cellblock.tools.mcp.oauth_login import SECONDS_TO_ANSWER
 
     listener.close()

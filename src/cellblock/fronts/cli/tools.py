@@ -50,6 +50,8 @@ def add(
     from cellblock.tools.apigen.generate import generate_mcp_sources
 
     program = command or []
+    if program and program[0] != "--" and program[0].startswith("-"):
+        raise InvalidInputError(f"options come before NAME: cellblock tools add {program[0]} … {printable(name, lines=False)}")
     params = _params(program[1:] if program[:1] == ["--"] else program, url, env or [], header or [], sandbox)
     with Progress(f"asking {name} for its tools") as progress:
         left_out: dict[str, str] = {}

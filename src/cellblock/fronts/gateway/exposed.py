@@ -41,7 +41,7 @@ class Exposed:
                 sock = listen("127.0.0.1", 0, "the server of pages")
                 self._port = sock.getsockname()[1]
                 self._serving = Serving(self._hosts, sock, patience=1)
-                await self._serving.begun()
+            await self._serving.begun()  # also if the caller that started it was cancelled
         return self._hosts.open("", port, self._port, bare=bare)
 
     async def close(self) -> None:

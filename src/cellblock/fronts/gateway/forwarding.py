@@ -20,6 +20,7 @@ from websockets.http11 import Request as HandshakeRequest
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
+from cellblock.common.http_headers import end_to_end
 from cellblock.common.tasks import first_of
 from cellblock.errors import CellblockError
 from cellblock.operations.programs import ConnectPort, WritePort
@@ -37,14 +38,9 @@ _MAX_HEAD = 64 * 1024
 """Bytes of the head of an answer."""
 _PATIENCE = 60.0
 """Seconds to wait for the head of an answer."""
-_HOP_BY_HOP = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect")
-)
 _HANDSHAKE = frozenset(b"sec-websocket-" + name for name in (b"key", b"version", b"extensions", b"protocol"))
-_NOT_SENT = frozenset((b"host", b"origin", b"referer", b"forwarded", b"proxy-authorization"))
-_NOT_ANSWERED = frozenset(
-    (b"strict-transport-security", b"alt-svc", b"clear-site-data", b"proxy-authenticate", b"server", b"date")
-)
+_NOT_SENT = frozenset((b"host", b"origin", b"referer", b"forwarded", b"expect"))
+_NOT_ANSWERED = frozenset((b"strict-transport-security", b"alt-svc", b"clear-site-data", b"server", b"date"))
 """Headers that concern this machine's other servers, or the connection to the browser."""
 
 
@@ -132,11 +128,10 @@ def own_headers(headers: Headers, port: int, origin: str, cookie: bytes) -> list
         origin: The origin of the page, which becomes the server's.
         cookie: The name of our cookie, which the server does not get.
     """
-    named = _named_by_connection(headers)
     own, theirs = origin.encode(), f"http://localhost:{port}".encode()
     found = [(b"host", f"localhost:{port}".encode())]
     cookies: list[bytes] = []
-    for name, value in headers:
+    for name, value in end_to_end(headers):
         if name == b"origin":
             found.append((name, theirs if value == own else b"null"))
         elif name == b"referer" and value.startswith(own + b"/"):
@@ -145,7 +140,7 @@ def own_headers(headers: Headers, port: int, origin: str, cookie: bytes) -> list
             cookies += (one.strip() for one in value.split(b";") if one.strip().partition(b"=")[0].strip() != cookie)
         elif name == b"authorization" and b" cb_" in value:
             continue  # a token of cellblock
-        elif name not in _NOT_SENT and name not in _HOP_BY_HOP and name not in named and not name.startswith(b"x-forwarded-"):
+        elif name not in _NOT_SENT and not name.startswith(b"x-forwarded-"):
             found.append((name, value))
     return [*found, (b"cookie", b"; ".join(cookies))] if cookies else found
 
@@ -153,12 +148,10 @@ def own_headers(headers: Headers, port: int, origin: str, cookie: bytes) -> list
 def passed_headers(headers: Headers, port: int, cookie: bytes) -> list[tuple[bytes, bytes]]:
     """Return the headers of an answer as the browser gets them."""
     headers = [*headers]
-    named = _named_by_connection(headers)
-    if any(name == b"transfer-encoding" for name, _ in headers):
-        named.add(b"content-length")  # it is wrong, if it is there as well
+    chunked = any(name == b"transfer-encoding" for name, _ in headers)
     found = []
-    for name, value in headers:
-        if name in _NOT_ANSWERED or name in _HOP_BY_HOP or name in named:
+    for name, value in end_to_end(headers):
+        if name in _NOT_ANSWERED or (chunked and name == b"content-length"):  # a length beside chunks is wrong
             continue
         passed: bytes | None = value
         if name == b"set-cookie":
@@ -170,10 +163,6 @@ def passed_headers(headers: Headers, port: int, cookie: bytes) -> list[tuple[byt
         if passed is not None:
             found.append((name, passed))
     return found
-
-
-def _named_by_connection(headers: Headers) -> set[bytes]:
-    return {one.strip().lower() for name, value in headers if name == b"connection" for one in value.split(b",")}
 
 
 def _host_only(value: bytes, cookie: bytes) -> bytes | None:

@@ -169,9 +169,7 @@ class PageHosts:
                 page.running -= 1
         except _RefusedError as refused:
             await send_problem(scope, receive, send, refused.problem)
-        except forwarding.UnreachableError as error:
-            await send_problem(scope, receive, send, Problem(502, "no_answer", str(error)))
-        except NotFoundError as error:
+        except (forwarding.UnreachableError, NotFoundError) as error:
             await send_problem(scope, receive, send, Problem(502, "no_answer", str(error)))
         except CellblockError as error:
             await send_problem(scope, receive, send, problem_of(error))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import h11
 
+from cellblock.common.http_headers import end_to_end
 from cellblock.walls.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_authority, split_port
 
 Headers = list[tuple[bytes, bytes]]
@@ -23,13 +24,6 @@ MAX_LINES = 500
 CHUNKED_READ = 4096
 """Bytes of a chunked body that are read at a time, so that little is parsed at once, even if all of it is trailers."""
 _HEAD_END = re.compile(rb"\n\r?\n")
-# Headers for one hop only (RFC 9110, 7.6.1), and older ones for proxies.
-_HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authentication-info proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade".split()
-)
-# A Connection header may not name these: removing the framing or the address changes a message's meaning.
-_KEPT = frozenset((b"content-length", b"host"))
 
 
 class BadRequestError(Exception):
@@ -97,7 +91,7 @@ def read_request(request: h11.Request) -> ProxyRequest:
 
 def response_headers(response: h11.Response | h11.InformationalResponse) -> Headers:
     """Return the headers of a response for the client. h11 adds the framing headers."""
-    headers = _end_to_end(response.headers.raw_items())
+    headers = end_to_end(response.headers.raw_items())
     if _values(response.headers, b"transfer-encoding"):
         headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
     return headers
@@ -179,21 +173,12 @@ def _host_header(text: str, target: Target) -> tuple[Host, int]:
 
 
 def _request_headers(request: h11.Request) -> Headers:
-    headers = [(name, value) for name, value in _end_to_end(request.headers.raw_items()) if name.lower() != b"host"]
+    headers = [(name, value) for name, value in end_to_end(request.headers.raw_items()) if name.lower() != b"host"]
     if _values(request.headers, b"transfer-encoding"):
         headers.append((b"Transfer-Encoding", b"chunked"))  # the only one that h11 accepts
     # One connection for each request: no response can count for another request.
     headers.append((b"Connection", b"close"))
     return headers
-
-
-def _end_to_end(items: Iterable[tuple[bytes, bytes]]) -> Headers:
-    items = list(items)
-    listed = {
-        token.strip().lower() for name, value in items if name.lower() == b"connection" for token in value.split(b",")
-    } - _KEPT
-    dropped = _HOP_BY_HOP | listed
-    return [(name, value) for name, value in items if name.lower() not in dropped]
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:

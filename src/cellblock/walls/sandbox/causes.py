@@ -121,8 +121,8 @@ def _too_few_processes(failure: Failure, around: Surroundings) -> Cause | None:
     if NO_LIMIT < around.group_processes <= around.processes or around.processes == NO_LIMIT != around.group_processes:
         why = f"This container or service has reached its limit of {around.group_processes:,} processes and threads"
         return Cause(why, (Way("allow it more", _container_option(around, "--pids-limit=4096")), _service("TasksMax", 4096)))
-    limit = "too few" if around.processes == NO_LIMIT else f"only {around.processes:,}"
-    why = f"This user has a limit of {limit} processes and threads, and none are left"
+    limit = "the limit" if around.processes == NO_LIMIT else f"the limit of {around.processes:,}"
+    why = f"This user has reached {limit} on processes and threads"
     return Cause(why, _raise_limit(around, "nproc", "LimitNPROC", 4096))
 
 
