@@ -46,6 +46,7 @@ def test_a_server_is_added_found_and_forgotten(capsys: pytest.CaptureFixture[str
     [
         (["x"], "name the server: either -- COMMAND ARGS..., or --url URL"),
         (["--url", "http://127.0.0.1:1/", "x", "--", "program"], "name the server: either"),
+        (["x", "--url", "http://127.0.0.1:1/"], "options come before NAME: cellblock tools add --url … x"),
         (["--env", "novalue", "x", "--", "program"], "--env takes NAME=VALUE"),
         (["--header", "a=b", "x", "--", "program"], "--header needs --url"),
         (["--sandbox", "--url", "http://127.0.0.1:1/", "x"], "--env and --sandbox are for a server"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from cellblock.errors import SnapshotError
-from cellblock.host.snapshots import Snapshots
+from cellblock.host.snapshots import Snapshots, journal
+from cellblock.host.snapshots.plan import Step
 
 from .conftest import Make, Spoiled, before_call
 
@@ -24,3 +28,18 @@ def test_two_processes_do_not_restore_one_workspace_at_once(snapshots: Snapshots
     with before_call(30, restore_too):
         snapshots.restore(snapshot)
     assert refused
+
+
+@pytest.mark.parametrize(("same", "synced"), [(True, ["steps"]), (False, ["none", "steps", "none"])])
+def test_only_steps_wait_for_the_disk_if_it_is_the_workspaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool, synced: list[str]
+) -> None:
+    """Names on one file system get to the disk in the order in which they changed."""
+    found: list[str] = []
+    monkeypatch.setattr(journal, "sync", lambda _: found.append(written))
+    monkeypatch.setattr(journal, "sync_directory", lambda _: None)
+    monkeypatch.setattr(journal.Journal, "is_on", lambda *_: same)
+    made = journal.Journal(tmp_path, tmp_path / "workspace")
+    for written, steps in (("none", ()), ("steps", (Step("make", "a"),)), ("none", ())):
+        made.write("staging", os.stat(tmp_path), steps)
+    assert found == synced
