@@ -36,10 +36,12 @@ def test_only_steps_wait_for_the_disk_if_it_is_the_workspaces(
 ) -> None:
     """Names on one file system get to the disk in the order in which they changed."""
     found: list[str] = []
-    monkeypatch.setattr(journal, "sync", lambda _: found.append(written))
+    writing = ""
+    monkeypatch.setattr(journal, "sync", lambda _: found.append(writing))
     monkeypatch.setattr(journal, "sync_directory", lambda _: None)
     monkeypatch.setattr(journal.Journal, "is_on", lambda *_: same)
     made = journal.Journal(tmp_path, tmp_path / "workspace")
-    for written, steps in (("none", ()), ("steps", (Step("make", "a"),)), ("none", ())):
+    for steps in ((), (Step("make", "a"),), ()):
+        writing = "steps" if steps else "none"
         made.write("staging", os.stat(tmp_path), steps)
     assert found == synced
