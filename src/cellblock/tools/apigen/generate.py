@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from cellblock.errors import McpServerError
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.package import tools_hash, write_package
 from cellblock.tools.calling.content import ToolSpec
-from cellblock.tools.mcp.changes import facts_of
+from cellblock.tools.mcp.changes import ToolFacts, facts_of
 from cellblock.tools.mcp.params import OAuth, RemoteServer, ServerParams, parse_params
 from cellblock.tools.mcp.place import files_within, made_absolute
 from cellblock.tools.mcp.servers import Servers
@@ -118,7 +119,7 @@ async def generate(
         # Last: a package without a server reports that it is not registered; a server without a package would stay
         # unnoticed.
         facts = {tool.name: facts_of(tool) for tool in tools}
-        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, facts)
+        _register(registry, server_name, params, tools_hash(tools), root, facts)
         return names
 
     try:
@@ -126,13 +127,8 @@ async def generate(
     except McpServerError:
         if isinstance(params, RemoteServer) and servers.needs_login(server_name):
             # The command that the error names finds the server by its name, and writes the package.
-            params = replace(params, auth=params.auth or OAuth())
-            known = ServerRegistry() if registry is None else registry
-            try:
-                await asyncio.to_thread(known.register, server_name, params, "", root)
-            finally:
-                if known is not registry:
-                    known.close()  # the error's traceback holds it
+            with_login = replace(params, auth=params.auth or OAuth())
+            await asyncio.to_thread(_register, registry, server_name, with_login, "", root)
         raise
     instructions = await servers.instructions(server_name)
     for tool in listed:
@@ -145,6 +141,22 @@ async def generate(
     if last:
         await asyncio.gather(names, servers.close())
     return Generated(await names, instructions)
+
+
+def _register(
+    registry: ServerRegistry | None,
+    server_name: str,
+    params: ServerParams,
+    digest: str,
+    root: str,
+    facts: Mapping[str, ToolFacts] | None = None,
+) -> None:
+    """Register a server in a registry, or in this user's."""
+    if registry is not None:
+        registry.register(server_name, params, digest, root, facts)
+        return
+    with closing(ServerRegistry()) as own:
+        own.register(server_name, params, digest, root, facts)
 
 
 async def add_announced(root_dir: str, server_name: str, tools: list[ToolSpec], instructions: str) -> None:
