@@ -521,7 +521,6 @@ def test_arguments_may_be_a_dict_and_values_of_types_that_json_does_not_have(
                 },
             )
         ]
-        with pytest.raises(pydantic.ValidationError) as raised:
+        with pytest.raises(pydantic.ValidationError):
             find.run({"paths": "a"})
-        assert "https://" not in str(raised.value)
         assert {name for name in find.__all__ if hasattr(find, name)} == {"Inner", "Params", "run", "run_async"}
