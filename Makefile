@@ -113,7 +113,8 @@ slow: $(VENV)/slow.stamp
 mutants: $(VENV)/slow.stamp
 	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py $(if $(WHOLE),,--whole)
 
-# Without the tests that switch off a defence: those of root have done that.
+# All of them, but those that switch off a defence: those of root have done that.
+attacks: WHOLE := 1
 attacks: override TESTS := tests/escape --ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py
 attacks: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients and not ray)

@@ -25,7 +25,7 @@ SEED = "SAMPLE_SEED"
 """The variable with the seed of samples: the date by default, so that a run that is repeated has the same sample"""
 
 LEFT_OUT = pytest.StashKey[int]()
-"""How many variants of tests are not in the sample"""
+"""How many slow tests are not in the sample"""
 
 
 def is_whole(config: pytest.Config) -> bool:
@@ -34,18 +34,21 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
-    """Choose which variants of the tests with the mark `sampled(share)` do not run: all but one in `share`, of each test."""
+    """Choose which slow tests do not run: with a mark `sampled(share)`, one in `share` of a test's slow variants runs.
+
+    A test without variants runs on one day in `share`. Without the mark, the share is 2.
+    """
     variants: dict[str, list[pytest.Item]] = {}
-    shares: dict[str, int] = {}
     for item in items:
-        if (mark := item.get_closest_marker("sampled")) is not None:
-            test = item.nodeid.partition("[")[0]
-            variants.setdefault(test, []).append(item)
-            shares[test] = mark.args[0]
+        if item.get_closest_marker("slow"):
+            variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out: set[pytest.Item] = set()
     for test, found in variants.items():
-        found.sort(key=lambda item: item.nodeid)
-        left_out.update(random.Random(seed + test).sample(found, len(found) - -(-len(found) // shares[test])))
+        mark = found[0].get_closest_marker("sampled")
+        share = mark.args[0] if mark else 2
+        chance = random.Random(seed + test)
+        count = len(found) // share + (chance.random() * share < len(found) % share)
+        left_out.update(chance.sample(sorted(found, key=lambda item: item.nodeid), len(found) - count))
     return left_out
 
 

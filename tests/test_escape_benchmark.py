@@ -25,6 +25,7 @@ TWO = [ATTACKS["read_home"], ATTACKS["create_beside"]]
 DOCUMENT = ROOT / "docs" / "escape-benchmark.md"
 
 
+@pytest.mark.slow
 def test_cellblock_holds_two_attacks_that_succeed_without_a_sandbox() -> None:
     results = measure([NOTHING, NATIVE], TWO)
     assert {name: {found["verdict"] for found in ends.values()} for name, ends in results.items()} == {

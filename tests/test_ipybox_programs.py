@@ -64,6 +64,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sandbox", [True, False])
 async def test_a_package_on_the_python_path_of_the_program_can_be_used(
     elsewhere: Path, workspace: Path, sandbox: bool

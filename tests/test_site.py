@@ -30,6 +30,7 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
 
 
+@pytest.mark.slow
 def test_every_module_is_listed_with_what_it_does() -> None:
     shown = [(name, text) for name, text in (row for row in rows(pages.modules()) if len(row) == 2) if name.startswith("`")]
     assert len(shown) == len([*(ROOT / "src" / "cellblock").rglob("*.py")])
@@ -53,6 +54,7 @@ def test_every_request_is_listed_with_its_fields() -> None:
         assert [row[0].strip("`") for row in rows(section)[2:]] == fields
 
 
+@pytest.mark.slow
 def test_every_error_is_listed_with_what_it_says() -> None:
     sections = {part.partition("\n")[0]: {row[0] for row in rows(part)} for part in pages.problems().split("\n## ")}
     found = 0

@@ -63,6 +63,7 @@ async def test_stream_without_chunks_yields_the_result_only() -> None:
     assert [type(item) for item in items] == [CodeExecutionResult]
 
 
+@pytest.mark.slow
 async def test_capturing_plots() -> None:
     code = """
 import matplotlib.pyplot as plt

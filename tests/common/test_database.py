@@ -199,6 +199,7 @@ os._exit(0)  # does not close the file, which would write what is in a log that 
     assert notes(tmp_path) == {"parent", "parent again", "child", "child again"}
 
 
+@pytest.mark.slow
 def test_a_fork_while_other_threads_write(tmp_path: Path) -> None:
     body = """
 import os, threading

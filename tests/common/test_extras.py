@@ -182,6 +182,7 @@ def late_imports(path: Path) -> set[str]:
     return {name for node in imports for name in (node.module or "", *(f"{node.module}.{one.name}" for one in node.names))}
 
 
+@pytest.mark.slow
 def test_modules_import_without_extras_and_check_before_they_import_others() -> None:
     without = names(None)
     failed = run_with((), _IMPORTS, names=[*without, *(name for extra in {*ROOMS.values()} for name in names(extra))])

@@ -70,13 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "launcher: about how kernels begin and end, which is what launchers differ in")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the sample is chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what cannot be so in a sandbox, and what takes minutes and can find nothing else in any way but the first."""
     items[:] = [item for item in items if not _differs(item)]
-    for item in items:
-        if item.get_closest_marker("slow") and item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.sampled(2))
 
 
 def _differs(item: pytest.Item) -> bool:

@@ -23,7 +23,7 @@ from suite import SEED, SUMMARY, is_whole, selection
 
 from .copies import Edit, copied, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(1), pytest.mark.timeout(240)]
 
 TESTS = Path(__file__).parents[1]
 PART = 40

@@ -311,6 +311,7 @@ pid, made
     await eventually(lambda: len(below(os.getpid())) < 30)
 
 
+@pytest.mark.slow
 async def test_after_the_limit_of_processes_there_is_room_again(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     """Linux does not give the first 300 numbers of a pid namespace a second time."""
     policy = replace(Policy(), resources=Resources(processes=40))

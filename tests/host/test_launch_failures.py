@@ -172,6 +172,7 @@ async def test_the_weaker_proc_is_not_enough_to_forbid_programs(tmp_path: Path) 
     assert "forbid_programs needs a /proc of the session's own" in told["message"]
 
 
+@pytest.mark.slow
 def test_a_program_whose_cellblock_was_installed_anew_elsewhere_says_so(tmp_path: Path) -> None:
     """Its own files are gone: those that it has not imported yet, and those that it runs in other processes."""
     package = Path(cellblock.__file__).parent

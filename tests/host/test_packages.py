@@ -123,6 +123,7 @@ async def test_what_is_installed_can_be_imported_at_once_and_survives_a_reset(se
     assert (await session.execute("!python -c 'import tiny_demo; print(tiny_demo.ANSWER)'")).output == "42\n"
 
 
+@pytest.mark.slow
 async def test_packages_that_a_session_is_made_with_are_there_for_its_first_cell(native_shop: Host, tmp_path: Path) -> None:
     refuse = "nobody allows commands here"
     session = native_shop.session(working_dir=tmp_path, packages=["tiny-demo"], on_command=lambda _: _said(refuse))

@@ -122,6 +122,7 @@ async def test_scikit_learn_shows_estimators_as_html_and_text(session: Session) 
     assert result.text == "Ridge(alpha=2)"
 
 
+@pytest.mark.slow
 async def test_matplotlib_draws_inline_whatever_window_is_asked_for(prepared: Session) -> None:
     for asked in ("inline", "", "notebook", "widget", "qt5", "TkAgg", "auto"):
         result = await ok(
@@ -216,6 +217,7 @@ async def test_an_exception_that_code_has_caught_and_shown_is_no_error(session: 
     assert result.text.endswith("went on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "extension"), [("JPEG", "jpg"), ("GIF", "gif"), ("WEBP", "webp"), ("PNG", "png")])
 async def test_pictures_of_all_formats_are_kept_as_files(prepared: Session, kind: str, extension: str) -> None:
     code = (

@@ -71,6 +71,7 @@ def test_any_source_becomes_what_ipython_makes_of_it(source: str) -> None:
     check(source)
 
 
+@pytest.mark.slow
 def test_the_sources_of_this_project_become_what_ipython_makes_of_them() -> None:
     for path in sorted((Path(__file__).parents[2] / "src").rglob("*.py"))[::10]:
         source = path.read_text()

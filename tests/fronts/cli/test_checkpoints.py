@@ -73,6 +73,7 @@ def test_a_terminal_is_told_what_was_undone(session: str) -> None:
         cellblock.undo(session, 100)
 
 
+@pytest.mark.slow
 def test_what_has_changed_since_a_checkpoint(session: str, capsys: pytest.CaptureFixture[str]) -> None:
     cellblock.execute(session, "rows = [1]; gone = 0")
     made = cellblock.checkpoint(session, "before", files="copy")

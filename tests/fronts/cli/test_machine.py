@@ -38,6 +38,7 @@ def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:
     assert done.stdout.partition("Reachable on the network:\n")[2].splitlines()[0].strip() == "nothing"
 
 
+@pytest.mark.slow
 def test_a_configuration_is_shown_for_programs(tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
     files = {"allowWrite": ["."], "denyRead": ["/x"], "denyWrite": []}

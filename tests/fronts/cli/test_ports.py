@@ -46,6 +46,7 @@ def page_at(url: str) -> str:
         return client.get("/", headers={"Host": host, "Cookie": cookie}).text
 
 
+@pytest.mark.slow
 def test_a_page_is_served_until_the_command_ends() -> None:
     command = [sys.executable, "-m", "cellblock", "open", "s", "8501", "--no-browser"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -91,6 +91,7 @@ def test_what_is_not_served_is_named(api: httpx.Client) -> None:
     assert api.get("/execute").status_code == 405
 
 
+@pytest.mark.slow
 def test_beyond_this_machine_a_token_is_asked_for(public: str) -> None:
     with httpx.Client(base_url=public, timeout=60, verify=False) as client:
         assert client.get("/health").status_code == 200

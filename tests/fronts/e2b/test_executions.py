@@ -111,6 +111,7 @@ def test_the_directory_stays_from_cell_to_cell(api: httpx.Client) -> None:
     assert Path("one").is_dir()  # where the server was started
 
 
+@pytest.mark.slow
 def test_data_frames_dicts_and_pictures_are_data(api: httpx.Client) -> None:
     code = (
         "import datetime\nimport pandas as pd\n"

@@ -45,6 +45,7 @@ def test_several_files_come_in_one_form(api: httpx.Client) -> None:
     assert Path("named.txt").read_bytes() == b"named"
 
 
+@pytest.mark.slow
 def test_a_body_can_be_compressed_and_cannot_grow_without_end(api: httpx.Client) -> None:
     assert put(api, "packed.txt", gzip.compress(b"x" * 100_000), content_encoding="gzip").status_code == 200
     assert Path("packed.txt").read_bytes() == b"x" * 100_000

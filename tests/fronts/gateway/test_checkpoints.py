@@ -21,6 +21,7 @@ def session(api: httpx.Client, tmp_path: Path) -> str:
     return "s"
 
 
+@pytest.mark.slow
 def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> None:
     with Client(gateway.url, token("admin")) as client:
         made = client.checkpoint(session, "a % ?", files="copy")

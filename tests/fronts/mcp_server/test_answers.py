@@ -236,7 +236,8 @@ CALLS: Calls = [
 ]
 
 
-@pytest.mark.parametrize("transport", ["stdio", pytest.param("http", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_every_client_shows_its_model_what_each_tool_answers(native_host: Host, tmp_path: Path, transport: str) -> None:
     async with connect(native_host, tmp_path, transport=transport, token="t") as client:
         session: dict[str, Any] = {}

@@ -305,6 +305,7 @@ async def test_over_http_each_client_has_a_session_of_its_own(client: Connect, t
         assert (await run(connected, "x", session="s-" + "0" * 32)).is_error
 
 
+@pytest.mark.slow
 async def test_over_http_what_a_client_registers_is_its_own(client: Connect, tmp_path: Path) -> None:
     def call(action: str) -> dict[str, Any]:
         return {"server_name": "bad", "server_params": {"command": sys.executable, "args": [HOSTILE, action]}}

@@ -362,6 +362,7 @@ async def test_if_no_kernel_can_be_made_files_become_again_what_they_were(
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]
 
 
+@pytest.mark.slow
 async def test_sessions_that_restore_files_of_one_directory_at_once_take_turns(any_host: Host, tmp_path: Path) -> None:
     names = range(8)
     async with AsyncExitStack() as stack:

@@ -46,6 +46,7 @@ async def test_a_kernel_of_another_sandbox_is_refused(
         await checkpoint.drop()
 
 
+@pytest.mark.slow
 async def test_a_kernel_without_a_sandbox_is_none_of_a_session_that_has_one(tmp_path: Path) -> None:
     async with Host(isolate="native") as host:
         usual = {"working_dir": tmp_path, "images_dir": tmp_path.parent / "images", "recovery": "none"}

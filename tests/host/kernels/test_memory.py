@@ -97,6 +97,7 @@ def impossible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_cannot_be_made_in_its_group_is_not_made(
     impossible: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

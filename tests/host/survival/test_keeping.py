@@ -117,6 +117,7 @@ async def resumed(session: Session, skip: int = 0) -> tuple[list[Any], CodeExecu
     return events, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", [SLOW("none"), "native", SLOW("landlock")])
 async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
     killed.run("await session.execute('x = 41; import os; pid = os.getpid()')", isolate=isolate)

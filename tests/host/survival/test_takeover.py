@@ -168,6 +168,7 @@ def files(count: int) -> dict[str, str]:
     return {f"f{n}": str(n) for n in range(count)}
 
 
+@pytest.mark.slow
 async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(killed: Killed) -> None:
     killed.run(cells(7) + "    await settled(session)")
     async with killed.session() as session:
@@ -436,6 +437,7 @@ ticking = asyncio.get_running_loop().create_task(tick())
 """
 
 
+@pytest.mark.slow
 async def test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it(
     killed: Killed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,6 +464,7 @@ async def test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone
         assert looked.return_value == "True"
 
 
+@pytest.mark.slow
 async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(killed: Killed) -> None:
     killed.run("""
         await session.execute("v0 = 1")
@@ -481,6 +484,7 @@ async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(ki
         assert (await names(session), killed.read()) == ("['v0']", {})  # what others write meanwhile counts as the cell's
 
 
+@pytest.mark.slow
 async def test_cells_from_before_a_loaded_session_are_not_undone_by_a_later_host(killed: Killed, tmp_path: Path) -> None:
     """That would lead to an empty kernel. And the questions by which it was loaded are known to be answered."""
     killed.run(f"""
@@ -495,6 +499,7 @@ async def test_cells_from_before_a_loaded_session_are_not_undone_by_a_later_host
         assert await names(session) == "['v0']"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recovery", "chain"), [("restored_earlier", 1), ("restored", 2)])
 async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_result(
     killed: Killed, chain: int, recovery: str

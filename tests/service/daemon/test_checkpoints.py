@@ -31,6 +31,7 @@ def workspace(home: Path, tmp_path: Path) -> Iterator[Path]:
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]
 
 
+@pytest.mark.slow
 def test_branches_have_files_of_their_own_and_are_adopted_with_them(workspace: Path) -> None:
     with pytest.raises(cellblock.InvalidInputError, match="integer of 64 bits"):
         cellblock.fork("s", ["left"], seeds=[2**64])

@@ -312,6 +312,7 @@ async def test_a_session_has_a_limit_of_connections_to_its_ports() -> None:
     assert len(server.connections) == MAX_CONNECTIONS
 
 
+@pytest.mark.slow
 def test_a_session_with_an_open_page_is_not_idle(home: Path, tmp_path: Path) -> None:
     cellblock.get_or_create("page", working_dir=str(tmp_path), recovery="none", idle_timeout=3)
     code = """

@@ -574,6 +574,7 @@ def wait_for_save(home: Path, other_than: set[str] = frozenset()) -> set[str]:  
     return found
 
 
+@pytest.mark.slow
 def test_a_durable_session_outlives_the_machine(home: Path) -> None:
     cellblock.get_or_create("s", durable=0.1)
     cellblock.execute("s", "x = 1; open('a', 'w').write('1'); None")
@@ -584,7 +585,8 @@ def test_a_durable_session_outlives_the_machine(home: Path) -> None:
     assert (result.return_value, result.recovery) == ("(1, '1')", "restored")
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
 def test_a_machine_that_is_switched_off_at_any_moment_has_a_whole_save(home: Path, seed: int) -> None:
     chance = random.Random(seed)
     cellblock.get_or_create("s", durable=0.01)

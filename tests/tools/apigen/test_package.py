@@ -155,6 +155,7 @@ def test_a_package_that_was_edited_is_written_again(tmp_path: Path, edit: str) -
     assert not (tmp_path / "git" / "__pycache__").exists()
 
 
+@pytest.mark.slow
 def test_a_deep_tree_in_the_way_stops_nothing(tmp_path: Path) -> None:
     write_package(tmp_path, "git", TOOLS)
     planted = tmp_path / ".git.x.0.new"

@@ -20,6 +20,7 @@ TOOLS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_set_of_real_servers_is_found_by_sixty_queries(tmp_path: Path) -> None:
     servers = catalogue(tmp_path)
     assert (len(servers), sum(map(len, servers.values()))) == (24, 317)

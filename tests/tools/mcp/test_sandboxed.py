@@ -232,6 +232,7 @@ async def test_a_program_that_does_not_exist_is_an_error_as_without_a_sandbox() 
             await running.call("s", "pid", {})
 
 
+@pytest.mark.slow
 async def test_no_server_starts_where_no_sandbox_can_be_made(tmp_path: Path) -> None:
     program = textwrap.dedent(
         f"""

@@ -455,6 +455,7 @@ async def test_a_channel_alone() -> None:
     assert not channel.open
 
 
+@pytest.mark.slow
 async def test_a_real_server_is_called_from_threads_and_tasks(tmp_path: Path) -> None:
     source = tmp_path / "server.py"
     source.write_text(
