@@ -31,7 +31,7 @@ async def test_hosts_refuse_the_older_of_two_directors(tmp_path: Path) -> None:
         for grant in (before["grant"], older._names.grant(older._names.sites[host.mark])):
             with pytest.raises(NotPlacedError, match="an earlier director"):
                 await host.daemon.call(Create("x", grant=grant))
-        with pytest.raises(ConflictError, match="director 1 was replaced by director 2"):
+        with pytest.raises(ConflictError, match="director 1 has been replaced by director 2"):
             await older.drain(host.name, True)
         with pytest.raises(ConflictError):
             await host.ask("stop", 1)

@@ -55,4 +55,4 @@ class Renewal:
             ConflictError: A later director has taken over.
         """
         if epoch < self.epoch:
-            raise ConflictError(f"director {epoch} has been replaced by {self.epoch}: nothing was done")
+            raise ConflictError(f"director {epoch} has been replaced by director {self.epoch}: nothing was done")

@@ -22,7 +22,7 @@ import pytest
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.auth.oauth2 import OAuthContext
 
-from cellblock import CodeExecutor, McpServerError
+from cellblock import CodeExecutor, Host, McpServerError
 from cellblock.tools.mcp.logins import Login, LoginStore
 from cellblock.tools.mcp.named_urls import LoginError, NamedUrls
 from cellblock.tools.mcp.oauth import StoredLogin
@@ -237,7 +237,7 @@ async def test_sessions_see_no_login(server: OAuthServer, tmp_path: Path) -> Non
     (file,) = (tmp_path / "state" / "logins").glob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
     (tmp_path / "work").mkdir()
-    async with CodeExecutor(working_dir=tmp_path / "work") as executor:
+    async with Host() as host, CodeExecutor(host=host, working_dir=tmp_path / "work") as executor:
         code = f"import os\nprint(os.path.exists({str(file.parent)!r}), os.path.exists({str(file)!r}))"
         assert (await executor.execute(code)).text == "False False"
 

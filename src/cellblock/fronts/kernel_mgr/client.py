@@ -353,7 +353,8 @@ class KernelClient:
         """
         number = uuid.uuid4().hex
         header = {"msg_id": number, "msg_type": "execute_request", "session": self._session, "username": "", "version": "5.3"}
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        # Else Jupyter refuses requests that wait behind one that fails, such as the call after one that timed out.
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
         shown: list[str] = []
         images: list[Path] = []
         try:
