@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -374,6 +375,20 @@ def test_what_is_copied_back_is_as_it_was_and_stays_in_the_trash(kept: Trash, ta
     with pytest.raises(FileExistsError):
         put_back(entry, "d", workspace)
     assert look(workspace) == after
+
+
+def test_a_file_that_its_owner_may_not_read_is_moved_and_comes_back(kept: Trash, take: Take, workspace: Path) -> None:
+    """As an ordinary user: root may read everything."""
+    path, other = workspace / "file", workspace / "other"
+    path.write_text("mine")
+    other.hardlink_to(path)
+    path.chmod(0)
+    entry = take("file")
+    assert (path.exists(), stat.S_IMODE(other.stat().st_mode)) == (False, 0)
+    put_back(entry, "file", workspace)
+    assert stat.S_IMODE(path.stat().st_mode) == 0
+    path.chmod(0o600)
+    assert path.read_text() == "mine"
 
 
 def test_an_entry_that_was_not_described_is_found(kept: Trash, take: Take, workspace: Path) -> None:

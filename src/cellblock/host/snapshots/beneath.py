@@ -45,6 +45,30 @@ def open_file(name: str, directory: int) -> int:
     return os.open(name, _READ, dir_fd=directory)
 
 
+def open_closed_file(name: str, directory: int) -> int:
+    """Open a file for reading that we own, regardless of its mode, which is the same afterwards.
+
+    Raises:
+        OSError: From the system.
+    """
+    try:
+        return open_file(name, directory)
+    except PermissionError:
+        held = os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | _SAFE, dir_fd=directory)
+    try:
+        mode = os.fstat(held).st_mode
+        if not stat.S_ISREG(mode):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        path = f"/proc/self/fd/{held}"  # refers to this file only
+        os.chmod(path, stat.S_IMODE(mode) | stat.S_IRUSR)
+        try:
+            return os.open(path, _READ & ~os.O_NOFOLLOW)
+        finally:
+            os.chmod(path, stat.S_IMODE(mode))
+    finally:
+        os.close(held)
+
+
 def create_file(name: str, directory: int) -> int:
     """Create a file that must not exist."""
     return os.open(name, _CREATE, 0o600, dir_fd=directory)

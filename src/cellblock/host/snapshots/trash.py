@@ -24,7 +24,7 @@ from cellblock.common import config
 from cellblock.common.whole_file import sync
 from cellblock.errors import FilesError
 from cellblock.host.snapshots import content
-from cellblock.host.snapshots.beneath import create_file, enter_folder, open_file, open_folder
+from cellblock.host.snapshots.beneath import create_file, enter_folder, open_closed_file, open_folder
 from cellblock.host.snapshots.file import PERMISSIONS
 from cellblock.launch import leftovers
 from cellblock.model.checkpoints import TrashedFile, TrashEntry
@@ -279,7 +279,7 @@ def copy_back(folder: int, name: str, parent: int, to: str) -> None:
 
 
 def _copy_file(folder: int, name: str, parent: int, to: str, info: os.stat_result) -> None:
-    source = open_file(name, folder)
+    source = open_closed_file(name, folder)
     try:
         target = create_file(to, parent)
         try:
@@ -414,7 +414,7 @@ def _move_link(folder: int, name: str, parent: int, to: str) -> None:
 
 def _copy(folder: int, name: str, parent: int, to: str) -> None:
     """Copy a file to an entry. If another process still writes to it, copy it again."""
-    source = open_file(name, folder)
+    source = open_closed_file(name, folder)
     try:
         for _ in range(_TRIES):
             before = os.fstat(source)
