@@ -1373,7 +1373,7 @@ MUTANTS: dict[str, Mutant] = {
             "host/snapshots/trash.py",
             "_copy",
             """
-            source, target = open_file(name, folder), create_file(to, parent)
+            source, target = open_closed_file(name, folder), create_file(to, parent)
             content.copy(source, target, _MOST_COPIED)
             """,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 import time
@@ -48,6 +49,9 @@ class Turns:
             if on:
                 loop.call_soon(turn)
 
+        # What earlier tests left is none of the loop's work.
+        gc.collect()
+        gc.freeze()
         loop.call_soon_threadsafe(turn)
         try:
             yield
