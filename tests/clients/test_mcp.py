@@ -87,7 +87,7 @@ def test_the_inspector_lists_and_calls_tools(run: Run, era: str) -> None:
     inspect = ("mcp-inspector", "--cli", "--protocol-era", era)
     server = ("--", str(CELLBLOCK), "mcp", "--workspace", "workspace")
     listed = run(*inspect, "--method", "tools/list", "--strict", *server)
-    assert len(listed["tools"]) == 6
+    assert len(listed["tools"]) == 7
     call = ("--method", "tools/call", "--tool-name", "execute_ipython_cell", "--tool-arg", "code=6 * 7")
     assert run(*inspect, *call, *server)["content"] == [{"type": "text", "text": "42"}]
 
