@@ -174,6 +174,12 @@ async def test_a_kernel_leads_its_own_session_and_cannot_be_stopped_from_a_termi
 
 
 @pytest.mark.launcher
+async def test_a_thread_may_set_the_scheduling_that_it_has(session: Session) -> None:
+    """As ZeroMQ does for its threads: it aborts the process if that fails."""
+    code = "import os, threading\nos.sched_setscheduler(threading.get_native_id(), os.SCHED_OTHER, os.sched_param(0))"
+    await ok(session, code)
+
+
 async def test_sessions_run_in_parallel(host: Host, tmp_path: Path) -> None:
     async with sessions(host, 4, tmp_path) as several:
         barrier = tmp_path / "barrier"

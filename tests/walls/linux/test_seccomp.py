@@ -211,6 +211,11 @@ def test_forks_and_threads_can_be_made(ask: Filter) -> None:
     assert ask("clone", 0x3D0F00) == ALLOW  # as the C library makes threads
 
 
+def test_threads_may_have_the_usual_scheduling_and_no_other(ask: Filter) -> None:
+    assert [ask("sched_setscheduler", 7, policy) for policy in (0, 1, 2, 3, 5, 6)] == [ALLOW, *[EPERM] * 5]
+    assert ask("sched_setattr", 7) == EPERM
+
+
 @pytest.mark.parametrize("family", [2, 10])
 def test_the_internet_is_tcp_and_udp(ask: Filter, family: int) -> None:
     allowed = {(1, 0), (1, 6), (2, 0), (2, 17)}

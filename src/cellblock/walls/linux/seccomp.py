@@ -37,7 +37,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
         "pidfd_open pidfd_send_signal set_tid_address set_robust_list get_robust_list rseq arch_prctl set_thread_area "
         "get_thread_area getpid getppid gettid getpgid getpgrp getsid setpgid setsid getpriority ioprio_get "
         "sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam "
-        "sched_getscheduler sched_rr_get_interval sched_setaffinity "
+        "sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setparam "
         "sched_yield getcpu getrlimit setrlimit getrusage times capget capset signalfd signalfd4",
     ),
     (
@@ -106,6 +106,7 @@ _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
 _F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = 1024, 1026, 1031
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOL_SOCKET, _SO_LINGER = 1, 13
+_SCHED_OTHER = 0
 _PERM = error(errno.EPERM)
 
 
@@ -242,7 +243,13 @@ def _for_processes() -> tuple[Conditional, ...]:
         ),
         Conditional("prlimit64", "a copy that waits for an undo has the same user", of_itself(0), _PERM),
         Conditional("setpriority", "likewise", of_itself(0, 0), _PERM),
-        Conditional("sched_setparam sched_setscheduler sched_setattr", "likewise", of_itself(0), _PERM),
+        Conditional("sched_setattr", "likewise", of_itself(0), _PERM),
+        Conditional(
+            "sched_setscheduler",
+            "likewise, or to the usual policy, which changes nothing: ZeroMQ sets it for its threads, or aborts",
+            (*of_itself(0), ((_same(1, _SCHED_OTHER),), ALLOW)),
+            _PERM,
+        ),
         Conditional("ioprio_set", "likewise", of_itself(1, 0), _PERM),
         Conditional(
             "semget",
