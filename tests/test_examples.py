@@ -155,7 +155,7 @@ async def test_an_agent_over_the_mcp_server_does_a_whole_task(tmp_path: Path) ->
     shown = await run("mcp_agent.py", tmp_path)
     for expected in (
         "filesystem is registered. Its tools:\nread_file\n",
-        "mcptools.filesystem.read_text_file\n",
+        "mcptools.filesystem.read_text_file(path: str",
         "git.git_log(repo_path: str",
         "[a picture, image/png, ",
         "The kernel died: SIGSEGV",
