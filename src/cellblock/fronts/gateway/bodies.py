@@ -61,10 +61,8 @@ def parse_body(body: bytes) -> Any:
     """
     value = parse_json(body, what="the body", counted=True)
     level = [value]
-    while level:
-        for one in level:
-            if len(one) > MAX_ITEMS:
-                raise InvalidInputError(f"a list or an object in the body has more than {MAX_ITEMS:,} items")
-        items = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]
-        level = [item for item in items if isinstance(item, (dict, list))]
+    while containers := [item for item in level if isinstance(item, (dict, list))]:
+        if any(len(one) > MAX_ITEMS for one in containers):
+            raise InvalidInputError(f"a list or an object in the body has more than {MAX_ITEMS:,} items")
+        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
     return value
