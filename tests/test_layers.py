@@ -285,7 +285,6 @@ TESTED_IN: dict[str, str] = {
     # One half of something whose other half is what its tests are named after.
     "fronts/cli/arguments": "fronts/cli/test_sessions.py",
     "fronts/cli/client": "fronts/cli/test_sessions.py",
-    "tools/calling/typed": "tools/apigen/test_render.py",
 }
 """Module → the tests of it, if it has none of its own name."""
 
