@@ -15,7 +15,7 @@ from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request, Route
 from cellblock.service.daemon.place import Place
 
-SHAPES = "a7be2c33e6b4"
+SHAPES = "a50fcd2f60d1"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 
