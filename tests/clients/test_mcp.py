@@ -25,6 +25,14 @@ PROGRAMS = Path(__file__).parents[2] / "build" / "clients" / "node_modules" / ".
 CELLBLOCK = Path(sys.executable).with_name("cellblock")
 
 SCENARIOS = (
+    "server-initialize",
+    "ping",
+    "resources-list",
+    "prompts-list",
+    "sep-2164-resource-not-found",
+    "input-required-result-unsupported-methods",
+    "input-required-result-ignore-extra-params",
+    "input-required-result-validate-input",
     "server-session-lifecycle",
     "server-stateless",
     "tools-list",
@@ -87,7 +95,7 @@ def test_the_inspector_lists_and_calls_tools(run: Run, era: str) -> None:
     inspect = ("mcp-inspector", "--cli", "--protocol-era", era)
     server = ("--", str(CELLBLOCK), "mcp", "--workspace", "workspace")
     listed = run(*inspect, "--method", "tools/list", "--strict", *server)
-    assert len(listed["tools"]) == 6
+    assert len(listed["tools"]) == 7
     call = ("--method", "tools/call", "--tool-name", "execute_ipython_cell", "--tool-arg", "code=6 * 7")
     assert run(*inspect, *call, *server)["content"] == [{"type": "text", "text": "42"}]
 
@@ -99,6 +107,7 @@ def test_the_entry_for_the_registry_is_valid_by_its_schema() -> None:
     jsonschema.validate(entry, json.loads(schema.read_text()), format_checker=jsonschema.FormatChecker())
 
 
+@pytest.mark.timeout(400)  # each scenario is a Node of its own
 async def test_the_conformance_suite(run: Run, tmp_path: Path) -> None:
     command = [str(CELLBLOCK), "mcp", "--transport", "http", "--port", "0", "--no-auth", "--workspace", "workspace"]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, cwd=tmp_path, stderr=log) as server:
