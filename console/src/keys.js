@@ -14,7 +14,7 @@ export const HELP = [
   ["e", "write a cell"],
   ["u", "undo the last cell"],
   ["i", "interrupt"],
-  ["1 … 5", "sessions, approvals, permissions, refusals, figures"],
+  ["1 … 6", "sessions, approvals, permissions, refusals, figures, search"],
   ["Esc", "back"],
   ["?", "this list"],
 ];

@@ -12,12 +12,13 @@ import { Login } from "./login.jsx";
 import { Dialog, Messages } from "./parts.jsx";
 import { Refusals } from "./refusals.jsx";
 import { go, useRoute } from "./route.js";
+import { Search } from "./search.jsx";
 import { Session } from "./session.jsx";
 import { Sessions } from "./sessions.jsx";
 import { setTheme, show, theme } from "./theme.js";
 
-const VIEWS = { sessions: Sessions, session: Session, compare: Compare, approvals: Approvals, permissions: Permissions, refusals: Refusals, figures: Figures };
-const NAVIGATION = [["sessions", "Sessions"], ["approvals", "Approvals"], ["permissions", "Permissions"], ["refusals", "Refusals"], ["figures", "Figures"]];
+const VIEWS = { sessions: Sessions, session: Session, compare: Compare, approvals: Approvals, permissions: Permissions, refusals: Refusals, figures: Figures, search: Search };
+const NAVIGATION = [["sessions", "Sessions"], ["approvals", "Approvals"], ["permissions", "Permissions"], ["refusals", "Refusals"], ["figures", "Figures"], ["search", "Search"]];
 const ABOVE = { session: "sessions", compare: "sessions" };
 
 function App() {

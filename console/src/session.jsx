@@ -8,6 +8,7 @@ import { useKeys } from "./keys.js";
 import { live, may, useLive } from "./live.js";
 import { attempt, Button, Command, Confirm, Dialog, Empty, Failure, say, useFetched } from "./parts.jsx";
 import { go } from "./route.js";
+import { EndedSession } from "./search.jsx";
 import { interrupt, Reset, State, stateOf, waitingSessions } from "./sessions.jsx";
 import { Side } from "./side.jsx";
 import { Marked } from "./text.jsx";
@@ -20,7 +21,7 @@ export function Session({ rest: [id = ""] }) {
   useLive();
   const session = live.sessions.get(id) ?? [...live.sessions.values()].find((one) => one.name === id);
   if (!session) {
-    return live.known ? <section class="view"><Empty title="There is no such session"><p>It may have ended. <a href="#/sessions">All sessions</a></p></Empty></section> : null;
+    return live.known ? <EndedSession key={id} id={id} /> : null;
   }
   return <Shown session={session} />;
 }

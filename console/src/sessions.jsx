@@ -96,7 +96,7 @@ export function Sessions() {
         <Row key={session.kernel_id} session={session} state={stateOf(session, waiting)} selected={session.kernel_id === kept.selected}
           onSelect={() => set("selected", session.kernel_id)} onEnd={() => setEnding(session)} onReset={() => setResetting(session)} />
       )} />}
-      {rows.length === 0 && live.known && <NoSessions filtered={all.length > 0} onClear={() => { kept.state = ""; set("filter", ""); }} />}
+      {rows.length === 0 && live.known && <NoSessions filter={kept.filter} filtered={all.length > 0} onClear={() => { kept.state = ""; set("filter", ""); }} />}
       {ending && <Confirm title={`End ${ending.name}?`} text="Its variables and checkpoints are lost. The files in its workspace stay." action="End session"
         onYes={() => attempt(() => remove(`/kernels/${segment(ending.kernel_id)}`), `${ending.name} has ended`)} onClose={() => setEnding(null)} />}
       {resetting && <Reset session={resetting} onClose={() => setResetting(null)} />}
@@ -111,8 +111,8 @@ export function Reset({ session, onDone = () => {}, onClose }) {
 
 export const interrupt = (session) => attempt(() => post(`/kernels/${segment(session.kernel_id)}/interrupt`), (answer) => (answer.done ? `${session.name} was interrupted` : "Nothing ran"));
 
-function NoSessions({ filtered, onClear }) {
-  if (filtered) return <Empty title="No session matches"><Button onClick={onClear}>Show all</Button></Empty>;
+function NoSessions({ filter, filtered, onClear }) {
+  if (filtered) return <Empty title="No session matches"><Button onClick={onClear}>Show all</Button><Button onClick={() => go("search", filter)}>Search ended sessions</Button></Empty>;
   return (
     <Empty title="No sessions yet">
       <p>Sessions appear here as soon as somebody makes one:</p>

@@ -25,6 +25,14 @@ PROGRAMS = Path(__file__).parents[2] / "build" / "clients" / "node_modules" / ".
 CELLBLOCK = Path(sys.executable).with_name("cellblock")
 
 SCENARIOS = (
+    "server-initialize",
+    "ping",
+    "resources-list",
+    "prompts-list",
+    "sep-2164-resource-not-found",
+    "input-required-result-unsupported-methods",
+    "input-required-result-ignore-extra-params",
+    "input-required-result-validate-input",
     "server-session-lifecycle",
     "server-stateless",
     "tools-list",
@@ -99,6 +107,7 @@ def test_the_entry_for_the_registry_is_valid_by_its_schema() -> None:
     jsonschema.validate(entry, json.loads(schema.read_text()), format_checker=jsonschema.FormatChecker())
 
 
+@pytest.mark.timeout(400)  # each scenario is a Node of its own
 async def test_the_conformance_suite(run: Run, tmp_path: Path) -> None:
     command = [str(CELLBLOCK), "mcp", "--transport", "http", "--port", "0", "--no-auth", "--workspace", "workspace"]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, cwd=tmp_path, stderr=log) as server:

@@ -44,7 +44,7 @@ from cellblock.operations.files import (
     WriteFile,
     WritePart,
 )
-from cellblock.operations.overview import Cells, Decisions, Watch
+from cellblock.operations.overview import Cells, Decisions, SearchSessions, Watch
 from cellblock.operations.programs import (
     ConnectPort,
     Exec,
@@ -406,6 +406,7 @@ async def test_what_happened_in_a_session_and_what_happens_in_all(link: Link, se
     cells = await link.call(Cells(session))
     assert [cell["code"] for cell in cells] == ["6 * 7"]
     assert await link.call(Decisions(session)) == []
+    assert [one["code"] for one in await link.call(SearchSessions(f"{session} 7")) if one["name"] == session] == ["6 * 7"]
     asked.add(Watch)
     async with aclosing(link.inner.follow(Watch())) as changes:
         told = await anext(changes)

@@ -107,6 +107,7 @@ def every_view(started: Any, gateway: Gateway, _: Path) -> None:
         "permissions": (("permissions",), "Revoke"),
         "refusals": (("refusals",), "example.org"),
         "figures": (("figures",), "Cells a second"),
+        "search": (("search", "strikes"), "frame"),
         "compare": (("compare", ids["bird-strikes"], ids["bird-strikes-b"]), "Adopt into"),
     }
     for dark in (False, True):
@@ -518,6 +519,40 @@ def branches(started: Any, gateway: Gateway, _: Path) -> None:
     expect(page.get_by_role("heading", name="trunk")).to_be_visible()
     until(lambda: api.http.get("/kernels/limb").status_code == 404)
     assert api.run("trunk", "price, gain")["return_value"] == "(2, 1)"
+    quiet(page)
+
+
+def ended_sessions(started: Any, gateway: Gateway, _: Path) -> None:
+    """Sessions are found by what they ran, also after their end, and their cells are shown."""
+    api = Api(gateway)
+    number = api.session("report")
+    api.run("report", "rate = 7\nprint('gulls', 6 * rate)")
+    api.session("other")
+    api.run("other", "6 * 7")
+    api.http.delete("/kernels/report")
+    page = console(started, gateway.url, "read")
+    page.keyboard.press("/")
+    page.keyboard.insert_text("gulls")
+    page.get_by_role("button", name="Search ended sessions").click()
+    found = page.locator(".found li")
+    expect(found).to_have_count(1)
+    expect(found).to_contain_text("print('gulls', 6 * rate)")
+    expect(found).to_contain_text("ended")
+    page.get_by_label("Search all sessions").fill("")
+    expect(found).to_have_count(2)
+    page.get_by_label("Search all sessions").fill("nowhere")
+    expect(page.get_by_text("No session matches")).to_be_visible()
+    page.get_by_label("Search all sessions").fill("REPORT gulls")
+    expect(found).to_have_count(1)
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator(".cell .outputs")).to_contain_text("gulls 42")
+    faultless(page, "an ended session")
+    show(page, "session", "never")
+    expect(page.get_by_text("There is no such session")).to_be_visible()
+    assert number in {one["kernel_id"] for one in api.http.get("/sessions?words=report").json()["sessions"]}
+    page.complaints[:] = [one for one in page.complaints if "404" not in one]  # the browser names the session that never was
     quiet(page)
 
 

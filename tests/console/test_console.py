@@ -39,6 +39,7 @@ SCENARIOS = [
     "files_and_checkpoints",
     "lines_of_files",
     "branches",
+    "ended_sessions",
     "undone_lines",
     "figures_of_plotly",
     "progress_and_colours",

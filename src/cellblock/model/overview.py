@@ -171,6 +171,34 @@ class CellRecord(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class FoundSession(Plain):
+    """A session that a search has found.
+
+    Attributes:
+        kernel_id: Id.
+        name: Name.
+        created_at: Creation time (ISO 8601, UTC).
+        used: Submission time of its last cell that matches, in seconds since the epoch; without one, when it ended or was
+            created.
+        ended: When it ended, in seconds since the epoch; None if it exists.
+        tags: Labels from its creator.
+        workspace: Working directory.
+        cell: Id of its last cell that matches; empty if only its name, labels or directory match.
+        code: The line of that cell that matches, or its first line.
+    """
+
+    kernel_id: str
+    name: str
+    created_at: str
+    used: float
+    ended: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    workspace: str = ""
+    cell: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord(Plain):
     """A decision about a request of code, from the audit trail.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cellblock.operations.base import Limits, Request, Route
 
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from cellblock.operations.data import Data
 
 _Count = Annotated[int, Limits(ge=1, le=1000)]
+
+
+def _last_used_first(answers: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return sorted((item for answer in answers for item in answer), key=lambda item: float(item["used"]), reverse=True)
 
 
 class Watch(Request["Data[overview.Change]"], op="watch", repeatable=True):
@@ -47,3 +52,22 @@ class Decisions(
 
     session: str
     count: _Count = 200
+
+
+class SearchSessions(
+    Request["list[Data[overview.FoundSession]]"],
+    op="search sessions",
+    repeatable=True,
+    route=Route("GET", "/sessions", "Search sessions", scope="read", within="sessions"),
+    join=_last_used_first,
+):
+    """Search the token's sessions, including ended ones that the journal still has. The last used is first.
+
+    Attributes:
+        words: Words that a session's name, labels, directory and one of its cells contain, separated by spaces. Case does
+            not matter for letters of English. Of each cell, the first 10,000 characters are searched.
+        count: The maximum number of sessions.
+    """
+
+    words: Annotated[str, Limits(max_length=400)] = ""
+    count: _Count = 100

@@ -118,6 +118,22 @@ def test_cells_tell_after_which_one_they_ran(api: httpx.Client) -> None:
     assert (last["code"], last["after"]) == ("x = 7", "")
 
 
+def test_searches_show_ended_sessions_but_not_those_of_others(gateway: Gateway, api: httpx.Client) -> None:
+    number = api.post("/sessions/mine").json()["kernel_id"]
+    api.post("/kernels/mine/execute", json={"code": "needle = 1"})
+    api.delete("/kernels/mine")
+    api.post("/sessions/mine")
+    api.post("/kernels/mine/execute", json={"code": "needle = 2"})
+    found = api.get("/sessions", params={"words": "needle"}).json()["sessions"]
+    assert [(one["code"], one["ended"] is None) for one in found] == [("needle = 2", True), ("needle = 1", False)]
+    assert [one["code"] for one in api.get(f"/sessions/{number}/cells").json()["cells"]] == ["needle = 1"]
+    assert api.get(f"/sessions/{number}/decisions").json()["decisions"] == []
+    with gateway.client(token("read", session="mine")) as mine:
+        assert [one["code"] for one in mine.get("/sessions").json()["sessions"]] == ["needle = 2"]
+        assert mine.get(f"/sessions/{number}/cells").status_code == 403
+    assert api.get("/sessions", params={"words": "a b c d e f g h i"}).status_code == 422
+
+
 def test_decisions_and_refusals_are_listed(api: httpx.Client) -> None:
     api.delete("/kernels")
     api.post("/sessions/asks", json={"options": {"approve_shell_cmds": True}})

@@ -15,7 +15,7 @@ from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request, Route
 from cellblock.service.daemon.place import Place
 
-SHAPES = "a7be2c33e6b4"
+SHAPES = "a50fcd2f60d1"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 
@@ -64,6 +64,19 @@ def test_names_and_shapes_of_the_api_change_on_purpose_only(document: dict[str, 
     found = shapes(document)
     digest = hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]
     assert digest == SHAPES, "write the new digest here if programs of others can live with this:\n" + "\n".join(found)
+
+
+def test_times_have_two_formats_by_their_names(document: dict[str, Any]) -> None:
+    """As docs/rest.md says: those that end in ``_at`` are texts, all others are numbers."""
+    types = {
+        (name, field): names(of)
+        for name, schema in document["components"]["schemas"].items()
+        for field, of in schema.get("properties", {}).items()
+    }
+    texts = {field for (_, field), kind in types.items() if field.endswith("_at") and kind.startswith("string")}
+    numbers = {kind for (_, field), kind in types.items() if field in ("at", "since", "begun", "ended", "used", "modified")}
+    assert texts == {"created_at", "last_used_at", "made_at"}
+    assert numbers <= {"number", "number | null"}
 
 
 WITH_ROUTES = {kind: kind.route for kind in OPERATIONS.values() if kind.route is not None}

@@ -23,10 +23,12 @@ async def test_what_is_written_is_read(files: Files, workspace: Path) -> None:
     assert written.modified == pytest.approx((workspace / "a/b/data.bin").stat().st_mtime)
 
 
-async def test_the_folders_that_keep_names_from_being_used_are_not_listed(files: Files, workspace: Path) -> None:
+async def test_placeholders_and_directories_of_branches_are_not_listed(files: Files, workspace: Path) -> None:
     (workspace / "data").mkdir()
     (workspace / ".vscode").mkdir(0o1500)
     (workspace / ".idea").mkdir()
+    (workspace / ".cellblock-branch-1" / "copy").mkdir(parents=True)
+    assert [info.path for info in await files.list(".cellblock-branch-1")] == [".cellblock-branch-1/copy"]
     assert [info.path for info in await files.list(recursive=True)] == [".idea", "data"]
 
 

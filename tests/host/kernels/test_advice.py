@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -83,6 +84,7 @@ async def test_a_session_that_may_not_install_is_told_so(zygote_host: Host) -> N
         ("OSError", "[Errno 30] Read-only file system: '.git/config'", "a session can read .git, not write it"),
         ("FileNotFoundError", "[Errno 2] No such file or directory: '.env'", ""),
         ("PermissionError", "[Errno 13] Permission denied: 'env'", ""),
+        ("PermissionError", "[Errno 13] Permission denied: '../x.csv'", "a session can change only its workspace"),
         ("PermissionError", "[Errno 13] Permission denied", ""),
         ("ValueError", "[Errno 13] Permission denied: '.env'", ""),
         (None, "", ""),
@@ -126,6 +128,19 @@ def test_a_program_that_reaches_no_host_gets_the_advice_that_code_gets(said: str
 async def test_a_command_without_network_is_explained(native_host: Host, tmp_path: Path) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
         await _is_explained(session)
+
+
+async def test_writing_above_a_workspace_below_tmp_fails_instead_of_vanishing(native_host: Host) -> None:
+    with TemporaryDirectory(dir="/tmp") as above:
+        workspace = Path(above, "project")
+        workspace.mkdir()
+        async with native_host.session(working_dir=workspace) as session:
+            for code in ("open('../x.csv', 'w')", "import os; os.mkdir('../x')"):
+                result = await session.execute(code)
+                assert result.error is not None
+                assert result.error.evalue.startswith("[Errno 13] Permission denied: '../x")
+                assert 'write=["DIRECTORY"]' in result.error.evalue
+            assert (await session.execute("open('x.csv', 'w').write('a'); open('/tmp/x', 'w').write('b')")).ok
 
 
 async def _is_explained(native_session: Session) -> None:

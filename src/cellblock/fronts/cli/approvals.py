@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +16,7 @@ from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli.arguments import Json, known_names, new_app
 from cellblock.fronts.cli.client import ask
 from cellblock.fronts.cli.forms import fields_of, read_answer
-from cellblock.fronts.cli.output import age, painted, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import age, moment, painted, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import FAILED, OK, say
 from cellblock.fronts.where import open_if_running
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
@@ -59,7 +58,7 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
     if not decisions:
         print("No decision is recorded." if session is None else f"No decision of session {printable(session)} is recorded.")
     for decision in decisions:
-        at = datetime.fromtimestamp(decision.at).astimezone().isoformat(sep=" ", timespec="seconds")
+        at = moment(decision.at)
         shown = _shown(decision)
         by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
         name = names.get(decision.session, decision.session)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import STATES, Json, Session, known_names
 from cellblock.fronts.cli.client import ask
-from cellblock.fronts.cli.output import print_done, print_json, print_table, since, wants_json
+from cellblock.fronts.cli.output import moment, print_done, print_json, print_table, since, wants_json
 from cellblock.fronts.cli.problems import OK, say
 from cellblock.operations.checkpoints import (
     Adopt,
@@ -188,7 +187,7 @@ def trash(
         print_json({"entries": entries})
         return OK
     if action == "list":
-        rows = [(one["id"], _time(one["at"]), one["operation"], _cell(one), _files_of(one)) for one in entries]
+        rows = [(one["id"], moment(one["at"]), one["operation"], _cell(one), _files_of(one)) for one in entries]
         print_table(("id", "at", "operation", "cell", "files"), rows, empty="The trash of the session is empty.")
     else:
         shown = [file for one in entries for file in one["files"] if not path or _is_in(file["path"], path)]
@@ -199,10 +198,6 @@ def trash(
 
 def _is_in(file: str, path: str) -> bool:
     return file == path or file.startswith(f"{path.rstrip('/')}/")
-
-
-def _time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _cell(entry: Mapping[str, Any]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from cellblock.common.terminal import printable
 from cellblock.fronts.cli.arguments import Json, new_app
-from cellblock.fronts.cli.output import age, print_done, print_fields, print_json, wants_json
+from cellblock.fronts.cli.output import age, moment, print_done, print_fields, print_json, wants_json
 from cellblock.fronts.cli.problems import FAILED, OK
 from cellblock.fronts.cli.progress import Progress
 from cellblock.service.daemon.place import Place
@@ -84,12 +83,11 @@ def _show(about: dict[str, Any], as_json: bool) -> None:
             {**about, "running": True, "executions": about["running"], "socket": str(place.socket), "log": str(place.log)}
         )
         return
-    begun = datetime.fromtimestamp(about["started"]).astimezone().isoformat(sep=" ", timespec="seconds")
     print_fields(
         [
             ("process", about["pid"]),
             ("version", about["version"]),
-            ("started", f"{begun} ({age(about['uptime'])} ago)"),
+            ("started", f"{moment(about['started'])} ({age(about['uptime'])} ago)"),
             ("sessions", f"{about['sessions']}, in which {about['running']} executions run and {about['waiting']} wait"),
             ("memory", f"at most {about['memory'] >> 20:,} MiB (what sessions share may be counted for each)"),
             ("socket", place.socket),

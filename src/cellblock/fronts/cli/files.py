@@ -6,7 +6,6 @@ import codecs
 import os
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import Json, Session, new_app
 from cellblock.fronts.cli.client import connected
 from cellblock.fronts.cli.copying import received, save, send
-from cellblock.fronts.cli.output import print_json, print_table, wants_json
+from cellblock.fronts.cli.output import moment, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.progress import Progress
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile
@@ -43,20 +42,12 @@ def ls(
         (
             each["path"] + ("/" if each["kind"] == "directory" else ""),
             f"{each['size']:,}" if each["kind"] == "file" else "",
-            _moment(each["modified"]),
+            moment(each["modified"]),
         )
         for each in found
     ]
     print_table(("path", "bytes", "modified"), rows, empty="The folder is empty.")
     return OK
-
-
-def _moment(seconds: float) -> str:
-    """Format a time. Code in the session can set any number."""
-    try:
-        return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")[:16]
-    except (OverflowError, OSError, ValueError):
-        return "?"
 
 
 @app.command()

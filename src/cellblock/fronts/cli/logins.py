@@ -10,7 +10,6 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +19,7 @@ from cellblock.common.extras import require_extra
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError, NotFoundError
 from cellblock.fronts.cli.arguments import Json
-from cellblock.fronts.cli.output import print_done, print_fields, print_json, wants_json
+from cellblock.fronts.cli.output import moment, print_done, print_fields, print_json, wants_json
 from cellblock.fronts.cli.problems import OK, say
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def auth(name: Server, as_json: Json = False) -> int:
     if wants_json(as_json):
         print_json(shown | {"expires": login.expires, "renewed": renewed})
         return OK
-    expires = "unknown" if login.expires is None else datetime.fromtimestamp(login.expires).isoformat(" ", "minutes")
+    expires = "unknown" if login.expires is None else moment(login.expires)
     lists = {key: " ".join(shown[key]) or "-" for key in ("scopes", "missing")}
     print_fields((shown | lists | {"expires": expires, "renewed": "yes" if renewed else "no"}).items())
     return OK

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import closing
-from datetime import datetime
 from typing import Any
 
 from cellblock.common.terminal import printable
 from cellblock.fronts.cli import live
 from cellblock.fronts.cli.client import connect, connected
-from cellblock.fronts.cli.output import painted, print_json
+from cellblock.fronts.cli.output import moment, painted, print_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.operations.executions import Executions, Follow, Lookup, Source
 from cellblock.service.daemon.connection import SessionConnection
@@ -72,7 +71,7 @@ def _events(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _show(connection: SessionConnection, record: dict[str, Any], *, follow: bool) -> None:
     """Print an execution's time, code and output. With `follow`, wait for the end of a running one."""
-    at = datetime.fromtimestamp(record["begun"] or record["submitted"]).astimezone().isoformat(sep=" ", timespec="seconds")
+    at = moment(record["begun"] or record["submitted"])
     state = record["state"]
     print(painted(f"── {at}  {record['id']}{'' if state == 'done' else f'  {state}'}", "dim", sys.stdout))
     for line in connection.call(Source(record["id"])).splitlines():

@@ -86,6 +86,16 @@ def since(moment: str) -> str:
     return age((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
 
 
+def moment(seconds: float) -> str:
+    """Return a time as all commands show it: local time to the second. Code in a session can set any number."""
+    from datetime import datetime
+
+    try:
+        return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
+    except (OverflowError, OSError, ValueError):
+        return "?"
+
+
 def age(seconds: float) -> str:
     """Format a duration: ``42 s``, ``5 min``, ``3 h``, ``2 d``."""
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):

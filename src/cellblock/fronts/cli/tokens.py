@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from cellblock.common.terminal import printable
 from cellblock.fronts.cli.arguments import Json, known_names, new_app
-from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import moment, print_done, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import OK, say
 
 app = new_app("Tokens for clients of 'cellblock serve'.")
@@ -63,10 +62,10 @@ def list_(as_json: Json = False) -> int:
     return OK
 
 
-def _expiry(moment: float | None) -> str:
-    if moment is None:
+def _expiry(expires: float | None) -> str:
+    if expires is None:
         return "never"
-    return "expired" if moment < time.time() else datetime.fromtimestamp(moment).astimezone().isoformat(" ", "minutes")[:16]
+    return "expired" if expires < time.time() else moment(expires)
 
 
 @app.command()

@@ -62,7 +62,7 @@ from cellblock.operations.checkpoints import (
 from cellblock.operations.data import Data, checkpoint_of, execution_of, process_of, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
-from cellblock.operations.overview import Cells, Decisions
+from cellblock.operations.overview import Cells, Decisions, SearchSessions
 from cellblock.operations.programs import (
     Ports,
     Processes,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         TrashEntry,
         Undone,
     )
-    from cellblock.model.overview import CellRecord, Change, DecisionRecord
+    from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession
     from cellblock.model.saving import SaveReport
     from cellblock.model.variables import Variable
 
@@ -296,6 +296,13 @@ class Client:
     def decisions(self, kernel: SessionRecord | str, count: int = 200) -> list[DecisionRecord]:
         """Return the last decisions about requests of a session's code, oldest first."""
         return self._ask(Decisions(session_of(kernel), count))
+
+    def search_sessions(self, words: str = "", count: int = 100) -> list[FoundSession]:
+        """Return sessions whose name, labels, directory or code contains all words, the last used first.
+
+        Ended sessions are found as long as the journal has them (``history_days``). Their ids can be passed to `cells`.
+        """
+        return self._ask(SearchSessions(words, count))
 
     def watch(self, after: str = "") -> Generator[Change, None, None]:
         """Yield changes of all sessions that the token permits, without an end.

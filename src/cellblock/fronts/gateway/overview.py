@@ -18,7 +18,9 @@ from cellblock.fronts.gateway.events import with_pauses
 from cellblock.fronts.gateway.routes import add
 from cellblock.fronts.gateway.sessions import ReadAny
 from cellblock.fronts.problems import problem_of
-from cellblock.operations.overview import Cells, Decisions, Watch
+from cellblock.model.overview import FoundSession
+from cellblock.operations.data import Data
+from cellblock.operations.overview import Cells, Decisions, SearchSessions, Watch
 from cellblock.service.daemon.link import SessionLink
 from cellblock.service.store.tokens import Token
 
@@ -29,6 +31,18 @@ _LONGEST = 60.0
 
 add(router, Cells)
 add(router, Decisions)
+
+
+async def _found(request: Request, caller: Token, asked: SearchSessions) -> list[Data[FoundSession]]:
+    """Return those found sessions that the token is for. An ended one may only share its name."""
+    if not caller.session:
+        return await link_of(request).call(asked)
+    found = await link_of(request).call(SearchSessions(asked.words, 1000))
+    own = (one for one in found if caller.session == one["kernel_id"] or (not one["ended"] and caller.session == one["name"]))
+    return [*own][: asked.count]
+
+
+add(router, SearchSessions, _found, any_session=True)
 
 
 @router.get(

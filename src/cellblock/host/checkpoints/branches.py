@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.common import config
 from cellblock.errors import CheckpointError, InvalidInputError, SnapshotError
+from cellblock.host.files.info import BRANCHES
 from cellblock.host.place import NO_PLACES, Places, SessionPlace
 from cellblock.launch import leftovers
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from cellblock.model.checkpoints import FilesMode
 
 _log = logging.getLogger("cellblock.sessions")
-PREFIX = ".cellblock-branch-"
-"""Prefix of these directories' names. Snapshots leave them out."""
 
 _RECORD = "branch.json"
 
@@ -94,7 +93,7 @@ class BranchDirectory(SessionPlace):
         super().__init__(str(_records() / number), places)
         self.root = root
         self.number = number
-        self.files = os.path.join(root, f"{PREFIX}{number}")
+        self.files = os.path.join(root, f"{BRANCHES}{number}")
         self._users = 0
         self._removed = False
 
@@ -160,7 +159,7 @@ def branch_recorded_at(path: str, places: Places) -> BranchDirectory | None:
 
 def is_branch(directory: str) -> bool:
     """Return whether a directory is, or was, a branch's."""
-    return os.path.basename(directory).startswith(PREFIX)
+    return os.path.basename(directory).startswith(BRANCHES)
 
 
 def _records() -> Path:

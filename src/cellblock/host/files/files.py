@@ -14,7 +14,7 @@ from cellblock.host.files import pack, transfer
 from cellblock.host.files.beneath import Tree, Walk, held
 from cellblock.host.files.decode import decode
 from cellblock.host.files.failures import over, telling
-from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, describe
+from cellblock.host.files.info import BRANCHES, MIB, FileLimits, Parts, Skipped, Transfer, describe
 from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
 from cellblock.host.files.staging import Keep, Staging, check_replaceable, status
@@ -169,7 +169,8 @@ class Files:
     async def list(self, path: str | PurePath = ".", *, recursive: bool = False, trusted: bool = False) -> list[FileInfo]:
         """List a folder, sorted by path, including links, FIFOs, sockets and devices.
 
-        Files that the session cannot read are omitted, as are the sandbox's empty placeholder folders, such as ``.vscode``.
+        Files that the session cannot read are omitted, as are the directories of branches and the sandbox's empty placeholder
+        folders, such as ``.vscode``.
 
         Args:
             path: The folder.
@@ -434,7 +435,8 @@ def _list(tree: Tree, parts: Parts, recursive: bool, limits: FileLimits, bounds:
     bounds.check_readable("list", parts)
     with telling("list", tree.name(parts)):
         for below, info in tree.scan(parts, limits, "list", recursive=recursive):
-            if not bounds.hides(parts + below):
+            of_branch = not parts and below[0].startswith(BRANCHES)
+            if not of_branch and not bounds.hides(parts + below):
                 found.append(describe(parts + below, info))
             yield None
     return sorted(found, key=lambda entry: entry.path)

@@ -14,6 +14,9 @@ Parts = tuple[str, ...]
 
 MIB = 2**20
 
+BRANCHES = ".cellblock-branch-"
+"""Prefix of the names of the branches' directories, at the top of a workspace. Lists and snapshots leave them out."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:

@@ -127,6 +127,8 @@ def on_kept_name(name: str | None, message: str) -> str:
         protected = next((part for part in parts if part in PROTECTED), None)
         if protected is not None:
             return f"programs outside the sandbox execute what {protected} contains: a session cannot change or create it"
+        if path.startswith("../") and name == "PermissionError":
+            return _READ_ONLY_HERE
     return _READ_ONLY_HERE if _READ_ONLY in message else ""
 
 

@@ -217,7 +217,7 @@ async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
 
     wanted = settings.current()
     limits = NamedLimits(sessions=wanted.max_sessions, memory=wanted.max_memory << 20 or None, waiting=wanted.max_waiting)
-    store = NamedStore(place.directory)
+    store = NamedStore(place.directory, wanted.history_days * 86_400)
     patience = PATIENCE if cluster is None else _PATIENCE_OF_A_NODE
     custodian, others_ended = _custodian(place, patience) if sys.platform == "linux" else (None, False)
     host = Host(isolate="none", custodian=custodian)  # each session sets its own isolation

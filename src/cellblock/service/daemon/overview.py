@@ -8,12 +8,13 @@ from typing import cast
 
 from cellblock.common import config
 from cellblock.model.decisions import Decision
-from cellblock.model.overview import CellRecord, Change, DecisionRecord
+from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession
 from cellblock.operations.data import Data, as_data
-from cellblock.operations.overview import Cells, Decisions, Watch
+from cellblock.operations.overview import Cells, Decisions, SearchSessions, Watch
 from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.server import Server
 from cellblock.service.named.cells import cells_of
+from cellblock.service.named.searching import search
 from cellblock.tools.registry.approvals import Approvals
 
 _MAX_ARGUMENTS = 10_000
@@ -27,15 +28,30 @@ async def watch(server: Server, request: Watch) -> AsyncGenerator[Data[Change], 
 @answers(Cells)
 async def cells(server: Server, request: Cells) -> list[Data[CellRecord]]:
     await server.turns.give_way()
-    named = server.sessions.find(request.session)
-    return [as_data(cell) for cell in cells_of(named, server.sessions.store.journal, request.count)]
+    journal = server.sessions.store.journal
+    if _has_ended(server, request.session):
+        return [as_data(cell) for cell in journal.cells(request.session, request.count)]
+    return [as_data(cell) for cell in cells_of(server.sessions.find(request.session), journal, request.count)]
 
 
 @answers(Decisions)
 async def decisions(server: Server, request: Decisions) -> list[Data[DecisionRecord]]:
-    named = server.sessions.find(request.session)
-    found = await asyncio.to_thread(_decisions, named.record.kernel_id, request.count, dict(named.results))
+    session, results = request.session, dict[float, str]()
+    if not _has_ended(server, session):
+        named = server.sessions.find(session)
+        session, results = named.record.kernel_id, dict(named.results)
+    found = await asyncio.to_thread(_decisions, session, request.count, results)
     return [as_data(decision) for decision in found]
+
+
+@answers(SearchSessions)
+async def search_sessions(server: Server, request: SearchSessions) -> list[Data[FoundSession]]:
+    return [as_data(one) for one in await search(server.sessions, request.words, request.count)]
+
+
+def _has_ended(server: Server, session: str) -> bool:
+    """Return whether this is the id of an ended session, whose cells can still be listed."""
+    return server.sessions.known(session) is None and server.sessions.store.sessions.has_ended(session)
 
 
 def _decisions(session: str, count: int, results: Mapping[float, str]) -> list[DecisionRecord]:

@@ -576,7 +576,7 @@ class NamedSessions:
             named.durable.remove()
         elif (saves := saves_of(self.store)) is not None and named.options.get("durable"):
             remove_saves(saves / named.record.kernel_id)
-        self.store.sessions.remove(named.record.kernel_id)
+        self.store.sessions.remove(named.record.kernel_id, ended=named.record.kernel_id not in self._given_away)
 
     async def _end(self, named: NamedSession, *, remove: bool = True) -> None:
         """End a session in a separate task, so that cancelling the caller does not stop it."""

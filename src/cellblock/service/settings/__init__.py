@@ -66,6 +66,7 @@ class Settings:
     max_sessions: int = _setting(256, "Maximum number of sessions.")
     max_memory: int = _setting(0, "MiB of memory of all sessions; above it, no new session starts; 0: no limit.")
     max_waiting: int = _setting(1000, "Maximum number of queued executions of a session.")
+    history_days: float = _setting(30.0, "Days for which the daemon keeps ended executions and sessions, for searches.")
     daemon_idle_timeout: float = _setting(3600.0, "Seconds without kernels and clients after which the daemon ends; 0: never.")
     ray_address: str = _setting("", "The Ray cluster for named sessions; empty: the daemon of this machine.")
     ray_patience: float = _setting(60.0, "Seconds that a new session waits for room in the Ray cluster.")

@@ -25,6 +25,7 @@ _RANGES: dict[str, dict[str, Any]] = {
     "ray_patience": {"ge": 0, "allow_inf_nan": False},
     "kernel_idle_timeout": {"ge": 0, "allow_inf_nan": False},
     "output_char_limit": {"ge": 0},
+    "history_days": {"gt": 0, "le": 3650},
 }
 
 

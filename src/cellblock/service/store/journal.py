@@ -15,7 +15,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ _KEY_BITS = 2**22
 MAX_EXECUTIONS = 50_000
 MAX_BYTES = 256 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
-"""Limits for executions that have ended: their number, total bytes, and age in seconds."""
+"""Limits for executions that have ended: their number, total bytes, and by default age in seconds."""
 
 MAX_KEYS, MAX_ALL_KEYS = 10_000, 1_000_000
 """Keys of removed executions that are kept, of one session and of all, for `MAX_AGE`."""
@@ -134,6 +134,8 @@ _PAST = (
 _EVENT = "INSERT OR IGNORE INTO events (execution, seq, kind, data, given) VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _CELL = "SELECT id, session, state, submitted, begun, ended, substr(code, 1, ?), status, execution_count FROM executions"
+_MATCHING = "SELECT id, session, submitted{} FROM executions WHERE n < ? ORDER BY n DESC LIMIT ?"
+_CONTAINS = f", substr(code, 1, {MAX_SHOWN}) LIKE ? ESCAPE '\\'"
 _BY_KEY = (
     "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
     "WHERE session = ? AND key = ? AND key <> ''"
@@ -241,14 +243,16 @@ class Journal:
         writer: Writes the file.
     """
 
-    def __init__(self, writer: Writer, directory: Path | None) -> None:
+    def __init__(self, writer: Writer, directory: Path | None, max_age: float) -> None:
         """Use a file that has the tables of `SCHEMA`.
 
         Args:
             writer: Writes the file.
             directory: The directory of large events; None to keep them in the file.
+            max_age: Seconds for which ended executions are kept.
         """
         self.writer = writer
+        self._max_age = max_age
         self._beside = None if directory is None else Beside(directory)
         self._shares = _Shares(writer.read("SELECT session, count(*), sum(size) FROM executions GROUP BY session"))
         self._old_keys = Counter(dict(writer.read("SELECT session, count(*) FROM keys GROUP BY session")))
@@ -382,9 +386,9 @@ class Journal:
         room = _TRIM
         if now >= self._look_at_age:
             self._look_at_age = now + _AGE_EVERY
-            before = time.time() - MAX_AGE
-            self._drop_keys(self.writer.read(_OLD_KEYS, (int(before * 1e9), _TRIM)))
-            room = self._remove(self.writer.read(_OLDEST.format(""), (room // 2,)), room, before)
+            now = time.time()
+            self._drop_keys(self.writer.read(_OLD_KEYS, (int((now - MAX_AGE) * 1e9), _TRIM)))
+            room = self._remove(self.writer.read(_OLDEST.format(""), (room // 2,)), room, now - self._max_age)
             if room < _TRIM:
                 self._look_at_age = now  # there may be more
         for session in self._shares.largest():  # otherwise, reading the oldest would flush pending changes too early
@@ -496,6 +500,22 @@ class Journal:
             return None
         rows = self.writer.read(f"{_CELL} WHERE n = ? AND id = ?", (MAX_SHOWN, _number(execution), execution))
         return CellRecord(*rows[0]) if rows else None
+
+    def matching(self, words: Sequence[str], before: str, count: int) -> list[tuple[str, str, float, tuple[bool, ...]]]:
+        """Return executions before another one, newest first, and which words their code contains.
+
+        Args:
+            words: The words. Case does not matter for letters of English.
+            before: The id of the other execution; empty: begin with the newest.
+            count: The maximum number of executions.
+
+        Returns:
+            For each execution: its id, its session, the time of its submission, and whether it contains each word.
+        """
+        patterns = ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
+        query = _MATCHING.format(_CONTAINS * len(patterns))
+        rows = self.writer.read(query, (*patterns, _number(before) if before else _LARGEST, count))
+        return [(number, session, submitted, tuple(map(bool, has))) for number, session, submitted, *has in rows]
 
     def last_run(self, session: str) -> str:
         """Return the id of the last execution of a session that ran and ended; empty if none did."""

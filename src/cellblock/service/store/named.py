@@ -22,19 +22,21 @@ class NamedStore:
         sessions: The sessions, with their requests and permissions.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, max_age: float | None = None) -> None:
         """Open the store.
 
         Args:
             directory: The directory; None for a store in memory.
+            max_age: Seconds for which ended executions and sessions are kept; None for `journal.MAX_AGE`.
 
         Raises:
             StoreError: The directory or the file cannot be used.
         """
         self.directory = directory
+        kept = journal.MAX_AGE if max_age is None else max_age
         self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
-        self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY)
-        self.sessions = SessionRegistry(self.writer)
+        self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY, kept)
+        self.sessions = SessionRegistry(self.writer, kept)
 
     def close(self) -> None:
         """Write pending changes, and close the store."""

@@ -25,6 +25,11 @@ CREATE TABLE IF NOT EXISTS requests (
     state TEXT NOT NULL,
     request TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ended (
+    id TEXT PRIMARY KEY,
+    at REAL NOT NULL,
+    record TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS permissions (
     id TEXT PRIMARY KEY,
     session TEXT NOT NULL,
@@ -38,6 +43,19 @@ _KEPT_REQUESTS = 86_400.0
 
 _MAX_REQUEST = 64 * 1024
 
+MAX_ENDED = 5000
+"""Ended sessions that are kept for searches."""
+
+_TRIM_EVERY = 100
+"""Sessions that end between two trims."""
+
+# A session that ran nothing has nothing to find.
+_END = (
+    "INSERT OR REPLACE INTO ended (id, at, record) SELECT id, ?, record FROM sessions "
+    "WHERE id = ? AND EXISTS (SELECT 1 FROM executions WHERE session = sessions.id)"
+)
+_TRIM_ENDED = "DELETE FROM ended WHERE at < ? OR id NOT IN (SELECT id FROM ended ORDER BY at DESC LIMIT ?)"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
@@ -50,8 +68,16 @@ class StoredSession:
 class SessionRegistry:
     """All named sessions, their pending requests, and their permissions."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, max_age: float) -> None:
+        """Use a file that has the tables of `SCHEMA` and of the journal.
+
+        Args:
+            writer: Writes the file.
+            max_age: Seconds for which ended sessions are kept.
+        """
         self._writer = writer
+        self._max_age = max_age
+        self._until_trim = 0
 
     def add(self, record: SessionRecord, options: Mapping[str, Any]) -> None:
         """Add a session. It is written when this returns.
@@ -66,11 +92,21 @@ class SessionRegistry:
         """Update a record with a delayed write."""
         self._writer.later("UPDATE sessions SET record = ? WHERE id = ?", (json.dumps(record.to_dict()), record.kernel_id))
 
-    def remove(self, session: str) -> None:
+    def remove(self, session: str, *, ended: bool = True) -> None:
         """Remove a session. Its executions stay in the journal.
 
         The session stays removed if this process is killed afterwards. If nothing can be written, the removal waits.
+
+        Args:
+            session: The session's id.
+            ended: Whether searches can find it; False if it continues elsewhere.
         """
+        if ended:
+            self._writer.later(_END, (time.time(), session))
+            self._until_trim -= 1
+            if self._until_trim < 0:
+                self._until_trim = _TRIM_EVERY
+                self._writer.later(_TRIM_ENDED, (time.time() - self._max_age, MAX_ENDED))
         self._writer.later("DELETE FROM sessions WHERE id = ?", (session,))
         self._writer.later("DELETE FROM requests WHERE session = ?", (session,))
         self.forget_permissions(session)
@@ -80,6 +116,22 @@ class SessionRegistry:
         rows = self._writer.read("SELECT record, options FROM sessions")
         found = [StoredSession(SessionRecord.from_dict(json.loads(record)), json.loads(options)) for record, options in rows]
         return sorted(found, key=lambda one: one.record.created_at)
+
+    def ended(self, count: int, after: str = "") -> list[tuple[float, SessionRecord]]:
+        """Return some ended sessions with the times of their ends, in the order of their ids.
+
+        Args:
+            count: The maximum number of sessions.
+            after: The id of the last session of the previous call.
+        """
+        query = "SELECT at, record FROM ended WHERE id > ? AND at >= ? ORDER BY id LIMIT ?"
+        rows = self._writer.read(query, (after, time.time() - self._max_age, count))
+        return [(at, SessionRecord.from_dict(json.loads(record))) for at, record in rows]
+
+    def has_ended(self, session: str) -> bool:
+        """Return whether an id belongs to an ended session that searches find."""
+        query = "SELECT 1 FROM ended WHERE id = ? AND at >= ?"
+        return bool(self._writer.read(query, (session, time.time() - self._max_age)))
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -69,8 +69,18 @@ def make_read_only(target: str) -> None:
 def make_target(target: str, *, directory: bool) -> None:
     """Create a missing mount point in the new tree."""
     path = f".{target}"
+    _make_above(os.path.dirname(path))
     if directory:
         os.makedirs(path, exist_ok=True)
     elif not os.path.lexists(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
+
+
+def _make_above(path: str) -> None:
+    """Create the missing directories above a mount point.
+
+    Those in the session's own ``/tmp`` are not writable: what code wrote next to its workspace would be lost with the kernel.
+    """
+    if path and not os.path.isdir(path):
+        _make_above(os.path.dirname(path))
+        os.mkdir(path, 0o555 if path.startswith("./tmp/") else 0o777)
