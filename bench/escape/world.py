@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.escape.servers import OpenProxy, serve
-from cellblock.walls.linux.syscall_numbers import AARCH64, X86_64
+from cellblock.walls.linux.syscall_numbers import BY_MACHINE
 
 MARK = "planted-by-the-attack"
 _METADATA, _RESOLVER = "169.254.169.254", "192.0.2.53"
@@ -145,7 +145,7 @@ class World:
             "shm": _shared_file(stack, self.secrets["shm"]),
             "segment": _segment(stack, self.secrets["segment"]),
             "allowed": "name.allowed.test",
-            "numbers": {"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine],
+            "numbers": BY_MACHINE[os.uname().machine],
         }
         self.descriptors = (descriptor, folder)
 

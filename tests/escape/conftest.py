@@ -10,13 +10,13 @@ import pytest
 
 from cellblock import Host, Session
 from cellblock.walls.linux import landlock
-from cellblock.walls.linux.syscall_numbers import AARCH64, X86_64
+from cellblock.walls.linux.syscall_numbers import BY_MACHINE
 from cells import ok
 from suite import sharing, without_slow
 
 from .landlock import DIFFERENT
 
-NUMBERS = {"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine]
+NUMBERS = BY_MACHINE[os.uname().machine]
 
 _INSIDE = (Path(__file__).parent / "inside.py").read_text()
 
