@@ -312,9 +312,7 @@ async def test_keys_that_are_old_enough_are_forgotten(tmp_path: Path, monkeypatc
         await eventually(lambda: left() == [(0,)])  # changes are written a little later
 
 
-async def test_a_key_is_known_however_many_came_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal remembers a bounded number of keys, and asks the database about the others."""
-    monkeypatch.setattr("cellblock.service.store.journal.MAX_EXECUTIONS", 20)
+async def test_a_key_is_known_before_and_after_it_is_written(tmp_path: Path) -> None:
     with closing(NamedStore(tmp_path)) as store:
         for number in range(50):
             assert store.journal.add(record(key=f"{number}"), b"", "x")
@@ -322,6 +320,29 @@ async def test_a_key_is_known_however_many_came_after_it(tmp_path: Path, monkeyp
     with closing(NamedStore(tmp_path)) as store:
         assert not any(store.journal.add(record(key=f"{key}"), b"", "x") for key in range(50))
         assert store.journal.add(record(key="50"), b"", "x")
+
+
+async def test_new_keys_need_no_transaction_each(tmp_path: Path) -> None:
+    with closing(NamedStore(tmp_path)) as store:
+        for number in range(50):
+            store.journal.add(record(key=f"{number}"), b"", "x")
+        assert store.writer.read("SELECT count(*) FROM executions", pending=False) == [(0,)]
+
+
+async def test_a_freed_key_can_be_used_again_before_that_is_written(tmp_path: Path) -> None:
+    with closing(NamedStore(tmp_path)) as store:
+        first = record(key="key")
+        assert store.journal.add(first, b"", "x")
+        store.journal.free_key(first.id)
+        assert store.journal.add(record(key="key"), b"", "x")
+        assert not store.journal.add(record(key="key"), b"", "x")
+
+
+async def test_keys_of_a_session_that_moved_here_are_known_at_once(tmp_path: Path) -> None:
+    with closing(NamedStore()) as elsewhere, closing(NamedStore(tmp_path)) as store:
+        run(elsewhere.journal, "s", "key")
+        store.journal.enter_past(elsewhere.journal.past("s"))
+        assert not store.journal.add(record("s", "key"), b"", "x")
 
 
 @pytest.mark.parametrize("number", ["", "x", "f" * 32, "0" * 32, "../../etc/passwd", "0x" + "1" * 30, "１" * 32])

@@ -83,7 +83,6 @@ MAX_SHOWN = 10_000
 MAX_LISTED = 1000
 """Maximum number of executions of a session to list."""
 
-_KEY_BITS = 2**22
 MAX_EXECUTIONS = 50_000
 MAX_BYTES = 256 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
@@ -138,9 +137,9 @@ _MATCHING = "SELECT id, session, submitted{} FROM executions WHERE n < ? ORDER B
 _CONTAINS = f", substr(code, 1, {MAX_SHOWN}) LIKE ? ESCAPE '\\'"
 _BY_KEY = (
     "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
-    "WHERE session = ? AND key = ? AND key <> ''"
+    "WHERE session = ?1 AND key = ?2 AND key <> '' UNION ALL "
+    "SELECT digest, id, session, state, submitted, begun, ended, key FROM keys WHERE session = ?1 AND key = ?2"
 )
-_BY_OLD_KEY = "SELECT digest, id, session, state, submitted, begun, ended, key FROM keys WHERE session = ? AND key = ?"
 _OLDEST = (
     "SELECT n, session, size, key <> '', ended, coalesce((SELECT min(seq) FROM events WHERE execution = n), 0), "
     "coalesce((SELECT max(seq) FROM events WHERE execution = n), 0) "
@@ -187,29 +186,6 @@ def new_id(session: str = "") -> str:
     """
     mark = mark_of(session)
     return f"{_numbers.next():016x}{secrets.token_hex(8 - len(mark) // 2)}{mark}"
-
-
-class _Keys:
-    """The used keys, as a bit field: two keys with the same bit cost a query.
-
-    In a set, key objects would share memory pages with results. Freed results could then not return their memory.
-
-    Attributes:
-        count: How many keys were added.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._bits = bytearray(_KEY_BITS // 8)
-
-    def add(self, session: str, key: str) -> None:
-        bit = hash((session, key)) % _KEY_BITS
-        self._bits[bit >> 3] |= 1 << (bit & 7)
-        self.count += 1
-
-    def may_have(self, session: str, key: str) -> bool:
-        bit = hash((session, key)) % _KEY_BITS
-        return bool(self._bits[bit >> 3] & 1 << (bit & 7))
 
 
 class _Shares:
@@ -260,7 +236,7 @@ class Journal:
         _numbers.begin_after(last)
         self._until_trim = 0
         self._look_at_age = 0.0
-        self._begin_keys()
+        self._pending_keys: set[tuple[str, str]] = set()
         known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}
         for name in _ADDED.keys() - known:
             writer.write((f"ALTER TABLE executions ADD COLUMN {name} {_ADDED[name]}", ()))
@@ -284,7 +260,7 @@ class Journal:
         """
         if self._until_trim <= 0:
             self.trim()
-        if record.key and not self._is_new(record.session, record.key):
+        if record.key and self._is_used(record.session, record.key):
             return False
         kept = code[:MAX_CODE].encode("utf-8", "replace").decode()
         self.writer.keep(_INSERT, (
@@ -292,27 +268,20 @@ class Journal:
             len(kept), kept, position,
         ), len(kept))  # fmt: skip
         if record.key:
-            self._keys.add(record.session, record.key)
+            if not self._pending_keys:
+                self.writer.when_written(self._pending_keys.clear)
+            self._pending_keys.add((record.session, record.key))
         self._shares.add(record.session, 1, len(kept))
         self._until_trim -= 1
         return True
 
-    def _begin_keys(self) -> None:
-        """Start recording keys in memory, so that only possibly known keys need a query."""
-        known = "SELECT session FROM executions UNION SELECT session FROM keys"
-        self._earlier = {session for (session,) in self.writer.read(known)}
-        self._keys = _Keys()
+    def _is_used(self, session: str, key: str) -> bool:
+        """Return whether an execution was submitted to a session with this key. A new key costs no transaction."""
+        may_be = (session, key) in self._pending_keys or self._by_key(session, key, pending=False)
+        return bool(may_be and self._by_key(session, key))  # a pending change may have freed it
 
-    def _is_new(self, session: str, key: str) -> bool:
-        """Return whether no execution was submitted to a session with this key."""
-        if self._keys.count > MAX_EXECUTIONS:
-            self._begin_keys()
-        if session not in self._earlier and not self._keys.may_have(session, key):
-            return True
-        return not self._by_key(session, key)
-
-    def _by_key(self, session: str, key: str) -> list[tuple[Any, ...]]:
-        return self.writer.read(_BY_KEY, (session, key)) or self.writer.read(_BY_OLD_KEY, (session, key))
+    def _by_key(self, session: str, key: str, *, pending: bool = True) -> list[tuple[Any, ...]]:
+        return self.writer.read(_BY_KEY, (session, key), pending=pending)
 
     def begin(self, record: ExecutionRecord, position: str) -> None:
         """Record that an execution is about to run, or has to wait. It is written when this returns.
@@ -611,8 +580,7 @@ class Journal:
             if seq is not None:
                 self.writer.later(_EVENT, (row[0], seq, kind, data, 0), len(data))
             self._shares.add(row[2], 1, size)
-            self._keys.add(row[2], row[3])
-        self.writer.make_safe()
+        self.writer.flush()
 
     # -- large events -------------------------------------------------------------------------------------------------
 

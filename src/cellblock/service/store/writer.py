@@ -132,17 +132,18 @@ class Writer:
         self._changes, self._safe = [], 0
         self._ahead.clear()  # including damaged records: nothing after them could be read
 
-    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Query the database, including pending changes.
+    def read(self, query: str, values: tuple[Any, ...] = (), *, pending: bool = True) -> list[tuple[Any, ...]]:
+        """Query the database.
 
         Args:
             query: The query.
             values: The query's values.
+            pending: Whether to write pending changes first, which takes a transaction.
 
         Raises:
             StoreError: The rows cannot be read.
         """
-        if self._changes:
+        if pending and self._changes:
             self.flush()
         try:
             return self._connection.execute(query, values).fetchall()
