@@ -15,6 +15,10 @@ _SETTINGS = """
 [checks.positive_data_acceptance]
 # What a schema allows can still make no sense: a cursor beyond the end of the code, a name with a line break.
 expected-statuses = ["2xx", "304", "401", "403", "404", "409", "416", "422", "429", "501", "502", "503"]
+
+[checks.negative_data_rejection]
+# What is too long for a field may be too long for the whole body.
+expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429", "5xx"]
 """
 
 

@@ -92,7 +92,7 @@ def run(hooks: Callable[[], object], *, forking: bool = False) -> list[str]:
 
     def report(failure: Any) -> None:
         if isinstance(failure.exc_value, InterruptedHookError):
-            names.append(name_of(failure.object))
+            names.append(_interrupted(failure))
         else:
             before(failure)
 
@@ -124,6 +124,14 @@ def _set_mask(how: int) -> set[signal.Signals]:
         # In a copy, signals of the C library itself are blocked, too. Python does not know them.
         warnings.simplefilter("ignore", RuntimeWarning)
         return {one for one in signal.pthread_sigmask(how, [signal.SIGALRM]) if isinstance(one, signal.Signals)}
+
+
+def _interrupted(failure: Any) -> str:
+    """Return the name of an interrupted hook, of which Python 3.14 gives no object, but the frames."""
+    if failure.object is not None:
+        return name_of(failure.object)
+    outermost = failure.exc_traceback.tb_frame.f_code if failure.exc_traceback else _Watch.look.__code__
+    return "of a C function" if outermost is _Watch.look.__code__ else str(outermost.co_qualname)[:100]
 
 
 def name_of(hook: object) -> str:
