@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -115,12 +114,14 @@ class SessionKeys:
     def enter(self) -> None:
         """Begin to use the secrets, as a session or a branch."""
         self._users += 1
+        Template.enter()  # the first connection needs it, and it takes a while to start
 
     def leave(self) -> None:
         """Stop using the secrets. The last user ends the turnkey."""
         self._users -= 1
         if not self._users:
             self.stop()
+        Template.leave()
 
     def make_bundle(self, path: str) -> None:
         """Write the certificates that the session trusts.
@@ -138,7 +139,6 @@ class SessionKeys:
         Raises:
             InvalidInputError: A value cannot be read.
         """
-        Template.current()  # the first connection needs it, and it takes a while to start
         changed = False
         for binding in self._bindings:
             age = time.monotonic() - self._read_at.get(binding.name, -math.inf)
@@ -267,11 +267,11 @@ class Template:
     """The process from which the turnkeys of this process are forked."""
 
     _current: Template | None = None
+    _users = 0
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        variables = {name: value for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if (value := config.environment().get(name))}
-        self._variables = variables
+        self._variables = variables = _variables()
         self._pid = os.getpid()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  # our own program
@@ -284,14 +284,33 @@ class Template:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        weakref.finalize(self, _end, self._control, self._process)
+
+    @classmethod
+    def enter(cls) -> None:
+        """Begin to use the template, and start it."""
+        cls._users += 1
+        cls.current()
+
+    @classmethod
+    def leave(cls) -> None:
+        """Stop using the template. The last user ends it."""
+        cls._users -= 1
+        if not cls._users and cls._current is not None:
+            cls._current.end()
+            cls._current = None
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
 
     @classmethod
     def current(cls) -> Template:
         """Return the template of this process; start one if it is missing, or trusts other roots."""
         now = cls._current
-        variables = {name: value for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if (value := config.environment().get(name))}
-        if now is None or now._process.poll() is not None or now._variables != variables or now._pid != os.getpid():
+        if now is None or now._process.poll() is not None or now._variables != _variables() or now._pid != os.getpid():
+            if now is not None:
+                now.end()
             now = cls._current = cls()
         return now
 
@@ -303,8 +322,14 @@ class Template:
         """
         socket.send_fds(self._control, [b"fork"], [control.fileno()])
 
+    def end(self) -> None:
+        """End the process. Turnkeys that it has forked stay."""
+        self._control.close()
+        if self._pid == os.getpid():  # not a fork of the host
+            self._process.kill()
+            self._process.wait()
 
-def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    control.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(1)
+
+def _variables() -> dict[str, str]:
+    """Return the variables that name the roots to trust."""
+    return {name: value for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if (value := config.environment().get(name))}
