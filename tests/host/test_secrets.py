@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.walls.keys.tls_servers import TlsServer
 
 from cellblock import Host, InvalidInputError, Network, Policy, Secret, Session, UnsupportedError
 from cellblock.walls.egress import gate
-from cellblock.walls.keys.session_keys import Template
+from cellblock.walls.keys.template_process import Template
 from processes import eventually
-from tests.walls.keys.tls_servers import TlsServer
 
 CANARY = "canary-0123456789-abcdef"
 
@@ -66,11 +66,16 @@ async def opened(
     secret = Secret.from_env("KEY", hosts=[f"api.test:{server.port}"], **places)
     policy = Policy(network=Network(allow=(f"127.0.0.1:{server.port}",)))
     async with host.session(working_dir=directory, policy=policy, secrets={"KEY": secret}) as session:
-        await session.execute(
-            f"import os\nURL = 'https://api.test:{server.port}'\nKEY = os.environ['KEY']\n"
-            f"HEADERS = {{'Authorization': 'Bearer ' + KEY}}\nNODE = {NODE!r}"
-        )
+        await session.execute(setup(server))
         yield session
+
+
+def setup(server: TlsServer) -> str:
+    """Return code that prepares requests in a session."""
+    return (
+        f"import os\nURL = 'https://api.test:{server.port}'\nKEY = os.environ['KEY']\n"
+        f"HEADERS = {{'Authorization': 'Bearer ' + KEY}}\nNODE = {NODE!r}"
+    )
 
 
 async def told(session: Session, code: str) -> str:
@@ -117,7 +122,7 @@ async def test_placeholders_stay_and_branches_share_them(
             assert await told(session, "KEY") == before
             await session.reset()
             assert await told(session, "import os; os.environ['KEY']") == before
-            await told(session, f"URL = 'https://api.test:{server.port}'; KEY = os.environ['KEY']; HEADERS = {{'Authorization': 'Bearer ' + KEY}}")
+            await told(session, setup(server))
             await told(session, fetched)
     assert len(server.seen) == 2
     assert all(CANARY.encode() in head for head in server.seen)
@@ -146,9 +151,11 @@ async def test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none(
             assert "http:// carries no secrets" in await told(session, plain)
             tunnel = (
                 "import socket, ssl\ns = socket.create_connection(('127.0.0.1', 3128))\n"
-                f"s.sendall(b'CONNECT 127.0.0.1:{server.port} HTTP/1.1\\r\\nHost: 127.0.0.1:{server.port}\\r\\n\\r\\n'); s.recv(1000)\n"
+                f"s.sendall(b'CONNECT 127.0.0.1:{server.port} HTTP/1.1\\r\\nHost: 127.0.0.1:{server.port}\\r\\n\\r\\n')\n"
+                "s.recv(1000)\n"
                 "c = ssl._create_unverified_context(); t = c.wrap_socket(s)\n"
-                "t.sendall(b'GET / HTTP/1.1\\r\\nAuthorization: Bearer ' + KEY.encode() + b'\\r\\n\\r\\n'); t.recv(1000).decode()"
+                "t.sendall(b'GET / HTTP/1.1\\r\\nAuthorization: Bearer ' + KEY.encode() + b'\\r\\n\\r\\n')\n"
+                "t.recv(1000).decode()"
             )
             assert "cellblock" in await told(session, tunnel)
     assert CANARY.encode() not in b"".join(server.seen)

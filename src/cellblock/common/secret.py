@@ -26,8 +26,8 @@ class Secret:
     """A secret that code uses by a placeholder. cellblock inserts the value into requests to its hosts (docs/keys.md).
 
     Attributes:
-        source: ``env:NAME``, ``file:PATH``, ``keyring:SERVICE/USER``, ``op://VAULT/ITEM/FIELD`` or ``command:PROGRAM ARGUMENTS``.
-            Empty: the entry of that name in ``secrets.toml``, or else the variable of that name.
+        source: ``env:NAME``, ``file:PATH``, ``keyring:SERVICE/USER``, ``op://VAULT/ITEM/FIELD`` or ``command:WORDS``. Empty:
+            the entry of that name in ``secrets.toml``, or else the variable of that name.
         hosts: Hosts that receive the value, such as ``"api.example.org"`` or ``"api.example.org:8443"``. By default, those of
             the service that is known by the secret's name.
         header: Headers that contain it, such as ``"X-Key: {}"``. Without any place, ``"Authorization: Bearer {}"``.
@@ -120,7 +120,8 @@ class Secret:
             return cls(source=data)
         known = {item.name for item in dataclasses.fields(cls)}
         if not isinstance(data, Mapping) or not data.keys() <= known:
-            unknown = f" has no key {sorted(map(str, data.keys() - known))[0]!r}" if isinstance(data, Mapping) else " is invalid"
+            found = data.keys() - known if isinstance(data, Mapping) else ()
+            unknown = f" has no key {min(map(str, found))!r}" if found else " is invalid"
             raise InvalidInputError(f"secret {name}{unknown}: it can have {', '.join(sorted(known))}")
         return cls(**data)
 

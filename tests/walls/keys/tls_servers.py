@@ -51,9 +51,7 @@ def certificate(directory: Path, *, host: str = "127.0.0.1", days: int = 30) -> 
         .sign(key, hashes.SHA256())
     )
     pem = made.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     roots, own = directory / "roots.pem", directory / "server.pem"
     roots.write_bytes(pem)
     own.write_bytes(private + pem)
@@ -90,9 +88,7 @@ class TlsServer:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._stack.close()

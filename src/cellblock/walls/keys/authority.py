@@ -53,7 +53,8 @@ def authority_certificate(seed: bytes) -> bytes:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return made.public_bytes(serialization.Encoding.PEM)
+    content: bytes = made.public_bytes(serialization.Encoding.PEM)
+    return content
 
 
 def leaf(seed: bytes, hosts: Iterable[str]) -> bytes:
@@ -79,10 +80,11 @@ def leaf(seed: bytes, hosts: Iterable[str]) -> bytes:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
         .sign(issuer, hashes.SHA256())
     )
-    private = key.private_bytes(
+    private: bytes = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return private + made.public_bytes(serialization.Encoding.PEM)
+    public: bytes = made.public_bytes(serialization.Encoding.PEM)
+    return private + public
 
 
 def _general(host: str) -> x509.GeneralName:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import hmac
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -21,6 +21,7 @@ _RANDOM = 24
 """The fewest random characters of a placeholder: more than 130 bits."""
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _HTTPS = 443
+_BEARER = ("Authorization: Bearer {}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +88,14 @@ def bind(name: str, secret: Secret) -> Binding:
         InvalidInputError: It has no host, or an invalid one.
     """
     preset = _presets().get(name, {})
-    given = {
-        key: value
-        for key in ("header", "basic", "query", "path", "attach")
-        if (value := getattr(secret, key)) not in ((), "", False)
-    }
-    uses = [Use(**{key: tuple(value) if isinstance(value, list) else value for key, value in use.items()}) for use in preset.get("use", ())]
+    names = ("header", "basic", "query", "path", "attach")
+    given: dict[str, Any] = {name: value for name in names if (value := getattr(secret, name)) not in ((), "", False)}
+    uses = [_use(use) for use in preset.get("use", ())]
     if given:
         hosts = secret.hosts or tuple(host for use in uses for host in use.hosts)
-        uses = [Use(hosts, **({"header": ("Authorization: Bearer {}",)} if given.keys() == {"attach"} else {}), **given)]
+        uses = [_use({"header": _BEARER, **given} if given.keys() == {"attach"} else given, hosts)]
     elif secret.hosts:
-        places = uses or [Use((), header=("Authorization: Bearer {}",))]
+        places = uses or [Use((), header=_BEARER)]
         known = {host: use for use in uses for host in use.hosts}
         # A host of the service keeps its places. Others have all of them.
         uses = [
@@ -110,9 +108,7 @@ def bind(name: str, secret: Secret) -> Binding:
             f"secret {name} has no host: name the hosts that may receive it, as in --secret {name}=SOURCE@api.example.org, or "
             f"secrets={{'{name}': Secret.from_env('{name}', hosts=['api.example.org'])}}"
         )
-    checked = tuple(
-        Use(_authorities(name, use.hosts), use.header, use.basic, use.query, use.path, use.attach) for use in uses
-    )
+    checked = tuple(Use(_authorities(name, use.hosts), use.header, use.basic, use.query, use.path, use.attach) for use in uses)
     return Binding(name, secret, checked, preset.get("prefix", ""), preset.get("length", 0))
 
 
@@ -135,6 +131,11 @@ def described(binding: Binding, seed: bytes, value: str) -> dict[str, Any]:
         for use in binding.uses
     ]
     return {"name": binding.name, "placeholder": binding.placeholder(seed), "value": value, "uses": uses}
+
+
+def _use(data: Mapping[str, Any], hosts: tuple[str, ...] = ()) -> Use:
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Use(**{"hosts": hosts, **given})
 
 
 def _authorities(name: str, hosts: Sequence[str]) -> tuple[str, ...]:

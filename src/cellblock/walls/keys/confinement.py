@@ -24,8 +24,8 @@ ALLOWED = (
     "epoll_wait epoll_pwait epoll_ctl poll ppoll "
     # Memory, time, random numbers, and the end.
     "munmap mremap brk madvise futex clock_gettime clock_nanosleep gettimeofday getrandom getpid gettid "
-    "rt_sigreturn rt_sigprocmask sigaltstack restart_syscall exit exit_group "
-).split()
+    "rt_sigreturn rt_sigprocmask sigaltstack restart_syscall exit exit_group"
+)
 
 
 def confine() -> None:
@@ -57,13 +57,16 @@ def filter_program(machine: str, without: tuple[str, ...] = ()) -> bytes:
     """
     table = BY_MACHINE[machine]
     denied = error(errno.EPERM)
-    outcomes: dict[int, int | Conditional] = {table[name]: ALLOW for name in (*ALLOWED, *without) if name in table}
+    outcomes: dict[int, int | Conditional] = {table[name]: ALLOW for name in (*ALLOWED.split(), *without) if name in table}
     for rule in (
         Conditional("mmap mprotect", "no new code", (((Comparison(2, 4, 4),), denied),), ALLOW),
         Conditional(
             "setsockopt",
             "only what a reset needs (SO_LINGER), and TCP_NODELAY",
-            (((Comparison(1, ANY, 1), Comparison(2, ANY, 13)), ALLOW), ((Comparison(1, ANY, 6), Comparison(2, ANY, 1)), ALLOW)),
+            (
+                ((Comparison(1, ANY, 1), Comparison(2, ANY, 13)), ALLOW),
+                ((Comparison(1, ANY, 6), Comparison(2, ANY, 1)), ALLOW),
+            ),
             denied,
         ),
         Conditional(

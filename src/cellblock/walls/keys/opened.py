@@ -206,7 +206,9 @@ class OpenedConnection:
             raise RefusedError(403, "Forbidden", "no change of protocol is possible for a host with secrets")
         self._check_host(head)
         try:
-            filled = fill(head.target, _headers(head, host_text(self._target.host), self._target.port), self._at, self._opening.secrets())
+            filled = fill(
+                head.target, _headers(head, host_text(self._target.host), self._target.port), self._at, self._opening.secrets()
+            )
         except MisplacedError as error:
             raise RefusedError(403, "Forbidden", str(error)) from None
         if filled.names:

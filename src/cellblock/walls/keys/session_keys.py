@@ -10,32 +10,28 @@ import math
 import os
 import secrets
 import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from cellblock.common import config
 from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
 from cellblock.walls.keys import trust
 from cellblock.walls.keys.bindings import Binding, bind, described, patterns
-from cellblock.walls.keys.sources import completed, entries, read_value
 from cellblock.walls.keys.limits import MESSAGE
+from cellblock.walls.keys.sources import completed, entries, read_value
+from cellblock.walls.keys.template_process import Template
 from cellblock.wire.sandbox import Step
 
 _IDLE_SECONDS = 60.0
 _REQUESTS = 1000
 _RETRY_SECONDS = 0.01
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-_TEMPLATE = Path(__file__).with_name("template.py")
 
 
 def bindings_of(declared: Mapping[str, Mapping[str, Any]]) -> tuple[Binding, ...]:
@@ -109,7 +105,7 @@ class SessionKeys:
             held = json.loads(file.read())
         self._seed, self._values = base64.b64decode(held["seed"]), held["values"]
         # Those that change are read again before their first use.
-        self._read_at = {name: -math.inf for name in self._values}
+        self._read_at = dict.fromkeys(self._values, -math.inf)
 
     def enter(self) -> None:
         """Begin to use the secrets, as a session or a branch."""
@@ -261,75 +257,3 @@ class SessionKeys:
                 ended.set_result(None)
         except (ValueError, KeyError, TypeError):  # it may have been taken over by a server
             self.stop()
-
-
-class Template:
-    """The process from which the turnkeys of this process are forked."""
-
-    _current: Template | None = None
-    _users = 0
-
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._variables = variables = _variables()
-        self._pid = os.getpid()
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  # our own program
-                [sys.executable, "-I", str(_TEMPLATE), str(theirs.fileno())],
-                env=variables,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-
-    @classmethod
-    def enter(cls) -> None:
-        """Begin to use the template, and start it."""
-        cls._users += 1
-        cls.current()
-
-    @classmethod
-    def leave(cls) -> None:
-        """Stop using the template. The last user ends it."""
-        cls._users -= 1
-        if not cls._users and cls._current is not None:
-            cls._current.end()
-            cls._current = None
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
-
-    @classmethod
-    def current(cls) -> Template:
-        """Return the template of this process; start one if it is missing, or trusts other roots."""
-        now = cls._current
-        if now is None or now._process.poll() is not None or now._variables != _variables() or now._pid != os.getpid():
-            if now is not None:
-                now.end()
-            now = cls._current = cls()
-        return now
-
-    def fork(self, control: socket.socket) -> None:
-        """Start a turnkey.
-
-        Args:
-            control: Its socket.
-        """
-        socket.send_fds(self._control, [b"fork"], [control.fileno()])
-
-    def end(self) -> None:
-        """End the process. Turnkeys that it has forked stay."""
-        self._control.close()
-        if self._pid == os.getpid():  # not a fork of the host
-            self._process.kill()
-            self._process.wait()
-
-
-def _variables() -> dict[str, str]:
-    """Return the variables that name the roots to trust."""
-    return {name: value for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if (value := config.environment().get(name))}

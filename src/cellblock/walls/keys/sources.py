@@ -110,8 +110,13 @@ def _output(command: list[str]) -> str:
     if not command:
         raise ValueError("the command is empty")
     # Neither its errors: programs show what they were given.
-    done = subprocess.run(  # noqa: S603  # a command of the user's own settings, without a shell
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_COMMAND_SECONDS, check=False
+    done = subprocess.run(  # a command of the user's own settings, without a shell
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=_COMMAND_SECONDS,
+        check=False,
     )
     if done.returncode:
         raise ValueError(f"the program ended with status {done.returncode}")

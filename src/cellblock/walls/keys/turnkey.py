@@ -22,7 +22,6 @@ from cellblock.walls.keys.limits import MESSAGE
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 
 
-
 class Turnkey:
     """The process of one session.
 
@@ -50,7 +49,11 @@ class Turnkey:
         hosts = {host for secret in self._secrets for use in secret["uses"] for host in use["hosts"]}
         server = server_settings(base64.b64decode(settings["seed"]), hosts)
         self._opening = Opening(
-            server, self._client, EgressLimits(**settings["limits"]), lambda: self._secrets, lambda record: self._tell(log=record)
+            server,
+            self._client,
+            EgressLimits(**settings["limits"]),
+            lambda: self._secrets,
+            lambda record: self._tell(log=record),
         )
         confine()
         self._loop.add_reader(self._control, self._readable)
