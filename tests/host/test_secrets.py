@@ -14,7 +14,11 @@ import pytest
 from tests.walls.keys.tls_servers import TlsServer
 
 from cellblock import Host, InvalidInputError, Network, Policy, Secret, Session, UnsupportedError
+from cellblock.common.secret import parse_secrets
+from cellblock.host.checks import check_secrets, find_tier
 from cellblock.walls.egress import gate
+from cellblock.walls.keys.authority import authority_key
+from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
 from cellblock.walls.keys.template_process import Template
 from processes import eventually
 
@@ -100,6 +104,7 @@ async def test_clients_inside_use_a_placeholder_and_servers_get_the_value(
             assert "Read-only" in await told(session, files)
             assert "Read-only" in await told(session, "open('/etc/ssl/certs/ca-certificates.crt', 'a')")
             assert CANARY not in await told(session, "dict(os.environ)")
+            await eventually(lambda: len(session.requests) >= len(CLIENTS))
             requests = session.requests
     assert requests[0]["secrets"] == ["KEY"]
     assert CANARY not in json.dumps(requests)
@@ -161,12 +166,10 @@ async def test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none(
     assert CANARY.encode() not in b"".join(server.seen)
 
 
-@pytest.mark.parametrize("isolate", ["landlock", "none"])
-async def test_other_isolations_refuse_secrets(isolate: Any, tmp_path: Path) -> None:
-    secrets = {"KEY": Secret.from_env("KEY", hosts=["api.test"])}
-    async with Host(isolate=isolate) as host:
-        with pytest.raises(UnsupportedError, match="secrets need isolate='native'"):
-            host.session(working_dir=tmp_path, secrets=secrets)
+@pytest.mark.parametrize("isolate", ["landlock", "srt", "none"])
+def test_other_isolations_refuse_secrets(isolate: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"secrets need isolate='native': with isolate='{isolate}'"):
+        check_secrets(find_tier(isolate))
 
 
 async def test_a_missing_value_fails_the_start_and_a_ceiling_holds(
@@ -181,3 +184,23 @@ async def test_a_missing_value_fails_the_start_and_a_ceiling_holds(
     async with Host(isolate="native", policy=Policy()) as narrow:
         with pytest.raises(InvalidInputError, match=r"'api\.test' is not allowed by the host's policy"):
             narrow.session(working_dir=tmp_path, secrets=secrets)
+
+
+async def test_the_next_host_has_the_same_placeholders_certificates_and_values(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEY", CANARY)
+    declared = parse_secrets({"KEY": Secret.from_env("KEY", hosts=["api.test"], refresh=3600)})
+    first, second = (SessionKeys(bindings_of(declared)) for _ in range(2))
+    assert first.environment["KEY"] != second.environment["KEY"]
+    await first.read()
+    second.resume(first.hold())
+    assert first.environment == second.environment
+    assert authority_key(first._seed).private_numbers() == authority_key(second._seed).private_numbers()
+    monkeypatch.setenv("KEY", "rotated-0123456789")
+    await second.read()
+    assert CANARY not in json.dumps(second._settings())  # read again after a restart, because it is one that changes
+    held = first.hold()
+    with pytest.raises(PermissionError):
+        os.write(held, b"x")
+    os.close(held)

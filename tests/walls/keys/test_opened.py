@@ -54,7 +54,7 @@ class World:
         context.check_hostname = sni == "api.test"
         end = TlsEnd(ours, context, hostname=sni)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await end.handshake()
                 yield end
         finally:

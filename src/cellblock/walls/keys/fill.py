@@ -64,7 +64,12 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
 
 def has_placeholder(texts: Sequence[bytes]) -> bool:
     """Return whether a text contains a placeholder, perhaps percent-encoded or in Basic authentication."""
-    return any(_PLACEHOLDER.search(text) or _PLACEHOLDER.search(unquote_to_bytes(text)) or _in_basic(text) for text in texts)
+    return any(
+        _PLACEHOLDER.search(text)
+        or (b"%" in text and _PLACEHOLDER.search(unquote_to_bytes(text)))
+        or (text[:5].lower() == b"basic" and _in_basic(text))
+        for text in texts
+    )
 
 
 def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> None:
@@ -129,8 +134,7 @@ def _basic(pair: str) -> bytes:
 
 
 def _opened(content: bytes) -> str | None:
-    match = _BASIC.fullmatch(content.decode("latin-1"))
-    if match is None:
+    if content[:5].lower() != b"basic" or (match := _BASIC.fullmatch(content.decode("latin-1"))) is None:
         return None
     try:
         return base64.b64decode(match[1], altchars=b"-_" if set(match[1]) & {"-", "_"} else None).decode()

@@ -12,7 +12,7 @@ import ssl
 from typing import NoReturn
 
 import cellblock.walls.keys.scan  # noqa: F401
-from cellblock.walls.keys.turnkey import Turnkey, client_settings
+from cellblock.walls.keys.turnkey import Turnkey, client_settings, server_settings
 from cellblock.walls.linux import abi
 from cellblock.walls.linux.syscall import prctl
 
@@ -28,7 +28,9 @@ def run(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks leave no zombies
     control = socket.socket(fileno=descriptor)
     settings = client_settings()
-    asyncio.new_event_loop().close()  # loads what a loop needs
+    # Once, so that forks share what it loads.
+    asyncio.run(asyncio.sleep(0))
+    server_settings(bytes(32), {"warm.test:443"})
     gc.collect()
     gc.freeze()
     while True:

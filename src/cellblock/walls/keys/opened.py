@@ -27,6 +27,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n"
 _GOAWAY = bytes.fromhex("000000 04 00 00000000  000008 07 00 00000000  00000000 0000000d")
 _FOLDED = re.compile(rb"\n[ \t]")
 _HEAD_END = re.compile(rb"\n\r?\n")
+_HTTPS = 443
 _LINGER_SECONDS = 1.0
 _SHOWN = 500
 
@@ -82,6 +83,8 @@ class OpenedConnection:
         self._target = parse_authority(at)
         self._client = TlsEnd(client, opening.server, early=early)
         self._upstream = TlsEnd(upstream, opening.client, hostname=str(self._target.host))
+        host = host_text(self._target.host)
+        self._names = {at, host} if self._target.port == _HTTPS else {at}
         self._method = "GET"
 
     async def serve(self) -> None:
@@ -222,6 +225,8 @@ class OpenedConnection:
         sni: str | None = getattr(self._client.tls, "named", None)
         given = [value.decode("latin-1") for name, value in head.headers if name == b"host"]
         for text in (*given, *([] if sni is None else [sni])):
+            if text in self._names:
+                continue
             try:
                 named = parse_authority(text, self._target.port)
             except BadNameError:
@@ -243,4 +248,4 @@ def _headers(head: h11.Request, host: str, port: int) -> Headers:
     found = [(name, value) for name, value in end_to_end(head.headers.raw_items()) if name.lower() != b"host"]
     if any(name == b"transfer-encoding" for name, _ in head.headers):
         found.append((b"Transfer-Encoding", b"chunked"))
-    return [(b"Host", (host if port == 443 else f"{host}:{port}").encode("ascii")), *found]
+    return [(b"Host", (host if port == _HTTPS else f"{host}:{port}").encode("ascii")), *found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Iterable
 from urllib.parse import quote
@@ -16,9 +17,7 @@ class Scan:
     """
 
     def __init__(self, replacements: Iterable[tuple[bytes, bytes]]) -> None:
-        found = {needle: by for needle, by in replacements if needle}
-        # Longer ones first: one may contain another.
-        self._pairs = sorted(found.items(), key=lambda pair: -len(pair[0]))
+        self._pairs = sorted(replacements, key=lambda pair: -len(pair[0]))
         self._kept = b""
 
     def whole(self, text: bytes) -> bytes:
@@ -53,7 +52,8 @@ class Scan:
         return longest
 
 
-def forms(value: str, placeholder: str, pair: str = "") -> list[tuple[bytes, bytes]]:
+@functools.lru_cache(maxsize=256)
+def forms(value: str, placeholder: str, pair: str = "") -> tuple[tuple[bytes, bytes], ...]:
     """Return the forms of a secret to replace, and their replacements: raw, percent-encoded, in JSON, and Base64.
 
     Args:
@@ -71,7 +71,8 @@ def forms(value: str, placeholder: str, pair: str = "") -> list[tuple[bytes, byt
     if pair:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             found.append((encode(pair.replace("{}", value).encode()), encode(pair.replace("{}", placeholder).encode())))
-    return found
+    # Longer ones first: one may contain another.
+    return tuple(sorted({needle: by for needle, by in found if needle}.items(), key=lambda item: -len(item[0])))
 
 
 def _inside(text: str, skipped: int, placeholder: str) -> list[tuple[bytes, bytes]]:

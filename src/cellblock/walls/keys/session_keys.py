@@ -252,7 +252,7 @@ class SessionKeys:
         try:
             said = json.loads(data)
             if "log" in said:
-                self.requests.append(said["log"])
+                self.requests.extend(said["log"])
             elif (ended := self._waiting.get(said["ended"])) is not None and not ended.done():
                 ended.set_result(None)
         except (ValueError, KeyError, TypeError):  # it may have been taken over by a server

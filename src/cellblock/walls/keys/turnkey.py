@@ -21,6 +21,10 @@ from cellblock.walls.keys.confinement import confine
 from cellblock.walls.keys.limits import MESSAGE
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 
+_REPORT_SECONDS = 0.02
+_RECORDS = 50
+"""Requests in one report: fewer than a message has room for."""
+
 
 class Turnkey:
     """The process of one session.
@@ -38,6 +42,7 @@ class Turnkey:
         self._serving: set[asyncio.Task[None]] = set()
         self._secrets: list[dict[str, Any]] = []
         self._opening: Opening | None = None
+        self._records: list[dict[str, Any]] = []
 
     async def run(self) -> None:
         """Serve until the host closes its end. The first message has the settings."""
@@ -53,7 +58,7 @@ class Turnkey:
             self._client,
             EgressLimits(**settings["limits"]),
             lambda: self._secrets,
-            lambda record: self._tell(log=record),
+            self._note,
         )
         confine()
         self._loop.add_reader(self._control, self._readable)
@@ -87,7 +92,21 @@ class Turnkey:
             early = base64.b64decode(message["early"])
             await OpenedConnection(self._opening, message["at"], client, upstream, early).serve()
         finally:
+            self._flush()
             self._tell(ended=message["id"])
+
+    def _note(self, record: dict[str, Any]) -> None:
+        """Report a request soon: at once, it would wake the host for each."""
+        if not self._records:
+            self._loop.call_later(_REPORT_SECONDS, self._flush)
+        self._records.append(record)
+        if len(self._records) >= _RECORDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._records:
+            self._tell(log=self._records)
+            self._records = []
 
     def _tell(self, **said: Any) -> None:
         data = json.dumps(said).encode()
