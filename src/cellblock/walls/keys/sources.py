@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import shlex
 import stat
@@ -125,7 +126,8 @@ def _output(command: list[str]) -> str:
 
 def _from_keyring(service: str, user: str) -> str:
     try:
-        import keyring
+        keyring: Any = importlib.import_module("keyring")  # not a dependency
+        importlib.import_module("keyring.errors")
     except ImportError:
         raise ValueError("the package keyring is missing: pip install keyring") from None
     value: str | None = None

@@ -28,4 +28,4 @@ def main():  # type: ignore[no-untyped-def]  # before the package can be importe
 
 
 if __name__ == "__main__":
-    main()
+    main()  # type: ignore[no-untyped-call]
