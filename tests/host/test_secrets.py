@@ -204,3 +204,22 @@ async def test_the_next_host_has_the_same_placeholders_certificates_and_values(
     with pytest.raises(PermissionError):
         os.write(held, b"x")
     os.close(held)
+
+
+async def test_the_example_of_the_guide(
+    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+    example = text.partition("```py\n")[2].partition("```")[0]
+    monkeypatch.setenv("ACME_KEY", CANARY)
+    with TlsServer(host="api.test") as server:
+        roots(server)
+        example = example.replace("api.acme.example", f"api.test:{server.port}").replace(
+            "secrets=secrets", f"secrets=secrets, host=host, hosts=['127.0.0.1:{server.port}'], working_dir=directory"
+        )
+        lines = "\n    ".join(example.splitlines())
+        names: dict[str, Any] = {"host": native_host, "directory": tmp_path}
+        exec(f"async def run():\n    {lines}\n    return result.text", names)  # the guide's own code
+        answer = await names["run"]()
+        assert f"X-Key: {CANARY}" in server.seen[0].decode()
+    assert "X-Key: cellblock" in answer

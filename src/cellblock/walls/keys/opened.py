@@ -214,7 +214,7 @@ class OpenedConnection:
             )
         except MisplacedError as error:
             raise RefusedError(403, "Forbidden", str(error)) from None
-        if filled.names:
+        if filled.replacements:
             # No part of a response alone, and none in a code: the secret could not be found in it.
             hidden = (b"accept-encoding", b"range", b"if-range")
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in hidden]
