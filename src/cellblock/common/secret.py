@@ -28,8 +28,8 @@ class Secret:
     Attributes:
         source: ``env:NAME``, ``file:PATH``, ``keyring:SERVICE/USER``, ``op://VAULT/ITEM/FIELD`` or ``command:WORDS``. Empty:
             the entry of that name in ``secrets.toml``, or else the variable of that name.
-        hosts: Hosts that receive the value, such as ``"api.example.org"`` or ``"api.example.org:8443"``. By default, those of
-            the service that is known by the secret's name.
+        hosts: Hosts that receive the value, such as ``"api.example.org"`` or ``"api.example.org:8443"``. By default, the
+            hosts of the service that is known by the secret's name.
         header: Headers that contain it, such as ``"X-Key: {}"``. Without any place, ``"Authorization: Bearer {}"``.
         basic: Basic authentication, such as ``"user:{}"``.
         query: A parameter of the query string.

@@ -229,7 +229,7 @@ class Exchange:
         return self._interim > _MAX_INTERIM
 
     def _failed_early(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
-        """Return the error for a response of which nothing was sent."""
+        """Return the error for a response that has not begun to reach the client."""
         self._begun = False
         return self._failed(text, cause)
 

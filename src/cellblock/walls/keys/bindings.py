@@ -73,7 +73,7 @@ class Binding:
         digest += hmac.digest(seed, b"more " + self.name.encode(), hashlib.sha512) * 2
         count = max(self.length - len(self.prefix) - len(MARK), _RANDOM)
         found = "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[2:])[: count - 2]
-        # A digit and a capital, by which it is told from words (`fill.has_placeholder`).
+        # A digit and a capital distinguish it from words (`fill.has_placeholder`).
         return f"{self.prefix}{MARK}{digest[0] % 10}{_ALPHABET[10 + digest[1] % 26]}{found}"
 
 
