@@ -176,9 +176,13 @@ TESTED_IN: dict[str, str] = {
     "launch/init/caller": "launch/init/test_supervisor.py",
     # The proxy with a connection, and secrets with clients in a session.
     "walls/egress/connection": "walls/egress/test_proxy.py",
+    "walls/egress/exchange": "walls/egress/test_proxy.py",
     "walls/keys/fill": "walls/keys/test_opened.py",
+    "walls/keys/forking": "host/test_secrets.py",
+    "walls/keys/scan": "walls/keys/test_opened.py",
     "walls/keys/session_keys": "host/test_secrets.py",
     "walls/keys/template_process": "host/test_secrets.py",
+    "walls/keys/trust": "host/test_secrets.py",
     "walls/keys/turnkey": "walls/keys/test_opened.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/info": "host/files/test_files.py",
