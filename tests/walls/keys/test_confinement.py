@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[3] / "src"
+import cellblock
+
+SRC = Path(cellblock.__file__).parents[1]
 
 ATTACKS = {
     "a file": "open('/etc/passwd').read()",
