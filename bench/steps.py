@@ -121,6 +121,7 @@ STEPS = (
         {"cellblock": {"n": 10, "size": 10_000_000, "transfers": 1}},
         rounds=2,
     ),
+    Step("sandbox: keys", "keys.keys", {"cellblock": {"n": 1000}}, {"cellblock": {"n": 10}}, rounds=2),
     Step("sandbox: srt", "sandbox.srt", _counts(20, 0, 0, 0, firsts=3), {"cellblock": {"n": 3, "firsts": 1}}, rounds=2),
     Step(
         "tools: call",

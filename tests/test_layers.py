@@ -63,6 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "walls/linux": set(),
     "walls/sandbox": {"walls/linux"},
     "walls/egress": {"walls/sandbox"},
+    "walls/keys": {"walls/egress", "walls/linux"},
     "walls/packages": set(),
     "launch/leftovers": set(),
     "launch/custody": set(),  # started by path: it imports nothing of the package, and its client errors only
@@ -173,6 +174,16 @@ ALONE: dict[str, set[str]] = {
 TESTED_IN: dict[str, str] = {
     # What a system call means by its arguments: by calls that are answered.
     "launch/init/caller": "launch/init/test_supervisor.py",
+    # The proxy with a connection, and secrets with clients in a session.
+    "walls/egress/connection": "walls/egress/test_proxy.py",
+    "walls/egress/exchange": "walls/egress/test_proxy.py",
+    "walls/keys/fill": "walls/keys/test_opened.py",
+    "walls/keys/forking": "host/test_secrets.py",
+    "walls/keys/scan": "walls/keys/test_opened.py",
+    "walls/keys/session_keys": "host/test_secrets.py",
+    "walls/keys/template_process": "host/test_secrets.py",
+    "walls/keys/trust": "host/test_secrets.py",
+    "walls/keys/turnkey": "walls/keys/test_opened.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/info": "host/files/test_files.py",
     "host/files/steps": "host/files/test_transfer.py",
@@ -317,6 +328,7 @@ OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "cloudpickle", "e2b_charts", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "walls/egress": {"h11", "idna"},
     "fronts/kernel_mgr": {"websockets"},
+    "walls/keys": {"cryptography", "h11", "keyring"},  # keyring if installed
     "walls/packages": {"h11", "pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {
         "anyio",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.common.secret import Secret
     from cellblock.common.terminal import printable
     from cellblock.common.version import __version__ as __version__
     from cellblock.errors import (
@@ -160,6 +161,7 @@ _HOME = {
     "ProcessError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
+    "Secret": "common.secret",
     "SessionLostError": "errors",
     "SnapshotError": "errors",
     "StateError": "errors",
@@ -364,6 +366,7 @@ __all__ = [
     "Rules",
     "SandboxError",
     "SaveReport",
+    "Secret",
     "Session",
     "SessionLostError",
     "SessionOptions",

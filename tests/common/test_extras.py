@@ -35,11 +35,14 @@ ROOMS = {
     "fronts/jupyter/zeromq": "jupyter",
     "fronts/mcp_server": "mcp",
     "tools/mcp": "mcp",
+    "walls/keys/authority": "keys",
+    "walls/keys/forking": "keys",
+    "walls/keys/turnkey": "keys",
     "tools/serving/websocket": "mcp",
 }
 """Module or room → the extra that it may import from. All others import without any, whatever they import in turn."""
 
-CHECKED_BEFORE = {"cellblock.cluster.director", "cellblock.tools.serving.listen"}
+CHECKED_BEFORE = {"cellblock.cluster.director", "cellblock.tools.serving.listen", "cellblock.walls.keys.template"}
 """Modules that import a room's in functions, which only a caller reaches that has checked the extra."""
 
 _NOT_IMPORTED = ("adapters", "__main__")
@@ -245,7 +248,7 @@ def test_modules_belong_to_their_extras() -> None:
 
 
 def test_all_brings_what_a_plain_installation_has_not() -> None:
-    assert closure("all") == closure("client", "mcp", "serve") | {"cellblock[all]"}
+    assert closure("all") == closure("client", "keys", "mcp", "serve") | {"cellblock[all]"}
 
 
 def test_a_directory_with_the_name_of_a_module_is_not_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

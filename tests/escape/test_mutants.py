@@ -72,6 +72,7 @@ ENDLESS = frozenset(
 EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 UNDO, COUNTERS = f"{HERE}undo.py::test_", f"{HERE}counters.py::test_"
 VERIFIER = "escape/test_verifier.py::test_"
+KEYS = "walls/keys/test_"
 WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
 SNAPSHOTS = "host/snapshots/"
@@ -103,6 +104,46 @@ READ_ONLY = Edit("walls/linux/mount_api.py", "set_read_only", "pass")
 MEMORY = Edit("walls/sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
 
 MUTANTS: dict[str, Mutant] = {
+    "69 hosts": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[host]",
+        Edit("walls/keys/opened.py", "OpenedConnection._check_host", "pass"),
+    ),
+    "69 the greeting": mutant(
+        f"{KEYS}opened.py::test_a_name_in_the_greeting_must_be_the_connections",
+        Edit("walls/keys/turnkey.py", "_note_name", "return None"),
+    ),
+    "69 places": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[cookie]",
+        Edit("walls/keys/fill.py", "_check_left", "pass"),
+    ),
+    "69 encoded placeholders": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[encoded]",
+        Edit("walls/keys/fill.py", "has_placeholder", "return any(_PLACEHOLDER.search(text) for text in texts)"),
+    ),
+    "69 folded headers": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[folded]",
+        Edit("walls/keys/opened.py", "_FOLDED", 're.compile(b"(?!)")'),
+    ),
+    "69 echoes in Base64": mutant(
+        f"{KEYS}opened.py::test_an_echo_becomes_the_placeholder_in_every_form_and_across_chunks",
+        Edit("walls/keys/scan.py", "_inside", "return []"),
+    ),
+    "69 echoes across chunks": mutant(
+        f"{KEYS}opened.py::test_an_echo_becomes_the_placeholder_in_every_form_and_across_chunks",
+        Edit("walls/keys/scan.py", "Scan._beginning", "return 0"),
+    ),
+    "69 certificates": mutant(
+        f"{KEYS}opened.py::test_the_server_needs_a_trusted_certificate_of_its_name",
+        Edit("walls/keys/opened.py", "OpenedConnection._wait", "pass"),
+    ),
+    "69 system calls": mutant(
+        f"{KEYS}confinement.py::test_nothing_can_be_opened",
+        Edit("walls/keys/confinement.py", "confine", "prctl(abi.PR_SET_DUMPABLE, 0)"),
+    ),
+    "69 plain HTTP": mutant(
+        "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
+        Edit("walls/egress/connection.py", "Connection._check_plain", "pass"),
+    ),
     "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, APART),
     "4 handles": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER),
     "14 bpf": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[splice]", FILTER),
@@ -151,7 +192,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "28 hosts that disagree": mutant(f"{EGRESS}28_hosts_that_disagree", Edit("walls/egress/http.py", "_check_host", "pass")),
     "28 two framings": mutant(
-        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", Edit("walls/egress/http.py", "_check_framing", "pass")
+        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", Edit("walls/egress/http.py", "check_framing", "pass")
     ),
     "29 every request is judged": mutant(f"{EGRESS}29_redirects_are_the_clients_to_follow", ASKED),
     "30 connections": mutant(

@@ -25,6 +25,7 @@ from cellblock.host.checks import (
     find_sandbox,
     find_tier,
     fit_policy,
+    only_names_secrets,
     without_fence,
 )
 from cellblock.walls.linux import landlock
@@ -226,3 +227,16 @@ def test_landlock_has_no_network_and_no_local_sockets(policy: Policy) -> None:
 def test_what_is_not_a_policy_is_refused(policy: Any, complaint: str) -> None:
     with pytest.raises(InvalidInputError, match=complaint):
         fit_policy(policy, NATIVE)
+
+
+def test_secrets_by_the_names_of_entries_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CELLBLOCK_CONFIG", str(tmp_path / "config.toml"))
+    file = tmp_path / "secrets.toml"
+    file.write_text('[ACME]\nsource = "env:ACME"\nhosts = ["acme.test"]\n')
+    file.chmod(0o600)
+    assert only_names_secrets({"secrets": ["ACME"]})
+    for other in ({"secrets": "ACME"}, {"secrets": {"ACME": {}}}, {"secrets": ["ACME", "OTHER"]}, {"secrets": [{"ACME": 1}]}):
+        assert not only_names_secrets(other)
+    for text in ("ACME=env:HOME", "ACME@evil.test", ""):
+        assert not only_names_secrets({"secrets": [text]})
+    assert not only_names_secrets({"secrets": ["ACME"], "sandbox": False})

@@ -9,6 +9,7 @@ from cellblock.errors import UnsupportedError
 MODULES = {
     "client": ("httpx2", "websockets"),
     "jupyter": ("zmq",),
+    "keys": ("cryptography",),
     "mcp": ("anyio", "httpx2", "mcp", "websockets"),
     "ray": ("cryptography", "ray"),
     "serve": ("fastapi", "fastapi_offline", "httpx2", "python_multipart", "starlette", "uvicorn", "websockets"),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from cellblock.common.secret import Secrets, parse_secrets
 from cellblock.errors import InvalidInputError, shown
 
 _Path: TypeAlias = str | os.PathLike[str]
@@ -33,6 +34,8 @@ class SandboxOptions:
             ``.git`` and ``.env`` are protected at the top of each directory, as in a workspace.
         hosts: Hosts that code may reach, such as ``"pypi.org"``, ``"*.example.org"`` or ``"example.org:8443"``: one or a list.
         allow_hosts: Another name of `hosts`, for a list only.
+        secrets: Secrets that code uses by placeholders in variables, and whose hosts it may reach (docs/keys.md): `Secret` by
+            name, or texts such as ``"GITHUB_TOKEN"`` or ``"ACME_KEY=file:~/acme.key@api.acme.example"``.
 
     Raises:
         InvalidInputError: A value has the wrong form.
@@ -59,6 +62,14 @@ class SandboxOptions:
         },
     )
     allow_hosts: Sequence[str] = ()
+    secrets: Secrets = field(
+        default=(),
+        metadata={
+            "flags": ["--secret"],
+            "metavar": "NAME[=SOURCE[@HOST]]",
+            "help": "Insert this secret into requests to its hosts; code sees a placeholder. Can be repeated.",
+        },
+    )
 
     def __post_init__(self) -> None:
         self.memory = _bytes(self.memory)
@@ -67,6 +78,7 @@ class SandboxOptions:
         if isinstance(self.allow_hosts, str):
             raise InvalidInputError(f"allow_hosts must be a list of host names, not {shown(self.allow_hosts)}")
         self.allow_hosts = _texts("allow_hosts", self.allow_hosts, "a list of host names")
+        self.secrets = parse_secrets(self.secrets) if self.secrets else ()
 
     @property
     def given(self) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellblock.common.sandbox_options import PATHS as PATH_LISTS
+from cellblock.common.secret import parse_secrets
 
 PATHS = ("working_dir", "images_dir", "spill_dir", "rules", "sandbox_config")
 """Options that can be paths."""
@@ -27,6 +28,8 @@ def as_meant(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_meant(name: str, value: Any) -> Any:
+    if name == "secrets":
+        return parse_secrets(value)
     if name in PATH_LISTS:
         return [_absolute(path) for path in value] if isinstance(value, list | tuple) else [_absolute(value)]
     if not isinstance(value, str) or not value:

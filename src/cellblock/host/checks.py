@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from cellblock.common import config
-from cellblock.errors import InvalidInputError, SandboxError, shown
+from cellblock.errors import InvalidInputError, SandboxError, UnsupportedError, shown
 from cellblock.host.launch_failures import launch_error
 from cellblock.model.checkpoints import check_seeds
 from cellblock.walls.sandbox.paths import is_inside
@@ -184,6 +185,36 @@ def check_state_apart(writable: Iterable[str]) -> None:
                 f"a sandboxed session cannot work in {place}: cellblock's own {found}, and a session that can write "
                 "to them controls what the host starts. Give the session another directory (working_dir, allowWrite)"
             )
+
+
+def check_secrets(tier: Tier) -> None:
+    """Check that a sandbox can keep secrets outside.
+
+    Raises:
+        UnsupportedError: It cannot.
+    """
+    if tier.own_network:
+        return
+    instead = " For srt, use 'credentials' in its own settings." if tier.wrapped else ""
+    raise UnsupportedError(
+        f"secrets need isolate='native': with isolate={tier.name!r}, cellblock cannot insert them into requests. Use the "
+        f"native sandbox, or leave out secrets (--secret).{instead}"
+    )
+
+
+def only_names_secrets(options: Mapping[str, Any]) -> bool:
+    """Return whether options of a session name entries of ``secrets.toml`` (docs/keys.md), and nothing else.
+
+    Raises:
+        InvalidInputError: ``secrets.toml`` is invalid.
+    """
+    names = options.get("secrets")
+    if options.keys() != {"secrets"} or not isinstance(names, list):
+        return False
+    from cellblock.walls.keys.sources import entries
+
+    known = entries()
+    return all(isinstance(name, str) and name in known for name in names)
 
 
 def check_forbidding(tier: Tier, asked: bool) -> None:

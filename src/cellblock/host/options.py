@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from cellblock.common.config import Isolate
+from cellblock.common.secret import Secrets, parse_secrets
 from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
-from cellblock.host.checks import check_forbidding, check_possible, check_state_apart, find_tier, fit_policy
+from cellblock.host.checks import check_forbidding, check_possible, check_secrets, check_state_apart, find_tier, fit_policy
+from cellblock.walls.sandbox.narrowing import Hosts
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import OnCommand, OnListener
     from cellblock.host.output.limits import Limits
     from cellblock.walls.egress.network import OnHost
+    from cellblock.walls.keys.session_keys import SessionKeys
     from cellblock.walls.sandbox.probe import Facts
     from cellblock.walls.sandbox.tiers import Tier
 
@@ -175,6 +178,8 @@ class SessionOptions:
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
         forbid_programs: Prevents the kernel from executing programs, so that code cannot bypass `on_command`. Approved
             commands run outside the kernel. ``native`` and ``landlock`` only.
+        secrets: Secrets that code uses by placeholders in variables, and whose hosts it may reach (docs/keys.md). Their values
+            stay outside the sandbox. ``native`` only.
         recovery: Automatic checkpoints, for `Session.undo` and for recovery after a kernel dies (docs/checkpoints.md).
             ``exact`` creates one at the end of each cell, before the next cell starts. ``rolling`` creates one when the
             session is idle, for programs that run cells back to back. ``none`` creates none. An `Exact` or `Rolling` sets how
@@ -197,12 +202,14 @@ class SessionOptions:
     on_command: OnCommand | None = None
     on_host: OnHost | None = None
     forbid_programs: bool = False
+    secrets: Secrets = ()
     recovery: RecoveryOption = "exact"
 
     def __post_init__(self) -> None:
         if self.kernel_env is not None and not isinstance(self.kernel_env, Mapping):
             raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
         check_recovery(self.recovery)
+        object.__setattr__(self, "secrets", parse_secrets(self.secrets) if self.secrets else {})
         if isinstance(self.packages, str) or not all(isinstance(name, str) and name.isprintable() for name in self.packages):
             raise InvalidInputError(f"packages must be a list of requirements, such as ['pandas'], not {shown(self.packages)}")
         if self.on_command is not None and not callable(self.on_command):
@@ -240,6 +247,7 @@ class SessionKeywords(TypedDict, total=False):
     on_command: OnCommand | None
     on_host: OnHost | None
     forbid_programs: bool
+    secrets: Secrets
     recovery: RecoveryOption
 
 
@@ -332,6 +340,7 @@ class ResolvedOptions:
         images_dir: Directory for images.
         spill_dir: Directory for output above the limits.
         writable: Directories that the code can write to.
+        keys: The secrets, which branches share; None without any.
     """
 
     interpreter: str
@@ -343,6 +352,7 @@ class ResolvedOptions:
     images_dir: Path
     spill_dir: Path | None
     writable: tuple[str, ...]
+    keys: SessionKeys | None = None
 
 
 def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> ResolvedOptions:
@@ -359,7 +369,10 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         check_forbidding(tier, options.on_command is not None)
     if options.isolate is not None:
         check_possible(tier)
-    policy = defaults.policy_for(options.policy, tier)
+    keys, wanted = None, options.policy
+    if options.secrets:
+        keys, wanted = _keys(options.secrets, defaults.policy if wanted is None else wanted, tier)
+    policy = defaults.policy_for(wanted, tier)
     here = environment.current_directory()
     stay_in = None
     if options.working_dir is not None:
@@ -384,7 +397,23 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         images_dir=images_dir,
         spill_dir=spill_to,
         writable=writable,
+        keys=keys,
     )
+
+
+def _keys(declared: Secrets, policy: Policy, tier: Tier) -> tuple[SessionKeys, Policy]:
+    """Return the secrets of a session, and its policy with their hosts.
+
+    Raises:
+        InvalidInputError: A secret is invalid.
+        UnsupportedError: The sandbox cannot keep secrets outside, or the extra ``keys`` is not installed.
+    """
+    check_secrets(tier)
+    from cellblock.walls.keys.session_keys import SessionKeys, bindings_of  # most sessions have none
+
+    keys = SessionKeys(bindings_of(parse_secrets(declared)))
+    hosts = Hosts(policy.network.allow)
+    return keys, policy.widened(hosts=[host for host in keys.patterns if not hosts.cover(host)])
 
 
 def _images_dir(options: SessionOptions, cwd: str, writable: Sequence[str]) -> Path:

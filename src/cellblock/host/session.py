@@ -220,6 +220,7 @@ class Session(AsyncOnly):
             self._checkpoints,
             self.reader.note,
             host.kernels.recover,
+            around.keys,
         )
         self._keeper = host.keeper.session(parts, label, remains)
         self.succession = Succession(self._keeper, self._cells, self._kernels, self._checkpoints)
@@ -289,6 +290,7 @@ class Session(AsyncOnly):
         _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd, extra=ids)
 
     async def _start(self, on_input: OnInput | None) -> None:
+        await self._around.read_secrets()
         if self.wanted.tier.sandboxed:
             import_guard.distrust(self._writable)
         if self._branch is not None:
@@ -376,6 +378,11 @@ class Session(AsyncOnly):
     def denials(self) -> list[Denial]:
         """The last network attempts that the policy denied, oldest first."""
         return [] if self._around.network is None else list(self._around.network.denials)
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """The last requests to hosts with secrets, oldest first, without queries, headers and bodies (docs/keys.md)."""
+        return [] if self._around.keys is None else list(self._around.keys.requests)
 
     @property
     def isolate(self) -> Isolate:

@@ -17,7 +17,7 @@ from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, re
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
-from cellblock.host.place import NO_PLACES, PrivateDirectories
+from cellblock.host.place import NO_PLACES, PrivateDirectories, SessionPlace
 from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
 from cellblock.walls.packages.index import PackageIndex
 from cellblock.walls.sandbox.paths import is_inside
@@ -105,6 +105,7 @@ class SessionSurroundings:
         env: The complete environment of its kernels.
         kept: The number of the session, if its kernels should outlive this process.
         places: Preserves its directories for the next process, if they should outlive this one.
+        keys: Its secrets, if it has any.
     """
 
     def __init__(
@@ -153,7 +154,13 @@ class SessionSurroundings:
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
         on_host = None if options.on_host is None else self._may_reach
-        self.network = SandboxNetwork(rules, note, on_host, hold, step) if tier.ours else None
+        self.keys = keys = resolved.keys
+        if keys is not None and remains is not None and remains.keys is not None:
+            keys.resume(remains.keys)
+            remains.keys = None
+        self._in_use = False
+        self._trust = SessionPlace(f"{self.place}-keys", self.places)
+        self.network = SandboxNetwork(rules, note, on_host, hold, step, keys) if tier.ours else None
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
@@ -165,6 +172,10 @@ class SessionSurroundings:
 
     def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
         proxies = self.network.environment() if self.network is not None else {}
+        if self.keys is not None:
+            proxies |= self.keys.environment
+            if twice := self.keys.environment.keys() & given.keys() & self.keys.names:
+                raise InvalidInputError(f"kernel_env: {min(twice)} is also the name of a secret: leave one of them out")
         home = resolved.tier.home
         if self._private is not None:
             home, proxies = self._private.home, proxies | self._private.environment
@@ -175,7 +186,23 @@ class SessionSurroundings:
 
     def _mounts(self, policy: Policy) -> tuple[Step, ...]:
         """Return the mounts that bring its directories into its sandbox."""
-        return self.packages.mounts(self._index, policy) + (() if self._private is None else self._private.mounts)
+        mounts = self.packages.mounts(self._index, policy) + (() if self._private is None else self._private.mounts)
+        return mounts if self.keys is None else mounts + self.keys.mounts(self._bundle)
+
+    @property
+    def _bundle(self) -> str:
+        return f"{self._trust.path}/ca.pem"
+
+    async def read_secrets(self) -> None:
+        """Read the values of the secrets, before the first kernel.
+
+        Raises:
+            InvalidInputError: A value cannot be read.
+        """
+        if self.keys is not None:
+            self.keys.enter()
+            self._in_use = True
+            await self.keys.read()
 
     async def _may_reach(self, host: str, port: int) -> bool:
         """Get a decision on a host that the policy does not name.
@@ -266,6 +293,9 @@ class SessionSurroundings:
     def prepare(self) -> None:
         """Create the directories that a kernel needs. By now a process exists that removes them if we are killed."""
         self.packages.prepare()
+        if self.keys is not None:
+            self._trust.make()
+            self.keys.make_bundle(self._bundle)
         if self._private is not None:
             self._private.make()
 
@@ -273,6 +303,10 @@ class SessionSurroundings:
         """Close the network and remove the directories."""
         if self.network is not None:
             await self.network.close()
+        if self.keys is not None and self._in_use:
+            self._in_use = False
+            self.keys.leave()
+        await self._trust.remove()
         await self.packages.remove()
         if self._private is not None:
             await self._private.remove()

@@ -96,8 +96,13 @@ def test_an_unknown_field_is_an_error(api: httpx.Client, path: str, body: dict[s
 
 def test_options_need_all_rights(gateway: Gateway, api: httpx.Client) -> None:
     with gateway.client(token("run", "approve")) as weak:
-        for path, body in (("/kernels", {"name": "free"}), ("/sessions/free", {})):
-            refused = weak.post(path, json=body | {"options": {"sandbox": False}})
+        for path, body, options in (
+            ("/kernels", {"name": "free"}, {"sandbox": False}),
+            ("/sessions/free", {}, {"sandbox": False}),
+            ("/sessions/free", {}, {"secrets": ["HOME=env:HOME@attacker.test"]}),
+            ("/sessions/free", {}, {"secrets": ["GITHUB_TOKEN"]}),  # only entries of secrets.toml, of which there are none
+        ):
+            refused = weak.post(path, json=body | {"options": options})
             assert (refused.status_code, refused.json()["code"]) == (403, "access")
             assert refused.json()["detail"].endswith("the scope 'admin', which the options of a session need")
     assert api.get("/kernels/free").status_code == 404

@@ -89,6 +89,7 @@ Write = Annotated[list[str] | None, _declared("write")]
 Hosts = Annotated[list[str] | None, _declared("hosts")]
 AllowHost = Annotated[list[str] | None, _declared("hosts", "--allow-host")]
 """The same for commands whose ``--host`` is the address to listen on."""
+Secrets = Annotated[list[str] | None, _declared("secrets")]
 SandboxConfig = Annotated[
     str | None,
     typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
@@ -110,6 +111,7 @@ _OF_SESSIONS: dict[str, Any] = {
     "read": Read,
     "write": Write,
     "hosts": Hosts,
+    "secrets": Secrets,
     "sandbox_config": SandboxConfig,
     "no_sandbox": NoSandbox,
     "option": Option,

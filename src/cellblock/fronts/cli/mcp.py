@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from cellblock.common.config import SandboxName
-from cellblock.fronts.cli.arguments import AllowHost, Memory, NoSandbox, Read, Write, known_names
+from cellblock.fronts.cli.arguments import AllowHost, Memory, NoSandbox, Read, Secrets, Write, known_names
 
 _HTTP = "Over HTTP"
 _IPYBOX = "--tool-server-host", "--tool-server-port", "--kernel-gateway-host", "--kernel-gateway-port"
@@ -109,6 +109,7 @@ def mcp(
     read: Read = None,
     write: Write = None,
     allow_host: AllowHost = None,
+    secrets: Secrets = None,
     sandbox_config: _SandboxConfig = None,
     no_sandbox: NoSandbox = False,
     sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # for ipybox: the default here
@@ -145,6 +146,7 @@ def mcp(
         read=read,
         write=write,
         allow_hosts=allow_host,
+        secrets=secrets,
         approve=approve.value,
         rules=rules,
         approve_shell_cmds=approve_shell_cmds,

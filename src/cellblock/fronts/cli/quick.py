@@ -50,7 +50,13 @@ _FORMS = {
             "--memory": "memory",
             "--session": "session_name",
         },
-        lists={"--allow-host": "allow_hosts", "--preload": "preload", "--read": "read", "--write": "write"},
+        lists={
+            "--allow-host": "allow_hosts",
+            "--preload": "preload",
+            "--read": "read",
+            "--secret": "secrets",
+            "--write": "write",
+        },
         choices={"--approve": ("auto", "ask", "rules")},
     ),
 }

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cellblock.host.launch.launcher import Ends
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.remains import KernelRemains, SessionRemains
+    from cellblock.walls.keys.session_keys import SessionKeys
 
 
 class KeptKernel(NamedTuple):
@@ -54,6 +55,7 @@ class SessionParts:
         checkpoints: Its checkpoints.
         note: Shows a line to the reader of its output.
         recover: Continues a killed host's kernel (`Kernels.recover`).
+        keys: Its secrets, if it has any.
     """
 
     number: int
@@ -66,6 +68,7 @@ class SessionParts:
     checkpoints: Checkpoints
     note: Callable[[str], None]
     recover: Callable[[KernelRemains, KernelSpec, OnInput | None], Awaitable[tuple[Kernel, Cell | None] | None]]
+    keys: SessionKeys | None = None
 
 
 class SessionKeeper:

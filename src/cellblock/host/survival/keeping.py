@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
-FORMAT = 13
+FORMAT = 14
 """The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
 
 
@@ -128,6 +128,8 @@ class Keeping(Keeper):
                         remains = SessionRemains(
                             said["label"], said["number"], said["place"], said["env"], self._branch(said["branch"])
                         )
+                        if said.get("keys"):
+                            remains.keys = entry.fds.pop()
                         if entry.fds:
                             remains.log = StateLog(entry.fds[0])
                             remains.recalled = Recalled.read(remains.log.read())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class SessionRemains:
         replaced: Whether that kernel replaced another one, and the replacement was not completely recorded.
         log: The log of its states, if any.
         recalled: The states from the log; None if it is incomplete.
+        keys: The descriptor of its secrets (`SessionKeys.hold`), if it has any.
     """
 
     label: str
@@ -87,11 +89,12 @@ class SessionRemains:
     replaced: bool = False
     log: StateLog | None = None
     recalled: Recalled | None = None
+    keys: int | None = None
 
     @property
     def places(self) -> list[str]:
         """The paths of its directories."""
-        return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip")]
+        return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip", "-keys")]
 
     @property
     def empty(self) -> bool:
@@ -116,6 +119,8 @@ class SessionRemains:
             self.kernel.close()
         if self.log is not None:
             self.log.close()
+        if self.keys is not None:
+            os.close(self.keys)
 
 
 def _unreported(kernels: Sequence[KernelRemains]) -> KernelRemains | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,15 @@ class KeptSession(SessionKeeper):
                 "env": dict(parts.env),
                 "branch": branch,
             }
-            self._holding.hold(said, [] if self._log is None else [self._log.fd])
+            fds = [] if self._log is None else [self._log.fd]
+            if parts.keys is None:
+                self._holding.hold(said, fds)
+                return
+            held = parts.keys.hold()
+            try:
+                self._holding.hold({**said, "keys": True}, [*fds, held])
+            finally:
+                os.close(held)
 
     def end(self) -> None:
         self._holding.release()

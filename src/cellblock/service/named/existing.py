@@ -13,7 +13,7 @@ from cellblock.host import Host
 from cellblock.service.named.options import Options, read_options, with_real_paths
 
 _PATHS = ("working_dir", "images_dir", "spill_dir")
-_HIDDEN = ("kernel_env", "rules", "sandbox_config", "startup_code")
+_HIDDEN = ("kernel_env", "rules", "sandbox_config", "secrets", "startup_code")
 """Options whose values can be long, or secret."""
 _DEFAULT = object()
 

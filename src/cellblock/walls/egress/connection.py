@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Sequence
+from typing import Protocol
 
 import h11
 
 from cellblock.common.turns import turns
 from cellblock.walls.egress import http, socks
+from cellblock.walls.egress.ends import PlainEnd
 from cellblock.walls.egress.exchange import HEAD_READ, Exchange
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
+from cellblock.walls.egress.names import Target
 from cellblock.walls.egress.tunnel import Tunnel
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1024 * 1024
 _TURN_AWAY_SECONDS = 1.0
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_PLAIN = "http:// carries no secrets, because it is not encrypted: use https://"
 _SOCKS_CODES = {
     "lookup": socks.HOST_UNREACHABLE,
     "refused": socks.CONNECTION_REFUSED,
@@ -35,6 +40,23 @@ class _AnsweredError(Exception):
         self.reason = reason
 
 
+class Opener(Protocol):
+    """Serves the connections to hosts that receive secrets (`walls.keys`)."""
+
+    def opens(self, target: Target) -> bool:
+        """Return whether connections to a target are opened."""
+
+    def has_placeholder(self, texts: Sequence[bytes]) -> bool:
+        """Return whether a text contains the placeholder of a secret."""
+
+    async def serve(self, target: Target, client: socket.socket, upstream: socket.socket, early: bytes) -> None:
+        """Serve a connection until its end.
+
+        Raises:
+            OSError: It is broken.
+        """
+
+
 class Connection:
     """A client connection of the proxy.
 
@@ -44,12 +66,21 @@ class Connection:
         limits: Limits on sizes and times.
         scratch: A shared buffer for tunnels.
         turned_away: Whether there are too many clients, so that every request is answered with 503.
+        opener: Serves the connections to hosts that receive secrets.
     """
 
     def __init__(
-        self, client: socket.socket, gate: Gate, limits: EgressLimits, scratch: memoryview, *, turned_away: bool
+        self,
+        client: socket.socket,
+        gate: Gate,
+        limits: EgressLimits,
+        scratch: memoryview,
+        *,
+        turned_away: bool,
+        opener: Opener | None = None,
     ) -> None:
         self._client = client
+        self._opener = opener
         self._gate = gate
         self._limits = limits
         self._scratch = scratch
@@ -99,7 +130,7 @@ class Connection:
         except UnreachableError as error:
             await self._hang_up(socks.reply(_SOCKS_CODES[error.cause]))
         else:
-            await self._tunnel(upstream, socks.reply(socks.SUCCEEDED), handshake.trailing())
+            await self._connected(handshake.target, upstream, socks.reply(socks.SUCCEEDED), handshake.trailing())
 
     # --- HTTP
 
@@ -111,11 +142,13 @@ class Connection:
             while (head := await self._head(reader)) is not None:
                 self._method = head.method.decode("ascii")
                 request = self._understood(head)
+                self._check_plain(head, request)
                 upstream = await self._gate.open(request.target, request.method, self._client)
                 if request.forwarded is None:
-                    await self._tunnel(upstream, _ESTABLISHED, reader.trailing_data[0])
+                    await self._connected(request.target, upstream, _ESTABLISHED, reader.trailing_data[0])
                     return
-                if not await Exchange(self._client, upstream, reader, self._limits).run(request.forwarded):
+                ends = PlainEnd(self._client), PlainEnd(upstream)
+                if not await Exchange(*ends, reader, self._limits).run(request.forwarded):
                     await self._hang_up(b"")
                     return
                 reader.start_next_cycle()
@@ -167,7 +200,21 @@ class Connection:
         except http.BadRequestError as error:
             raise _AnsweredError(400, "Bad Request", f"bad request: {error}") from error
 
+    def _check_plain(self, head: h11.Request, request: http.ProxyRequest) -> None:
+        if self._opener is None or request.forwarded is None:
+            return
+        if self._opener.has_placeholder([head.target, *(value for _, value in head.headers)]):
+            raise _AnsweredError(403, "Forbidden", _PLAIN)
+
     # --- Bytes
+
+    async def _connected(self, target: Target, upstream: socket.socket, answer: bytes, early: bytes) -> None:
+        if self._opener is None or not self._opener.opens(target):
+            await self._tunnel(upstream, answer, early)
+            return
+        with contextlib.closing(upstream):
+            await self._send(self._client, answer)
+            await self._opener.serve(target, self._client, upstream, early)
 
     async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
         with contextlib.closing(upstream):

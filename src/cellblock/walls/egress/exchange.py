@@ -1,20 +1,34 @@
-"""Forwards one plain HTTP request to a server, and its response."""
+"""Forwards one HTTP request to a server, and its response."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from typing import Literal
+from typing import Literal, Protocol
 
 import h11
 
 from cellblock.common.turns import turns
+from cellblock.walls.egress.ends import End
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
 from cellblock.walls.egress.http import CHUNKED_READ, check_between_chunks, check_head, response_headers
-from cellblock.walls.egress.tunnel import BUFFER, reset
+from cellblock.walls.egress.tunnel import BUFFER
 
 HEAD_READ = CHUNKED_READ  # a chunked body may follow a head
 _MAX_INTERIM = 50
+_BODILESS = (204, 304)
+
+
+class Filter(Protocol):
+    """Changes a response on its way to the client."""
+
+    def whole(self, text: bytes) -> bytes:
+        """Return a changed header."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the next part of the changed body."""
+
+    def end(self) -> bytes:
+        """Return the last part of the changed body."""
 
 
 class Exchange:
@@ -23,18 +37,36 @@ class Exchange:
     h11 parses and rewrites every message, so that neither side can make the other see other messages than the proxy.
 
     Args:
-        client: The client's socket; closed here only if a response breaks off.
-        upstream: The server's socket, which is closed here.
+        client: The client; closed here only if a response breaks off.
+        upstream: The server, which is closed here.
         reader: The h11 connection that parsed the client's request, and will write the response.
         limits: Limits on sizes and times.
+        writer: The h11 connection of a server that stays open after a complete exchange.
+        changes: Changes the response, whose body must not be coded.
+
+    Attributes:
+        status: The status of the response; 0 before it.
+        received: The number of bytes of its body.
     """
 
-    def __init__(self, client: socket.socket, upstream: socket.socket, reader: h11.Connection, limits: EgressLimits) -> None:
+    def __init__(
+        self,
+        client: End,
+        upstream: End,
+        reader: h11.Connection,
+        limits: EgressLimits,
+        *,
+        writer: h11.Connection | None = None,
+        changes: Filter | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._upstream = upstream
         self._reader = reader
-        self._writer = h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.header_bytes)
+        self._stays = writer is not None
+        self._writer = writer or h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.header_bytes)
+        self._changes = changes
+        self.status = self.received = 0
         self._idle_seconds = limits.idle_seconds
         self._silence = asyncio.timeout(None)
         self._begun = False
@@ -71,13 +103,14 @@ class Exchange:
             raise self._failed(f"the message cannot be forwarded: {error}", "network") from error
         finally:
             # A truncated message must not look complete, neither to the server nor to the client.
-            if whole:
-                self._upstream.close()
-            else:
-                reset(self._upstream)
+            if not whole:
+                self._upstream.reset()
                 if self._begun:
-                    reset(self._client)
-        return self._reader.our_state is h11.DONE and self._reader.their_state is h11.DONE
+                    self._client.reset()
+            elif not self._stays:
+                self._upstream.close()
+        ends = [self._reader, *([self._writer] if self._stays else [])]
+        return all(end.our_state is h11.DONE and end.their_state is h11.DONE for end in ends)
 
     async def _both_ways(self, request: h11.Request) -> None:
         pieces = [self._sent(self._writer, request)]
@@ -161,7 +194,9 @@ class Exchange:
         """Translate a server's event for the client."""
         match event:
             case h11.Data():
-                return self._sent(self._reader, h11.Data(event.data))
+                self.received += len(event.data)
+                data = event.data if self._changes is None else self._changes.feed(bytes(event.data))
+                return self._sent(self._reader, h11.Data(data))
             case h11.InformationalResponse() if self._too_many_interim():
                 raise self._failed(f"the server sent more than {_MAX_INTERIM} interim responses", "network")
             case h11.InformationalResponse() if self._reader.their_http_version == b"1.0":
@@ -169,14 +204,34 @@ class Exchange:
             case h11.InformationalResponse() | h11.Response():
                 self._begun = isinstance(event, h11.Response)
                 self._chunked_down = self._begun and _is_chunked(event)
-                copy = type(event)(status_code=event.status_code, headers=response_headers(event), reason=event.reason)
-                return self._sent(self._reader, copy)
+                return self._sent(self._reader, self._head(event))
             case _:
-                return self._sent(self._reader, h11.EndOfMessage())
+                rest = b"" if self._changes is None else self._changes.end()
+                last = self._sent(self._reader, h11.Data(rest)) if rest else b""
+                return last + self._sent(self._reader, h11.EndOfMessage())
+
+    def _head(self, event: h11.InformationalResponse | h11.Response) -> h11.InformationalResponse | h11.Response:
+        """Return the head of a response for the client."""
+        headers, reason = response_headers(event), event.reason
+        self.status = event.status_code
+        if (changes := self._changes) is not None:
+            coded = [value for name, value in headers if name.lower() == b"content-encoding" and value.lower() != b"identity"]
+            if coded:
+                raise self._failed_early("the response is compressed, so that secrets in it could not be found", "network")
+            headers = [(name, changes.whole(value)) for name, value in headers]
+            reason = changes.whole(reason)
+            if self.status not in _BODILESS:  # its length may change
+                headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+        return type(event)(status_code=self.status, headers=headers, reason=reason)
 
     def _too_many_interim(self) -> bool:
         self._interim += 1
         return self._interim > _MAX_INTERIM
+
+    def _failed_early(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
+        """Return the error for a response that has not begun to reach the client."""
+        self._begun = False
+        return self._failed(text, cause)
 
     def _failed(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
         return ConnectionAbortedError(text) if self._begun else UnreachableError(text, cause)
@@ -185,14 +240,14 @@ class Exchange:
     def _sent(connection: h11.Connection, event: h11.Event) -> bytes:
         return connection.send(event) or b""
 
-    async def _send(self, end: socket.socket, pieces: list[bytes]) -> None:
+    async def _send(self, end: End, pieces: list[bytes]) -> None:
         if data := b"".join(pieces):
-            await self._loop.sock_sendall(end, data)
+            await end.send(data)
             self._moved()
         pieces.clear()
 
-    async def _receive(self, end: socket.socket, size: int) -> bytes:
-        data = await self._loop.sock_recv(end, size)
+    async def _receive(self, end: End, size: int) -> bytes:
+        data = await end.receive(size)
         self._moved()
         return data
 

@@ -71,7 +71,7 @@ def read_request(request: h11.Request) -> ProxyRequest:
         BadRequestError: The request is not for a proxy, or is ambiguous.
     """
     method, text = request.method.decode("ascii"), request.target.decode("ascii")
-    _check_framing(request)
+    check_framing(request)
     if method == "CONNECT":
         target = _authority(text, None)
         _check_host(request, target)
@@ -127,6 +127,21 @@ def check_head(reader: h11.Connection) -> None:
         raise h11.RemoteProtocolError(f"it has more than {MAX_LINES} header lines", error_status_hint=431)
 
 
+def check_framing(request: h11.Request) -> None:
+    """Check that the framing of a request is unambiguous.
+
+    Raises:
+        BadRequestError: It is not.
+    """
+    lengths, codings = (_values(request.headers, name) for name in (b"content-length", b"transfer-encoding"))
+    if lengths and codings:
+        raise BadRequestError("Content-Length and Transfer-Encoding cannot be combined")
+    if codings and request.http_version < b"1.1":
+        raise BadRequestError("Transfer-Encoding needs HTTP/1.1")
+    if request.method == b"CONNECT" and (codings or any(int(length) for length in lengths)):
+        raise BadRequestError("CONNECT has no body")
+
+
 def check_between_chunks(reader: h11.Connection) -> None:
     """Check that the unparsed rest of a chunked body is small: the beginning of a chunk, or of trailers.
 
@@ -142,16 +157,6 @@ def _authority(text: str, default_port: int | None) -> Target:
         return parse_authority(text, default_port)
     except BadNameError as error:
         raise BadTargetError(str(error), text) from error
-
-
-def _check_framing(request: h11.Request) -> None:
-    lengths, codings = (_values(request.headers, name) for name in (b"content-length", b"transfer-encoding"))
-    if lengths and codings:
-        raise BadRequestError("Content-Length and Transfer-Encoding cannot be combined")
-    if codings and request.http_version < b"1.1":
-        raise BadRequestError("Transfer-Encoding needs HTTP/1.1")
-    if request.method == b"CONNECT" and (codings or any(int(length) for length in lengths)):
-        raise BadRequestError("CONNECT has no body")
 
 
 def _check_host(request: h11.Request, target: Target) -> None:

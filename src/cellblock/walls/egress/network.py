@@ -14,6 +14,7 @@ from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Network
 
 if TYPE_CHECKING:
+    from cellblock.walls.egress.connection import Opener
     from cellblock.walls.egress.proxy import EgressProxy
     from cellblock.walls.egress.rules import Denial
 
@@ -47,6 +48,7 @@ class SandboxNetwork:
         ask: OnHost | None = None,
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
+        opener: Opener | None = None,
     ) -> None:
         """Parse the rules.
 
@@ -56,6 +58,7 @@ class SandboxNetwork:
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
+            opener: Serves the connections to hosts that receive secrets.
 
         Raises:
             InvalidInputError: A pattern is invalid. The message names it.
@@ -65,6 +68,7 @@ class SandboxNetwork:
         self._ask = ask if network.ask else None
         self._hold = hold
         self._step = step
+        self._opener = opener
         self._rules = None
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -102,7 +106,13 @@ class SandboxNetwork:
             return
         before = self._proxy
         self._proxy = EgressProxy(
-            listener, self._rules, on_denied=self._on_denied, ask=self._ask, hold=self._hold, step=self._step
+            listener,
+            self._rules,
+            on_denied=self._on_denied,
+            ask=self._ask,
+            hold=self._hold,
+            step=self._step,
+            opener=self._opener,
         )
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Hold, Resolve, dial, resolve
 from cellblock.walls.egress.rules import Denial, Rules
 from cellblock.walls.egress.tunnel import BUFFER
+
+if TYPE_CHECKING:
+    from cellblock.walls.egress.connection import Opener
 
 _TURNED_AWAY = 16
 _ACCEPTS = 16
@@ -30,6 +34,7 @@ class EgressProxy:
         resolve: Resolves names; called once for each connection, and its results are checked and used.
         dial: Connects to a checked address.
         ask: Decides about hosts that no rule names; by default they are refused.
+        opener: Serves the connections to hosts that receive secrets.
     """
 
     def __init__(
@@ -44,12 +49,14 @@ class EgressProxy:
         ask: Ask | None = None,
         hold: Hold | None = None,
         step: MakeStep = untraced,
+        opener: Opener | None = None,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
         self._listener = listener
         self._limits = limits or EgressLimits()
         self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask, hold, step)
+        self._opener = opener
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,7 +150,9 @@ class EgressProxy:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._scratch:
             self._scratch = memoryview(bytearray(BUFFER))
-        connection = Connection(client, self._gate, self._limits, self._scratch, turned_away=self._is_full())
+        connection = Connection(
+            client, self._gate, self._limits, self._scratch, turned_away=self._is_full(), opener=self._opener
+        )
         task = self._loop.create_task(connection.serve())
         self._clients.add(task)
         task.add_done_callback(self._served)

@@ -333,13 +333,13 @@ def _for_files() -> tuple[Conditional, ...]:
     )
 
 
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_X32 = 0x40000000
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+X32 = 0x40000000
 
 
 def supported(machine: str) -> bool:
     """Return whether there is a table for this architecture, as named by `platform.machine`."""
-    return machine in _ARCHITECTURES
+    return machine in ARCHITECTURES
 
 
 @functools.cache
@@ -366,7 +366,7 @@ def program(
     for rule in (*conditionals(unix_sockets), *instead):
         outcomes |= {table[name]: rule for name in rule.names.split() if name in table}
     outcomes |= {table[name]: ALLOW for name in without if name in table}
-    return compiled(_ARCHITECTURES[machine], outcomes, kill_from=_X32 if machine == "x86_64" else None)
+    return compiled(ARCHITECTURES[machine], outcomes, kill_from=X32 if machine == "x86_64" else None)
 
 
 def no_programs(machine: str) -> bytes:

@@ -1,0 +1,159 @@
+"""Inserts secrets into the head of a request, only at declared places, without I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote_to_bytes
+
+from cellblock.walls.keys.scan import forms
+
+Headers = list[tuple[bytes, bytes]]
+
+# A placeholder, of this or another session: letters and digits at random, so not every long word after the mark.
+_PLACEHOLDER = re.compile(rb"cellblock(?=[a-zA-Z]*[0-9])(?=[a-z0-9]*[A-Z])[0-9A-Za-z]{20,}")
+_BASIC = re.compile(r"basic +([A-Za-z0-9+/=_-]+) *", re.IGNORECASE)
+
+
+class MisplacedError(Exception):
+    """A request with a placeholder where no secret may be. The message says why."""
+
+
+@dataclass(slots=True)
+class Filled:
+    """The head of a request with secrets.
+
+    Attributes:
+        target: The target.
+        headers: The headers.
+        names: The names of the secrets that it contains.
+        replacements: What the response may not contain (`scan.forms`).
+    """
+
+    target: bytes
+    headers: Headers
+    names: list[str] = field(default_factory=list)
+    replacements: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, Any]]) -> Filled:
+    """Insert the secrets of a host into a request.
+
+    Args:
+        target: The target of the request: path and query.
+        headers: The headers, with canonical lower-case names.
+        at: The host as ``host:port``.
+        secrets: The secrets of the session (`bindings.described`).
+
+    Raises:
+        MisplacedError: A placeholder is left.
+    """
+    head = Filled(target, list(headers))
+    for secret in secrets:
+        for use in secret["uses"]:
+            if at in use["hosts"]:
+                _fill_one(head, secret, use)
+    # After the replacement: what is left has no right to be here. A value never matches, because it was checked.
+    _check_left(head)
+    return head
+
+
+def has_placeholder(texts: Sequence[bytes]) -> bool:
+    """Return whether a text contains a placeholder, perhaps percent-encoded or in Basic authentication."""
+    return any(
+        _PLACEHOLDER.search(text)
+        or (b"%" in text and _PLACEHOLDER.search(unquote_to_bytes(text)))
+        or (text[:5].lower() == b"basic" and _in_basic(text))
+        for text in texts
+    )
+
+
+def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> None:
+    placeholder, value = secret["placeholder"], secret["value"]
+    pair, found = "", False
+    for index, (name, content) in enumerate(head.headers):
+        for form in use["header"]:
+            wanted, _, shape = form.partition(":")
+            if name.lower() == wanted.strip().lower().encode() and _same(content, shape.strip(), placeholder):
+                # The client's own spelling of the scheme stays.
+                head.headers[index], found = (name, content.replace(placeholder.encode(), value.encode())), True
+        if use["basic"] and name.lower() == b"authorization" and (opened := _opened(content)) is not None:
+            user, colon, password = opened.partition(":")
+            if placeholder in (user, password) and colon:
+                pair = ":".join("{}" if part == placeholder else part for part in (user, password))
+                head.headers[index], found = (name, _basic(pair.replace("{}", value))), True
+    path, mark, query = head.target.decode("ascii").partition("?")
+    if use["query"] and mark:
+        fields = query.split("&")
+        for index, one in enumerate(fields):
+            if one == f"{use['query']}={placeholder}":
+                fields[index], found = f"{use['query']}={quote(value, safe='')}", True
+        query = "&".join(fields)
+    if use["path"]:
+        segments = path.split("/")
+        for index, segment in enumerate(segments):
+            if segment == use["path"].replace("{}", placeholder):
+                segments[index], found = use["path"].replace("{}", quote(value, safe=":")), True
+        path = "/".join(segments)
+    head.target = f"{path}{mark}{query}".encode("ascii")
+    if use["attach"] and not found:
+        pair, found = _attach(head, use, value)
+    if found:
+        head.names.append(secret["name"])
+    # Not only if it is in this request: the host may return what an earlier one contained.
+    head.replacements += forms(value, placeholder, pair or use["basic"])
+
+
+def _attach(head: Filled, use: dict[str, Any], value: str) -> tuple[str, bool]:
+    """Add the first header, or Basic authentication, if the request has none of that name."""
+    name, _, form = use["header"][0].partition(":") if use["header"] else ("Authorization", "", "")
+    if any(given.lower() == name.strip().lower().encode() for given, _ in head.headers):
+        return "", False
+    if use["header"]:
+        head.headers.append((name.strip().encode(), form.strip().replace("{}", value).encode()))
+        return "", True
+    if use["basic"]:
+        head.headers.append((b"Authorization", _basic(use["basic"].replace("{}", value))))
+        return use["basic"], True
+    return "", False
+
+
+def _same(content: bytes, shape: str, placeholder: str) -> bool:
+    """Return whether a header has the declared form. The words before the secret are compared without case."""
+    before, _, after = shape.partition("{}")
+    text = content.decode("latin-1")
+    cut = len(before)
+    return text[:cut].lower() == before.lower() and text[cut:] == placeholder + after
+
+
+def _basic(pair: str) -> bytes:
+    return b"Basic " + base64.b64encode(pair.encode())
+
+
+def _opened(content: bytes) -> str | None:
+    if content[:5].lower() != b"basic" or (match := _BASIC.fullmatch(content.decode("latin-1"))) is None:
+        return None
+    try:
+        return base64.b64decode(match[1], altchars=b"-_" if set(match[1]) & {"-", "_"} else None).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _in_basic(content: bytes) -> bool:
+    opened = _opened(content)
+    return opened is not None and _PLACEHOLDER.search(opened.encode()) is not None
+
+
+def _check_left(head: Filled) -> None:
+    if has_placeholder([head.target]):
+        raise MisplacedError("the URL contains a placeholder that is not for this host and place")
+    for name, content in head.headers:
+        if has_placeholder([content]):
+            raise MisplacedError(
+                f"the header {name.decode('ascii')} contains a placeholder that is not for this host and place: read the "
+                "variable again, and send it only as the session's secrets say"
+            )

@@ -1,0 +1,251 @@
+"""Serves one opened connection in a turnkey: TLS to the client, TLS to the server, and HTTP between them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+
+from cellblock.common.http_headers import end_to_end
+from cellblock.walls.egress.exchange import HEAD_READ, Exchange
+from cellblock.walls.egress.gate import EgressLimits, UnreachableError
+from cellblock.walls.egress.http import BadRequestError, Headers, check_framing, check_head, plain_response
+from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
+from cellblock.walls.keys.fill import Filled, MisplacedError, fill
+from cellblock.walls.keys.scan import Scan
+from cellblock.walls.keys.tls_end import TlsEnd
+
+_PREFACE = b"PRI * HTTP/2.0\r\n"
+# An empty SETTINGS frame, and GOAWAY (8 bytes: no stream, HTTP_1_1_REQUIRED).
+_GOAWAY = bytes.fromhex("000000 04 00 00000000  000008 07 00 00000000  00000000 0000000d")
+_FOLDED = re.compile(rb"\n[ \t]")
+_HEAD_END = re.compile(rb"\n\r?\n")
+_HTTPS = 443
+_LINGER_SECONDS = 1.0
+_SHOWN = 500
+
+
+class RefusedError(Exception):
+    """A request that the turnkey answers itself.
+
+    Attributes:
+        status: The status of the answer.
+        reason: The reason phrase.
+    """
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What all opened connections of a session share.
+
+    Attributes:
+        server: The TLS settings for clients.
+        client: The TLS settings for servers.
+        limits: Limits on sizes and times.
+        secrets: Returns the secrets (`bindings.described`).
+        log: Takes the record of a request.
+    """
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    limits: EgressLimits
+    secrets: Callable[[], list[dict[str, Any]]]
+    log: Callable[[dict[str, Any]], None]
+
+
+class OpenedConnection:
+    """A connection whose requests the turnkey reads.
+
+    Args:
+        opening: What all connections share.
+        at: The target as ``host:port``.
+        client: The socket of the client.
+        upstream: The socket of the server.
+        early: Bytes that the client sent ahead.
+    """
+
+    def __init__(self, opening: Opening, at: str, client: socket.socket, upstream: socket.socket, early: bytes) -> None:
+        self._opening = opening
+        self._limits = opening.limits
+        self._at = at
+        self._target = parse_authority(at)
+        self._client = TlsEnd(client, opening.server, early=early)
+        self._upstream = TlsEnd(upstream, opening.client, hostname=str(self._target.host))
+        host = host_text(self._target.host)
+        self._names = {at, host} if self._target.port == _HTTPS else {at}
+        self._method = "GET"
+
+    async def serve(self) -> None:
+        """Serve the client until either side ends the connection. Its errors affect no other client."""
+        reaching = asyncio.create_task(self._reach())
+        whole = False
+        try:
+            async with asyncio.timeout(self._limits.header_seconds):
+                await self._client.handshake()
+            await self._requests(reaching)
+            whole = True
+        except OSError:  # TimeoutError and ssl.SSLError are
+            pass
+        finally:
+            reaching.cancel()
+            for end in (self._client, self._upstream):
+                end.close() if whole else end.reset()
+
+    async def _reach(self) -> None:
+        async with asyncio.timeout(self._limits.connect_seconds):
+            await self._upstream.handshake()
+
+    async def _requests(self, reaching: asyncio.Task[None]) -> None:
+        reader = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
+        writer = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._limits.header_bytes)
+        first = True
+        try:
+            while (head := await self._head(reader, first=first)) is not None:
+                self._method = head.method.decode("ascii")
+                if first:
+                    await self._wait(reaching)
+                elif writer.trailing_data != (b"", False) or self._upstream.is_stale():
+                    return  # as if the server had closed the connection: clients send the request again
+                first = False
+                if not await self._forward(head, reader, writer):
+                    return
+                reader.start_next_cycle()
+                writer.start_next_cycle()
+        except RefusedError as error:
+            await self._answer(error.status, error.reason, str(error))
+        except UnreachableError as error:
+            timeout = error.cause == "timeout"
+            await self._answer(504 if timeout else 502, "Gateway Timeout" if timeout else "Bad Gateway", str(error))
+        except h11.RemoteProtocolError as error:
+            reason = {431: "Request Header Fields Too Large", 501: "Not Implemented"}.get(error.error_status_hint)
+            await self._answer(error.error_status_hint if reason else 400, reason or "Bad Request", f"bad request: {error}")
+
+    async def _wait(self, reaching: asyncio.Task[None]) -> None:
+        """Wait for the TLS handshake with the server. Nothing was sent to it before."""
+        try:
+            await reaching
+        except ssl.SSLCertVerificationError as error:
+            raise UnreachableError(f"{self._at} has no trusted certificate: {error.verify_message}", "network") from None
+        except TimeoutError:
+            raise UnreachableError(f"{self._at} did not answer the TLS handshake", "timeout") from None
+        except OSError as error:
+            raise UnreachableError(f"the TLS handshake with {self._at} failed: {error.strerror or error}", "network") from None
+
+    async def _head(self, reader: h11.Connection, *, first: bool) -> h11.Request | None:
+        """Return the head of the next request; None if the client has hung up."""
+        if reader.trailing_data == (b"", False):
+            async with asyncio.timeout(self._limits.idle_seconds):
+                reader.receive_data(await self._client.receive(HEAD_READ))
+        async with asyncio.timeout(self._limits.header_seconds):
+            while True:
+                data = reader.trailing_data[0]
+                if first and data.startswith(_PREFACE):
+                    await self._client.send(_GOAWAY)
+                    return None
+                if (end := _HEAD_END.search(data)) is not None and _FOLDED.search(data, 0, end.start() + 1):
+                    raise RefusedError(400, "Bad Request", "bad request: a header continues on the next line")
+                check_head(reader)
+                event = reader.next_event()
+                if event is not h11.NEED_DATA:
+                    return event if isinstance(event, h11.Request) else None
+                reader.receive_data(await self._client.receive(HEAD_READ))
+
+    async def _forward(self, head: h11.Request, reader: h11.Connection, writer: h11.Connection) -> bool:
+        """Forward one request and its response. Return whether both connections can be used again."""
+        began = time.time()
+        log = {
+            "time": began,
+            "method": self._method[:_SHOWN],
+            "host": self._at,
+            "path": head.target.decode("ascii").partition("?")[0][:_SHOWN],
+            "status": 0,
+            "bytes": 0,
+            "secrets": [],
+            "decision": "refused",
+        }
+        try:
+            filled = self._filled(head)
+            log |= {"secrets": filled.names, "decision": "allowed"}
+            changes = Scan(filled.replacements) if filled.replacements else None
+            exchange = Exchange(self._client, self._upstream, reader, self._limits, writer=writer, changes=changes)
+            try:
+                return await exchange.run(h11.Request(method=head.method, target=filled.target, headers=filled.headers))
+            finally:
+                log |= {"status": exchange.status, "bytes": exchange.received}
+        except RefusedError as error:
+            log["status"] = error.status
+            raise
+        finally:
+            self._opening.log(log)
+
+    def _filled(self, head: h11.Request) -> Filled:
+        """Return the head for the server, with the secrets in it.
+
+        Raises:
+            RefusedError: The request is ambiguous, for another host, or contains a placeholder at a wrong place.
+        """
+        try:
+            check_framing(head)
+        except BadRequestError as error:
+            raise RefusedError(400, "Bad Request", f"bad request: {error}") from None
+        if head.method in (b"TRACE", b"CONNECT"):
+            raise RefusedError(403, "Forbidden", f"the method {self._method} is not possible for a host with secrets")
+        if not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
+            raise RefusedError(400, "Bad Request", "bad request: the target must be a path")
+        names = {name for name, _ in head.headers}
+        if b"upgrade" in names:
+            raise RefusedError(403, "Forbidden", "no change of protocol is possible for a host with secrets")
+        self._check_host(head)
+        try:
+            filled = fill(
+                head.target, _headers(head, host_text(self._target.host), self._target.port), self._at, self._opening.secrets()
+            )
+        except MisplacedError as error:
+            raise RefusedError(403, "Forbidden", str(error)) from None
+        if filled.replacements:
+            # No part of a response alone, and none in a code: the secret could not be found in it.
+            hidden = (b"accept-encoding", b"range", b"if-range")
+            filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in hidden]
+            filled.headers.append((b"Accept-Encoding", b"identity"))
+        return filled
+
+    def _check_host(self, head: h11.Request) -> None:
+        sni: str | None = getattr(self._client.tls, "named", None)
+        given = [value.decode("latin-1") for name, value in head.headers if name == b"host"]
+        for text in (*given, *([] if sni is None else [sni])):
+            if text in self._names:
+                continue
+            try:
+                named = parse_authority(text, self._target.port)
+            except BadNameError:
+                named = None
+            if named is None or named.host != self._target.host or (text in given and named.port != self._target.port):
+                raise RefusedError(421, "Misdirected Request", f"the request is for another host than {self._at}")
+
+    async def _answer(self, status: int, reason: str, text: str) -> None:
+        await self._client.send(plain_response(status, reason, f"cellblock: {text}", body=self._method != "HEAD"))
+        # Closing with unread bytes would discard the answer in transit.
+        self._client.end()
+        async with asyncio.timeout(_LINGER_SECONDS):
+            while await self._client.receive(HEAD_READ):
+                pass
+
+
+def _headers(head: h11.Request, host: str, port: int) -> Headers:
+    """Return the end-to-end headers of a request, with the host of the connection."""
+    found = [(name, value) for name, value in end_to_end(head.headers.raw_items()) if name.lower() != b"host"]
+    if any(name == b"transfer-encoding" for name, _ in head.headers):
+        found.append((b"Transfer-Encoding", b"chunked"))
+    return [(b"Host", (host if port == _HTTPS else f"{host}:{port}").encode("ascii")), *found]

@@ -1,0 +1,138 @@
+"""Reads the values of secrets from their sources, on the trusted side."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cellblock.common import config
+from cellblock.common.secret import Secret
+from cellblock.errors import InvalidInputError
+
+_COMMAND_SECONDS = 10
+_MOST = 16 * 1024
+_LEAST = 8
+"""The shortest value in bytes: a shorter one could not be told from other text in responses."""
+
+
+def entries() -> dict[str, Secret]:
+    """Return the secrets that ``secrets.toml`` beside the settings file declares, by name; empty without that file.
+
+    Raises:
+        InvalidInputError: The file is invalid, or others can write to it.
+    """
+    path = config.settings_file().with_name("secrets.toml")
+    try:
+        found = os.stat(path)
+        data = config.parse_toml(config.read_file(path, 128 * 1024))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path} cannot be read: {error}") from error
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidInputError(f"{path} can be changed by other users: it names programs to run. Run 'chmod 600' on it")
+    return {name: Secret.from_dict(name, value) for name, value in data.items()}
+
+
+def completed(name: str, declared: Mapping[str, Any], known: Mapping[str, Secret]) -> Secret:
+    """Return a secret with its source: its own, its entry's, or the variable of that name.
+
+    Args:
+        name: The secret's name.
+        declared: Its declaration, from `parse_secrets`.
+        known: From `entries`.
+    """
+    secret = Secret.from_dict(name, declared)
+    if secret.source:
+        return secret
+    entry = known.get(name, Secret(source=f"env:{name}"))
+    return Secret.from_dict(name, {"source": f"env:{name}"} | entry.to_dict() | secret.to_dict())
+
+
+async def read_value(name: str, secret: Secret) -> str:
+    """Read the value of a secret.
+
+    Args:
+        name: The secret's name.
+        secret: The secret, with its source.
+
+    Raises:
+        InvalidInputError: The value is missing, or unsuitable. The message does not contain it.
+    """
+    try:
+        value = await asyncio.to_thread(_read, secret.source)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        why = "it took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+        raise InvalidInputError(f"secret {name} cannot be read from {_shown(secret.source)}: {why}") from None
+    value = value.removesuffix("\n").removesuffix("\r")
+    if not value.isascii() or not value.isprintable() or not _LEAST <= len(value) <= _MOST:
+        raise InvalidInputError(
+            f"the value of secret {name} from {_shown(secret.source)} cannot be used: it must have {_LEAST} to {_MOST:,} "
+            "printable ASCII characters, on one line"
+        )
+    return value
+
+
+def _shown(source: str) -> str:
+    """Return a source for messages. Arguments of programs may be private."""
+    return source.split(" ", 1)[0]
+
+
+def _read(source: str) -> str:
+    kind, _, rest = source.partition(":")
+    match kind:
+        case "env":
+            value = config.environment().get(rest)
+            if value is None:
+                raise ValueError(
+                    "this variable is not set for the process that runs the session; for a named session, that is the daemon, "
+                    "which has the environment of the command that started it"
+                )
+            return value
+        case "file":
+            return config.read_file(Path(rest).expanduser(), _MOST + 2).decode()
+        case "op":
+            return _output(["op", "read", "--no-newline", source])
+        case "keyring":
+            return _from_keyring(*rest.partition("/")[::2])
+        case _:
+            return _output(shlex.split(rest))
+
+
+def _output(command: list[str]) -> str:
+    if not command:
+        raise ValueError("the command is empty")
+    # Neither its errors: programs show what they were given.
+    done = subprocess.run(  # a command of the user's own settings, without a shell
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=_COMMAND_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"the program ended with status {done.returncode}")
+    return done.stdout.decode()
+
+
+def _from_keyring(service: str, user: str) -> str:
+    try:
+        keyring: Any = importlib.import_module("keyring")  # not a dependency
+        importlib.import_module("keyring.errors")
+    except ImportError:
+        raise ValueError("the package keyring is missing: pip install keyring") from None
+    value: str | None = None
+    with suppress(keyring.errors.KeyringError):
+        value = keyring.get_password(service, user)
+    if value is None:
+        raise ValueError("the keyring has no such entry, or is locked")
+    return value

@@ -1,0 +1,68 @@
+"""What makes programs in a session trust the session's certificate authority: a bundle of roots, and variables."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+from cellblock.common import config
+from cellblock.wire.sandbox import Bind, Step
+
+BUNDLE = "/run/cellblock/ca.pem"
+"""The roots of the machine and of the session, inside."""
+_SYSTEM = "/etc/ssl/certs/ca-certificates.crt"
+"""Which programs read that know none of the variables, on Debian and others."""
+_CANDIDATES = (_SYSTEM, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem")
+_MOST = 8 * 1024 * 1024
+
+VARIABLES = {
+    **dict.fromkeys(
+        (
+            "SSL_CERT_FILE",
+            "REQUESTS_CA_BUNDLE",
+            "CURL_CA_BUNDLE",
+            "NODE_EXTRA_CA_CERTS",
+            "GIT_SSL_CAINFO",
+            "PIP_CERT",
+            "AWS_CA_BUNDLE",
+            "CARGO_HTTP_CAINFO",
+            "DENO_CERT",
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+        ),
+        BUNDLE,
+    ),
+    "NODE_USE_ENV_PROXY": "1",
+}
+"""The variables of a session with secrets."""
+
+
+def machine_roots() -> str:
+    """Return the path of the machine's roots, or of the roots that SSL_CERT_FILE names; empty without any."""
+    found = config.environment().get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    return next((path for path in (found, *_CANDIDATES) if path and os.path.isfile(path)), "")
+
+
+def make_bundle(path: str, certificate: bytes) -> None:
+    """Write the bundle for a session.
+
+    Args:
+        path: Its path outside.
+        certificate: The certificate of the session's authority.
+    """
+    roots = machine_roots()
+    content = config.read_file(Path(roots), _MOST) if roots else b""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb") as file:
+        file.write(content.rstrip(b"\n") + b"\n" + certificate)
+
+
+def mounts(path: str) -> tuple[Step, ...]:
+    """Return the mounts that show a session its bundle, read-only.
+
+    Args:
+        path: The bundle outside.
+    """
+    bundle = Bind(path, BUNDLE, "ro")
+    if os.path.islink(_SYSTEM) or not os.path.isfile(_SYSTEM):
+        return (bundle,)
+    return bundle, Bind(path, _SYSTEM, "ro")

@@ -1,0 +1,225 @@
+"""Secrets of sessions: real clients inside, a local HTTPS server outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.walls.keys.tls_servers import TlsServer
+
+from cellblock import Host, InvalidInputError, Network, Policy, Secret, Session, UnsupportedError
+from cellblock.common.secret import parse_secrets
+from cellblock.host.checks import check_secrets, find_tier
+from cellblock.walls.egress import gate
+from cellblock.walls.keys.authority import authority_key
+from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
+from cellblock.walls.keys.template_process import Template
+from processes import eventually
+
+CANARY = "canary-0123456789-abcdef"
+
+CLIENTS = {
+    "urllib": "import urllib.request as u; u.urlopen(u.Request(URL, headers=HEADERS)).read().decode()",
+    "requests": "import requests; requests.get(URL, headers=HEADERS).text",
+    "httpx": "import httpx; httpx.get(URL, headers=HEADERS).text",
+    "aiohttp": (
+        "import aiohttp\nasync with aiohttp.ClientSession(trust_env=True) as s:\n"
+        "    async with s.get(URL, headers=HEADERS) as r:\n        found = await r.text()\nfound"
+    ),
+    "curl": "!curl -sS --fail-with-body {URL} -H 'Authorization: Bearer '$KEY",
+    # Node's fetch uses the proxy from version 24 on.
+    "node": "open('get.js', 'w').write(NODE)\n!node get.js {URL[8:]}",
+    "wget": "!wget -qO- {URL} --header 'Authorization: Bearer '$KEY",
+    "git": "!git -c http.extraHeader='Authorization: Bearer '$KEY ls-remote {URL} 2>&1; echo Bearer $KEY",
+    "pip": "!python -m pip download --no-deps --index-url https://user:{KEY}@{URL[8:]}/simple thing 2>&1; echo Bearer $KEY",
+}
+
+NODE = """
+const http = require('http'), https = require('https'), to = process.argv[2];
+http.request({port: 3128, method: 'CONNECT', path: to, headers: {Host: to}}).on('connect', (_, socket) => {
+  const headers = {Authorization: 'Bearer ' + process.env.KEY, Host: to};
+  https.get({socket, agent: false, host: 'api.test', servername: 'api.test', headers}, r => r.pipe(process.stdout));
+}).end();
+"""
+
+
+@pytest.fixture
+def roots(monkeypatch: pytest.MonkeyPatch) -> Callable[[TlsServer], None]:
+    """Return a function that makes this process trust and find a server as api.test."""
+
+    def trusting(server: TlsServer) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+        monkeypatch.setenv("KEY", CANARY)
+        monkeypatch.setattr(gate, "_getaddrinfo", lambda _name: ["127.0.0.1"])
+
+    return trusting
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    host: Host, roots: Callable[[TlsServer], None], server: TlsServer, directory: Path, **places: Any
+) -> AsyncIterator[Session]:
+    """Make a session with a secret for a server."""
+    roots(server)
+    secret = Secret.from_env("KEY", hosts=[f"api.test:{server.port}"], **places)
+    policy = Policy(network=Network(allow=(f"127.0.0.1:{server.port}",)))
+    async with host.session(working_dir=directory, policy=policy, secrets={"KEY": secret}) as session:
+        await session.execute(setup(server))
+        yield session
+
+
+def setup(server: TlsServer) -> str:
+    """Return code that prepares requests in a session."""
+    return (
+        f"import os\nURL = 'https://api.test:{server.port}'\nKEY = os.environ['KEY']\n"
+        f"HEADERS = {{'Authorization': 'Bearer ' + KEY}}\nNODE = {NODE!r}"
+    )
+
+
+async def told(session: Session, code: str) -> str:
+    result = await session.execute(code, timeout=60)
+    return (result.return_value or "") + (result.text or "") + (str(result.error) if result.error else "")
+
+
+async def test_clients_inside_use_a_placeholder_and_servers_get_the_value(
+    native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
+) -> None:
+    with TlsServer(host="api.test") as server:
+        async with opened(native_host, roots, server, tmp_path, header="Authorization: Bearer {}", basic="user:{}") as session:
+            for name, code in CLIENTS.items():
+                server.seen.clear()
+                text = await told(session, code)
+                assert server.seen, f"{name}: {text}"
+                head = server.seen[0].decode()
+                assert CANARY in head or "Authorization: Basic" in head, f"{name}: {head}"
+                assert CANARY not in text, name
+                assert "cellblock" in text, f"{name}: {text}"
+            files = "open('/run/cellblock/ca.pem', 'a')"
+            assert "Read-only" in await told(session, files)
+            assert "Read-only" in await told(session, "open('/etc/ssl/certs/ca-certificates.crt', 'a')")
+            assert CANARY not in await told(session, "dict(os.environ)")
+            await eventually(lambda: len(session.requests) >= len(CLIENTS))
+            requests = session.requests
+    assert requests[0]["secrets"] == ["KEY"]
+    assert CANARY not in json.dumps(requests)
+
+
+async def test_placeholders_stay_and_branches_share_them(
+    native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
+) -> None:
+    with TlsServer(host="api.test") as server:
+        async with opened(native_host, roots, server, tmp_path) as session:
+            before = await told(session, "KEY")
+            fetched = CLIENTS["urllib"]
+            (branch,) = await session.fork()
+            async with branch:
+                assert await told(branch, "KEY") == before
+                await told(branch, fetched)
+            assert len(server.seen) == 1
+            await session.execute("KEY = 'lost'")
+            await session.undo()
+            assert await told(session, "KEY") == before
+            await session.reset()
+            assert await told(session, "import os; os.environ['KEY']") == before
+            await told(session, setup(server))
+            await told(session, fetched)
+    assert len(server.seen) == 2
+    assert all(CANARY.encode() in head for head in server.seen)
+
+
+async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path) -> None:
+    with TlsServer(host="api.test") as server:
+        async with opened(native_host, roots, server, tmp_path) as session:
+            await told(session, CLIENTS["urllib"])
+            template = Template.current()
+            children = Path(f"/proc/{template.pid}/task/{template.pid}/children").read_text().split()
+            assert children
+            for child in children:
+                os.kill(int(child), signal.SIGKILL)
+            await eventually(lambda: not Path(f"/proc/{children[0]}").exists())
+            await told(session, CLIENTS["urllib"])
+    assert len(server.seen) == 2
+
+
+async def test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none(
+    native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
+) -> None:
+    with TlsServer(host="api.test") as server:
+        async with opened(native_host, roots, server, tmp_path) as session:
+            plain = "import requests; requests.get(URL.replace('https', 'http'), headers=HEADERS).text"
+            assert "http:// carries no secrets" in await told(session, plain)
+            tunnel = (
+                "import socket, ssl\ns = socket.create_connection(('127.0.0.1', 3128))\n"
+                f"s.sendall(b'CONNECT 127.0.0.1:{server.port} HTTP/1.1\\r\\nHost: 127.0.0.1:{server.port}\\r\\n\\r\\n')\n"
+                "s.recv(1000)\n"
+                "c = ssl._create_unverified_context(); t = c.wrap_socket(s)\n"
+                "t.sendall(b'GET / HTTP/1.1\\r\\nAuthorization: Bearer ' + KEY.encode() + b'\\r\\n\\r\\n')\n"
+                "t.recv(1000).decode()"
+            )
+            assert "cellblock" in await told(session, tunnel)
+    assert CANARY.encode() not in b"".join(server.seen)
+
+
+@pytest.mark.parametrize("isolate", ["landlock", "srt", "none"])
+def test_other_isolations_refuse_secrets(isolate: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"secrets need isolate='native': with isolate='{isolate}'"):
+        check_secrets(find_tier(isolate))
+
+
+async def test_a_missing_value_fails_the_start_and_a_ceiling_holds(
+    native_host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KEY", raising=False)
+    secrets = {"KEY": Secret.from_env("KEY", hosts=["api.test"])}
+    with pytest.raises(InvalidInputError, match="secret KEY cannot be read from env:KEY: this variable is not set"):
+        await native_host.session(working_dir=tmp_path, secrets=secrets).start()
+    with pytest.raises(InvalidInputError, match="KEY is also the name of a secret"):
+        native_host.session(working_dir=tmp_path, secrets=secrets, kernel_env={"KEY": "x"})
+    async with Host(isolate="native", policy=Policy()) as narrow:
+        with pytest.raises(InvalidInputError, match=r"'api\.test' is not allowed by the host's policy"):
+            narrow.session(working_dir=tmp_path, secrets=secrets)
+
+
+async def test_the_next_host_has_the_same_placeholders_certificates_and_values(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEY", CANARY)
+    declared = parse_secrets({"KEY": Secret.from_env("KEY", hosts=["api.test"], refresh=3600)})
+    first, second = (SessionKeys(bindings_of(declared)) for _ in range(2))
+    assert first.environment["KEY"] != second.environment["KEY"]
+    await first.read()
+    second.resume(first.hold())
+    assert first.environment == second.environment
+    assert authority_key(first._seed).private_numbers() == authority_key(second._seed).private_numbers()
+    monkeypatch.setenv("KEY", "rotated-0123456789")
+    await second.read()
+    assert CANARY not in json.dumps(second._settings())  # read again after a restart, because it is one that changes
+    held = first.hold()
+    with pytest.raises(PermissionError):
+        os.write(held, b"x")
+    os.close(held)
+
+
+async def test_the_example_of_the_guide(
+    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+    example = text.partition("```py\n")[2].partition("```")[0]
+    monkeypatch.setenv("ACME_KEY", CANARY)
+    with TlsServer(host="api.test") as server:
+        roots(server)
+        example = example.replace("api.acme.example", f"api.test:{server.port}").replace(
+            "secrets=secrets", f"secrets=secrets, host=host, hosts=['127.0.0.1:{server.port}'], working_dir=directory"
+        )
+        lines = "\n    ".join(example.splitlines())
+        names: dict[str, Any] = {"host": native_host, "directory": tmp_path}
+        exec(f"async def run():\n    {lines}\n    return result.text", names)  # the guide's own code
+        answer = await names["run"]()
+        assert f"X-Key: {CANARY}" in server.seen[0].decode()
+    assert "X-Key: cellblock" in answer

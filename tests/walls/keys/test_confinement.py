@@ -1,0 +1,69 @@
+"""A turnkey that was taken over can open nothing: each attack succeeds in a process that is not confined."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cellblock
+
+SRC = Path(cellblock.__file__).parents[1]
+
+ATTACKS = {
+    "a file": "open('/etc/passwd').read()",
+    "a new file": "open('/dev/null', 'w')",
+    "a directory": "os.listdir('/proc/self')",
+    "a program": "os.posix_spawn('/bin/true', ['true'], {})",
+    "a process": "(os.fork() or os._exit(0))",
+    "a socket": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "a local socket": "socket.socket(socket.AF_UNIX)",
+    "a pair": "socket.socketpair()",
+    "a connection": "given.connect(('127.0.0.1', port))",
+    "a listener": "given.listen()",
+    "an address": "given.bind(('127.0.0.1', 0))",
+    "signals": "os.kill(os.getppid(), 0)",
+    "memory of others": "os.pidfd_open(os.getppid())",
+    "new code": "mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)",
+    "owners of signals": "fcntl.fcntl(given, fcntl.F_SETOWN, os.getppid())",
+    "typing": "fcntl.ioctl(1, 0x5412, b'x') if os.isatty(1) else fcntl.ioctl(given, 0x5411, b'1234')",
+    "limits": "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+    "names in memory": "os.memfd_create('a')",
+    "a thread": "_thread.start_new_thread(print, ())",
+}
+
+CODE = """
+import _thread, fcntl, mmap, os, resource, socket, sys
+server = socket.create_server(('127.0.0.1', 0)); port = server.getsockname()[1]
+given = socket.socket()
+if {confined}:
+    from cellblock.walls.keys.confinement import confine
+    confine()
+try:
+    {attack}
+except (OSError, RuntimeError):
+    os.write(1, b'refused')
+else:
+    os.write(1, b'done')
+os._exit(0)
+"""
+
+
+def run(attack: str, *, confined: bool) -> str:
+    code = CODE.format(attack=attack, confined=confined)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
+    )
+    return done.stdout or done.stderr
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_nothing_can_be_opened(name: str) -> None:
+    assert "refused" in run(ATTACKS[name], confined=True)
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"typing"}))
+def test_without_the_confinement_it_can(name: str) -> None:
+    assert "refused" not in run(ATTACKS[name], confined=False)
