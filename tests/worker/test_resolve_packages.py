@@ -58,6 +58,7 @@ def test_files_are_read_with_those_that_they_name(tmp_path: Path) -> None:
             "its interpreter has numpy 1.26.0: pandas 3.0 depends on numpy>=2; to install it anyway: %pip install --ignore",
         ),
         (MISSING, "No matching distribution found for x==9 (there is 1.1, 1.2, 1.3)"),
+        (CLASH.replace(" (constraint)", ""), "pandas 3.0 depends on numpy>=2; The user requested numpy==1.26.0"),
         ("odd", "odd"),
     ],
 )

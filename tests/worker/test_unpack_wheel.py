@@ -161,6 +161,17 @@ def test_metadata_that_says_something_else_is_refused(tmp_path: Path, files: dic
         tried(tmp_path, archive(files))
 
 
+def test_files_with_other_content_have_other_times(tmp_path: Path) -> None:
+    """Otherwise the bytecode of a module of the same size would count for another version of it."""
+    times = []
+    for number in (1, 2, 1):
+        place = tmp_path / str(len(times))
+        place.mkdir()
+        tried(place, archive({"demo.py": f"ANSWER = {number}\n"}))
+        times.append((place / "tree" / "site-packages" / "demo.py").stat().st_mtime)
+    assert times[0] == times[2] != times[1]
+
+
 def test_modules_are_compiled_but_not_run(tmp_path: Path) -> None:
     tree, out = tmp_path / "tree", tmp_path / "out"
     (tree / "site-packages").mkdir(parents=True)

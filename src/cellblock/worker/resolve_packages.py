@@ -80,6 +80,7 @@ class _Resolver:
         # IPython's packages are loaded already, and another version next to them breaks the kernel.
         fixed = _needed(base, "ipython")
         self._have = {**base, **self._own}
+        self._present = {} if "ignore_installed" in self._options else self._have
         if "ignore_installed" in self._options:
             self._have = {name: version for name, version in base.items() if name in fixed}
         elif "upgrade" in self._options:
@@ -102,7 +103,9 @@ class _Resolver:
         self._write("constraints.txt", [f"{name}=={version}" for name, version in sorted(self._have.items())])
         found = self._by_uv() if self._request["uv"] and "no_deps" not in self._options else None
         found = self._by_pip(wanted) if found is None else found
-        return [one for one in found if self._have.get(one["name"]) != one["version"] or one["path"].startswith(self._wheels)]
+        return [
+            one for one in found if self._present.get(one["name"]) != one["version"] or one["path"].startswith(self._wheels)
+        ]
 
     def _built(self, requirement: str) -> str:
         """Build a wheel of a local directory or archive."""
@@ -159,6 +162,8 @@ class _Resolver:
             name, version = clashes[0]
             where = "this session" if name in self._own else "its interpreter"
             return f"{where} has {name} {version}: {needs[0].strip()}; to install it anyway: %pip install --ignore-installed"
+        if needs:
+            return "; ".join(need.strip() for need in needs[:3])
         said = [line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR: ")]
         found = next((line for line in reversed(said) if line.startswith("No matching")), said[-1] if said else "")
         if found and (versions := re.search(r"from versions: (?!none)([^)]+)\)", text)):

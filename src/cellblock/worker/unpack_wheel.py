@@ -32,7 +32,7 @@ _MAX_INFO = 64 * 1024 * 1024  # bytes of a file of metadata
 _LOCAL = struct.Struct("<4s5H3L2H")
 _END = b"PK\x05\x06"
 _DESCRIPTOR = 24  # maximum bytes between the data of two files
-_TIME = 315_532_800  # 1980, the beginning of zip's calendar: bytecode stays valid for all copies
+_TIME = 315_532_800  # 1980, the beginning of zip's calendar
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _TARGET = re.compile(r"([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_][\w.]*)\s*(?:\[.*\])?")
@@ -254,7 +254,9 @@ class _Wheel:
         except (FileExistsError, NotADirectoryError) as error:
             raise WheelError(f"{target!r} is both a file and a directory, or occurs twice") from error
         os.chmod(full, 0o555 if executable else 0o444)
-        os.utime(full, (_TIME, _TIME))
+        # Bytecode is valid for a time and a size: equal files have equal times, and others have others.
+        when = _TIME + int(digest.hexdigest()[:7], 16)
+        os.utime(full, (when, when))
         self._files[target] = size, digest.hexdigest()
 
 

@@ -65,7 +65,9 @@ def test_files_are_linked_next_to_others(tree: Path, tmp_path: Path, copy: bool)
         assert {path.name for path in (target / "a").iterdir()} == {"x.py", "y.py"}
         unlink("a/x.py", theirs)
         unlink("a/none/x.py", theirs)
-    assert {path.name for path in (target / "a").iterdir()} == {"y.py"}
+        assert {path.name for path in (target / "a").iterdir()} == {"y.py"}
+        unlink("a/y.py", theirs)
+    assert not (target / "a").exists()
     assert (tree / "a" / "x.py").exists()
 
 

@@ -92,6 +92,21 @@ def test_bytecode_of_other_modules_is_refused(store: Store, path: str) -> None:
     assert os.path.isdir(store.bytecode(digest, KIND))
 
 
+def test_a_removed_wheel_takes_its_bytecode_along(store: Store, tmp_path: Path) -> None:
+    wheels = [add(store, name) for name in ("one", "two")]
+    for wheel in wheels:
+        with store.building() as made:
+            path = Path(made, "tree", "site-packages", "__pycache__", f"{wheel.name}.cpython-311.pyc")
+            path.parent.mkdir(parents=True)
+            path.write_text("")
+            store.add_bytecode(wheel.digest, KIND, f"{made}/tree", LIMIT)
+        (tmp_path / "layer").mkdir(exist_ok=True)
+        store.link(wheel.digest, KIND, str(tmp_path / "layer"))
+    store.unlink(wheels[0].digest, str(tmp_path / "layer"))
+    found = {path.name for path in (tmp_path / "layer").rglob("*") if path.is_file()}
+    assert found == {"two.py", "two.cpython-311.pyc"}
+
+
 def test_what_is_in_use_stays(store: Store, tmp_path: Path) -> None:
     wheel = add(store, "one")
     place = make(store, "key", wheel)

@@ -107,7 +107,7 @@ def _copy(name: str, source: int, target: int) -> None:
 
 
 def unlink(path: str, directory: int) -> None:
-    """Remove a file by its relative path, if it is there."""
+    """Remove a file by its relative path if it is there, and directories that are empty then."""
     top, slash, rest = path.partition("/")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
         if not slash:
@@ -115,3 +115,5 @@ def unlink(path: str, directory: int) -> None:
             return
         with opened(top, directory) as below:
             unlink(rest, below)
+        with contextlib.suppress(OSError):  # it has other files
+            os.rmdir(top, dir_fd=directory)

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
 """Starts a kernel, which the caller closes."""
 
 _WORKER = Path(__file__).parents[2] / "worker"
+_PREFIX = "cellblock-packages-"  # which later hosts remove if they are abandoned
 _LOOK = 0.5  # seconds between checks of the written size
 _OWN = (sys.prefix, sys.base_prefix, os.path.dirname(sys.executable))
 _PLAIN = ("PATH", "LANG", "LC_ALL", "TZ")
@@ -125,7 +127,9 @@ class Sandboxes:
         """
         from cellblock.walls.packages.mirror import PackageMirror  # loads an HTTP client, which few sessions need
 
-        with self._store.building() as top:
+        # srt cannot show a part of the state directory, which it denies as a whole.
+        prefix = f"{tempfile.gettempdir()}/{_PREFIX}" if wanted.tier.wrapped else ""
+        with self._store.building(prefix) as top:
             out = f"{top}/out"
             for name in ("tree", "wheels", "tmp"):
                 os.makedirs(f"{out}/{name}")
@@ -133,6 +137,9 @@ class Sandboxes:
             for name, path in step.copies.items():
                 await asyncio.to_thread(shutil.copyfile, path, f"{out}/{name}")
             inside, places = self._places(step, wanted, out)
+            for path, name in places.items():
+                if name.startswith(f"{out}/"):
+                    await asyncio.to_thread(shutil.copyfile, path, name)
             mirror: PackageMirror | None = None
             async with self._sandbox(step, wanted, kernel, top, places) as control, contextlib.AsyncExitStack() as stack:
                 options: list[str] = []
@@ -155,7 +162,11 @@ class Sandboxes:
     def _places(self, step: Step, wanted: KernelSpec, out: str) -> tuple[str, dict[str, str]]:
         """Return the name of the directory inside, and the names of readable files inside by their names in requests."""
         tier = wanted.tier
-        return tier.shown(out, ".out"), {path: tier.shown(path, name) for path, name in step.readable.items()}
+        places = {path: tier.shown(path, name) for path, name in step.readable.items()}
+        if tier.wrapped:
+            own = f"{self._store.directory}/"
+            places = {path: f"{out}/{step.readable[path]}" if path.startswith(own) else path for path in places}
+        return tier.shown(out, ".out"), places
 
     @contextlib.asynccontextmanager
     async def _sandbox(
@@ -164,7 +175,7 @@ class Sandboxes:
         tier, out = wanted.tier, f"{top}/out"
         if tier.wrapped:
             assert kernel is not None
-            policy = srt.for_installing(wanted.policy, out, (*self.index.directories, *places, top, *_OWN), ())
+            policy = srt.for_installing(wanted.policy, out, (*self.index.directories, *places.values(), *_OWN), ())
             async with sandbox_apart(kernel, policy, self._facts) as control:
                 yield control
             return

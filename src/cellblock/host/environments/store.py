@@ -6,11 +6,13 @@ Everything has its hash as its name, is made elsewhere and renamed into its plac
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -73,12 +75,17 @@ class Store:
         return os.path.join(self.directory, *parts)
 
     @contextlib.contextmanager
-    def building(self) -> Iterator[str]:
-        """Create a directory for one step, removed at the end or, if this process is killed, by a later one."""
+    def building(self, prefix: str = "") -> Iterator[str]:
+        """Create a directory for one step, removed at the end or, if this process is killed, by a later one.
+
+        Args:
+            prefix: Prefix of its path; empty for a directory in the store.
+        """
         os.makedirs(self._path("building"), 0o700, exist_ok=True)
-        for place in find_places(self._path("building") + "/"):
+        prefix = prefix or self._path("building") + "/"
+        for place in find_places(prefix):
             remove_abandoned(place)
-        path = self._path("building", secrets.token_hex(8))
+        path = f"{prefix}{secrets.token_hex(8)}"
         held = make_place(path)
         try:
             yield path
@@ -134,8 +141,13 @@ class Store:
         os.mkdir(new, 0o755)
         for name in ("tree", "manifest"):
             os.rename(f"{made}/{name}", f"{new}/{name}")
-        with contextlib.suppress(FileExistsError, OSError):  # another host was quicker
+        try:
             os.rename(new, target)
+        except OSError as error:  # otherwise another host was quicker
+            if error.errno == errno.EXDEV:
+                with self.building() as here:
+                    shutil.copytree(new, f"{here}/wheel", symlinks=True)
+                    os.rename(f"{here}/wheel", target)
         if not self.has_wheel(digest):
             raise OSError(f"{target} cannot be written")
 
@@ -200,10 +212,16 @@ class Store:
                     link_tree(tree, there, copy=copy)
 
     def unlink(self, digest: str, target: str) -> None:
-        """Remove a wheel's files from a directory."""
+        """Remove a wheel's files, and their bytecode, from a directory."""
+        wheel = self.wheel(digest)
         with contextlib.suppress(FileNotFoundError), opened(target) as there:
             for path, _, _ in self.manifest(digest):
                 unlink(path, there)
+            for name in _names(wheel):
+                top = os.path.join(wheel, name)
+                for parent, _, files in os.walk(top) if name.startswith("bytecode-") else ():
+                    for file in files:
+                        unlink(os.path.relpath(os.path.join(parent, file), top), there)
 
     # -- small files ---------------------------------------------------------------------------------------------------
 
