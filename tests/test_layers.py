@@ -94,6 +94,7 @@ ROOMS: dict[str, set[str]] = {
         "host/output",
         "host/telemetry",
     },
+    "host/environments": {"host/environment", "host/files", "host/kernels", "host/launch"},
     "host/exchange": {"host/kernels"},
     "host/explanations": {"host/files", "host/kernels"},
     "host/programs": {"host/checks", "host/descriptors", "host/kernels", "host/telemetry"},
@@ -212,6 +213,9 @@ TESTED_IN: dict[str, str] = {
     "fronts/executor/options": "fronts/executor/test_executor.py",
     "service/session/running": "fronts/executor/test_executor.py",
     # A program and its streams, in every kind of sandbox.
+    # Each step, attacked.
+    "host/environments/sandbox": "escape/test_packages.py",
+    "walls/packages/fetch": "walls/packages/test_mirror.py",
     "host/programs/process": "host/programs/test_programs.py",
     "host/programs/stdin": "host/programs/test_programs.py",
     "model/programs": "host/programs/test_programs.py",

@@ -681,13 +681,13 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "52 orders to pip": mutant(
         f"{HERE}packages.py::test_an_approval_of_pip_runs_pip_and_nothing_that_was_planted",
-        Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
-        Edit("host/packages.py", "SessionPackages._changes", "return {}"),
-        Edit("host/packages.py", "_OPTIONS", '("--no-input",)'),
+        Edit("host/environments/sandbox.py", "Sandboxes._sandbox", "yield kernel.control"),
+        Edit("host/environments/sandbox.py", "_changes", "return {}"),
+        Edit("worker/resolve_packages.py", "_QUIET", '("--no-input",)'),
     ),
     "52 a sandbox for pip": mutant(
         f"{HERE}packages.py::test_code_of_the_session_finds_no_password_and_no_way_to_the_index",
-        Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
+        Edit("host/environments/sandbox.py", "Sandboxes._sandbox", "yield kernel.control"),
     ),
     "52 GET only": mutant(
         "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
@@ -699,7 +699,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "52 files that pages name": mutant(
         "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
-        Edit("walls/packages/mirror.py", "PackageMirror._url", 'return f"{source}/../../{name}"'),
+        Edit("walls/packages/mirror.py", "PackageMirror._file", 'return f"{source}/../../{name}", ""'),
     ),
     "52 credentials": mutant(
         "walls/packages/test_mirror.py::test_credentials_do_not_follow_a_redirect_to_another_host",
@@ -707,11 +707,27 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "52 packages are read-only": mutant(
         f"{HERE}packages.py::test_packages_are_not_the_sessions_to_write",
-        Edit("host/packages.py", "_mode", 'return "rw"'),
+        Edit("host/packages.py", "_MODE", '"rw"'),
     ),
     "52 how much": mutant(
-        f"{HERE}packages.py::test_packages_that_grow_over_their_limit_are_refused",
+        f"{HERE}packages.py::test_a_build_that_fills_the_disk_is_stopped",
         Edit("walls/packages/space.py", "excess", "return None"),
+    ),
+    "117 one hash": mutant(
+        f"{HERE}packages.py::test_another_archive_than_the_index_names_is_refused",
+        Edit("walls/packages/pages.py", "File.sha256", 'return ""'),
+    ),
+    "117 only what unpackers write": mutant(
+        "host/environments/test_linking.py::test_anything_else_is_refused[link]",
+        Edit("host/environments/linking.py", "check_tree", "return 0, 0"),
+    ),
+    "117 no way out of a wheel": mutant(
+        "worker/test_unpack_wheel.py::test_no_file_leaves_the_directory[../evil.py]",
+        Edit("worker/unpack_wheel.py", "_checked_path", "return info.filename"),
+    ),
+    "117 secrets of a session": mutant(
+        f"{HERE}packages.py::test_a_build_sees_nothing_of_the_session",
+        Edit("host/environments/sandbox.py", "Step.sees_session", "True"),
     ),
     "52 forbidden": mutant(
         f"{HERE}packages.py::test_a_policy_limits_and_forbids_packages", Edit("host/packages.py", "_check_allowed", "pass")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import tarfile
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
@@ -15,8 +16,9 @@ import pytest
 
 from cellblock import CommandRequest, Host, Policy, Session
 from cellblock.walls.sandbox.policy import Resources
+from cellblock.walls.sandbox.tiers import TIERS
 from cells import ok, value
-from package_index import PASSWORD, Index, package_index
+from package_index import PASSWORD, Index, package_index, wheel
 
 # A package that is built from source, without anything that would have to be fetched for that. Its build looks around.
 BACKEND = """
@@ -214,28 +216,126 @@ async def test_a_policy_limits_and_forbids_packages(packages: int, said: str, sh
     assert said in result.error.evalue
 
 
-def flood(name: str, size: int) -> bytes:
-    """Return a wheel that unpacks to many bytes."""
-    info, data = f"{name}-1.0.dist-info", io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(20):
-            archive.writestr(f"{name}/{number}.bin", os.urandom(1000) * (size // 20_000))
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+SETUP = """
+import os, pathlib, sys
+def look():
+    found = [path for path in (os.environ.get("WORKSPACE", ""), SECRET) if path and os.path.exists(path)]
+    return found + [value for name, value in os.environ.items() if name == "TOKEN"]
+def build_wheel(directory, settings=None, metadata=None):
+    BODY
+    import zipfile
+    info = "dug-1.0.dist-info"
+    with zipfile.ZipFile(f"{directory}/dug-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("dug.py", f"SEEN = {look()!r}\\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: dug\\nVersion: 1.0\\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nGenerator: hand\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         archive.writestr(f"{info}/RECORD", "")
+    return "dug-1.0-py3-none-any.whl"
+"""
+
+
+def offer(upstream: Index, project: str, name: str, data: bytes, digest: str = "") -> None:
+    """Add an archive to the index."""
+    fragment = f"#sha256={digest}" if digest else ""
+    upstream.pages[f"/simple/{project}/"] = ("text/html", f'<a href="/files/{name}{fragment}">{name}</a>'.encode())
+    upstream.pages[f"/files/{name}"] = ("application/zip", data)
+
+
+def source_archive(body: str, secret: str = "") -> bytes:
+    """Return a source archive whose build looks around."""
+    data = io.BytesIO()
+    files = {
+        "backend.py": SETUP.replace("SECRET", repr(secret)).replace("BODY", body),
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "PKG-INFO": "Metadata-Version: 2.1\nName: dug\nVersion: 1.0\n",
+    }
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"dug-1.0/{name}")
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
     return data.getvalue()
 
 
 @pytest.mark.slow
-async def test_packages_that_grow_over_their_limit_are_refused(shop: Host, upstream: Index, tmp_path: Path) -> None:
-    name = "big-1.0-py3-none-any.whl"
-    upstream.pages["/simple/big/"] = ("text/html", f'<a href="/files/{name}">{name}</a>'.encode())
-    upstream.pages[f"/files/{name}"] = ("application/zip", flood("big", 50 * 2**20))
+async def test_a_build_sees_nothing_of_the_session(shop: Host, upstream: Index, tmp_path: Path) -> None:
+    """Its wheel is shared with all sessions, so that it could carry secrets from one to the others."""
+    (tmp_path / "secret.txt").write_text("secret")
+    offer(upstream, "dug", "dug-1.0.tar.gz", source_archive("pass", str(tmp_path / "secret.txt")))
+    env = {"TOKEN": "hush", "WORKSPACE": str(tmp_path)}
+    async with shop.session(working_dir=tmp_path, images_dir=tmp_path, kernel_env=env) as session:
+        await ok(session, "%pip install dug")
+        assert await value(session, "import dug; dug.SEEN") == []
+
+
+@pytest.mark.slow
+async def test_a_build_that_fills_the_disk_is_stopped(shop: Host, upstream: Index, tmp_path: Path) -> None:
+    body = "import time\n    open('/tmp/.out/big', 'wb').write(bytes(60_000_000))\n    time.sleep(30)"
+    offer(upstream, "dug", "dug-1.0.tar.gz", source_archive(body))
     policy = Policy(resources=Resources(packages=20 * 2**20))
     async with shop.session(working_dir=tmp_path, images_dir=tmp_path, policy=policy) as session:
-        result = await session.install("big")
+        result = await session.install("dug")
         assert result.error is not None
-        assert "more than 20 MiB of packages" in result.error.evalue
-        again = await session.install("tiny-demo")
-        assert again.error is not None
-        assert "more than 20 MiB of packages" in again.error.evalue
+        assert "over the limit of this session" in result.error.evalue
+
+
+@pytest.mark.slow
+async def test_another_archive_than_the_index_names_is_refused(session: Session, upstream: Index) -> None:
+    offer(upstream, "liar", "liar-1.0-py3-none-any.whl", wheel("liar"), digest="0" * 64)
+    result = await session.install("liar")
+    assert result.error is not None
+    assert "cannot be" in result.error.evalue or "hash" in result.error.evalue
+    result = await session.execute("import liar")
+    assert result.error is not None
+
+
+@pytest.mark.slow
+async def test_a_wheel_that_leaves_its_directory_is_refused(session: Session, upstream: Index) -> None:
+    data = io.BytesIO(wheel("leaver"))
+    with zipfile.ZipFile(data, "a") as archive:
+        archive.writestr("../../../evil.py", "")
+    offer(upstream, "leaver", "leaver-1.0-py3-none-any.whl", data.getvalue())
+    result = await session.install("leaver")
+    assert result.error is not None
+    assert "leaver-1.0-py3-none-any.whl is not installed: the path '../../../evil.py' is not allowed" in result.error.evalue
+
+
+DAMAGE = """
+import os
+def attempt(action):
+    try:
+        action()
+        return "done"
+    except OSError as error:
+        return type(error).__name__
+import tiny_demo
+path = tiny_demo.__file__
+top = os.path.dirname(path)
+os.makedirs("mine", exist_ok=True)
+results = {
+    "write": attempt(lambda: open(path, "w")),
+    "chmod": attempt(lambda: os.chmod(path, 0o777)),
+    "new": attempt(lambda: open(top + "/evil.py", "w")),
+    "bytecode": attempt(lambda: os.makedirs(top + "/__pycache__") or open(top + "/__pycache__/tiny_demo.cpython-311.pyc", "w")),
+    "unlink": attempt(lambda: os.unlink(path)),
+    "rename": attempt(lambda: os.rename(path, path + "x")),
+    "link": attempt(lambda: os.link(path, "mine/tiny_demo.py")),
+    "times": attempt(lambda: os.utime(path)),
+}
+{name: result for name, result in results.items() if result == "done"}
+"""
+
+
+@pytest.mark.parametrize("isolate", ["native", "landlock"])
+async def test_no_session_changes_what_others_import(isolate: str, upstream: Index, tmp_path: Path) -> None:
+    if TIERS[isolate].missing():
+        pytest.skip(f"{isolate} is not available")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_INDEX_URL", upstream.url)
+        host = Host(isolate=isolate)  # type: ignore[arg-type]
+    async with host, host.session(working_dir=tmp_path, images_dir=tmp_path, packages=["tiny-demo"]) as session:
+        assert await value(session, DAMAGE) == {}
+        await ok(session, "%pip install -I tiny-demo\nimport sys\ndel sys.modules['tiny_demo']")
+        assert await value(session, DAMAGE) == {}
+        assert host.environments.store.verify() == []

@@ -235,7 +235,13 @@ def test_secrets_by_the_names_of_entries_alone(monkeypatch: pytest.MonkeyPatch, 
     file.write_text('[ACME]\nsource = "env:ACME"\nhosts = ["acme.test"]\n')
     file.chmod(0o600)
     assert only_names_secrets({"secrets": ["ACME"]})
-    for other in ({"secrets": "ACME"}, {"secrets": {"ACME": {}}}, {"secrets": ["ACME", "OTHER"]}, {"secrets": [{"ACME": 1}]}):
+    others: list[dict[str, object]] = [
+        {"secrets": "ACME"},
+        {"secrets": {"ACME": {}}},
+        {"secrets": ["ACME", "OTHER"]},
+        {"secrets": [{"ACME": 1}]},
+    ]
+    for other in others:
         assert not only_names_secrets(other)
     for text in ("ACME=env:HOME", "ACME@evil.test", ""):
         assert not only_names_secrets({"secrets": [text]})

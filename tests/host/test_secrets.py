@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.walls.keys.tls_servers import TlsServer
 
 from cellblock import Host, InvalidInputError, Network, Policy, Secret, Session, UnsupportedError
 from cellblock.common.secret import parse_secrets
@@ -21,6 +20,7 @@ from cellblock.walls.keys.authority import authority_key
 from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
 from cellblock.walls.keys.template_process import Template
 from processes import eventually
+from walls.keys.tls_servers import TlsServer
 
 CANARY = "canary-0123456789-abcdef"
 

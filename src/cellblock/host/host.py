@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import sys
@@ -34,6 +35,7 @@ from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.environments.build import Environments
     from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.session import Session
@@ -125,6 +127,16 @@ class Host(AsyncOnly):
         self._closed = False
         self._closing = Closing()
 
+    @functools.cached_property
+    def environments(self) -> Environments:
+        """The environments of packages, in the user's store."""
+        from cellblock.host.environments.build import Environments
+        from cellblock.host.environments.sandbox import Sandboxes
+        from cellblock.host.environments.store import Store
+
+        store = Store()
+        return Environments(store, Sandboxes(store, self.index, self.facts, self.kernels.launch))
+
     @property
     def warm(self) -> set[tuple[str, ...]]:
         """Sets of imported modules: sessions with such a set as `preload` start at once."""
@@ -193,6 +205,8 @@ class Host(AsyncOnly):
         if self._owner is None or not self._owner[1].is_closed():
             ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
             failures = [end for end in ends if end is not None]
+            if "environments" in self.__dict__:
+                await self.environments.close()
             await self.kernels.end_all()
             if self._store is not None:
                 await in_thread(self._store.close)

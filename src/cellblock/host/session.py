@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import os
@@ -52,15 +53,16 @@ from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, Undone
 from cellblock.model.programs import Processes
-from cellblock.walls.packages.index import PackageIndex
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.eager import Eager
+    from cellblock.host.environments.build import Environments
     from cellblock.host.files import Files
     from cellblock.host.host_kernels import Kernels
+    from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.programs.files import SessionFiles
     from cellblock.host.saving import Saving
     from cellblock.host.snapshots import Store
@@ -84,14 +86,12 @@ class SessionHost(Protocol):
     Attributes:
         defaults: Defaults for the session's options.
         facts: Facts about this machine.
-        index: The package index.
         keeper: Preserves sessions for the next host.
         kernels: Kernels of the host's sessions.
     """
 
     defaults: Defaults
     facts: Facts
-    index: PackageIndex
     checkpoint_budget: Budget
     keeper: Keeper
     kernels: Kernels
@@ -104,6 +104,10 @@ class SessionHost(Protocol):
 
     def store(self) -> Store:
         """Return the store for checkpoint files."""
+
+    @property
+    def environments(self) -> Environments:
+        """The environments of packages."""
 
     def session(self, *, start_from: Beginning) -> Session:
         """Make a session that starts from a checkpoint."""
@@ -168,8 +172,9 @@ class Session(AsyncOnly):
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._walls = walls_of(resolved, host.facts, self._cwd)
-        # Already installed, by an earlier host or by the checkpoint's session.
-        self._packages = () if start_from is not None or remains is not None else tuple(options.packages)
+        self._packages = tuple(options.packages)
+        # An earlier host, or the checkpoint's session, has chosen the versions.
+        self._chooses_packages = start_from is None and remains is None
         self.holding = Holding()
         self.trace = SessionTrace(self._name)
         around = self._around = SessionSurroundings(
@@ -177,7 +182,6 @@ class Session(AsyncOnly):
             options,
             resolved,
             number,
-            index=host.index,
             keeper=host.keeper,
             remains=remains,
             note=lambda line: self.reader.note(line),
@@ -303,20 +307,42 @@ class Session(AsyncOnly):
         await self._kernels.live()
         self._keeper.settled()
         self._checkpoints.begin()
-        await self._install_first()
+        await self._install_under_srt()
 
-    async def _install_first(self) -> None:
-        """Install the packages from the options, unless they are already installed."""
-        if not self._packages or self._branch is not None:
+    async def _with_packages(self) -> KernelSpec:
+        """Return the specification of a fresh kernel, with the packages from the options.
+
+        Raises:
+            LaunchError: They cannot be installed.
+        """
+        if self._packages and not self.wanted.tier.wrapped:
+            if self._around.packages.environment is None:
+                try:
+                    check_requirements(self._packages)
+                    async with asyncio.timeout(INSTALL_TIMEOUT):
+                        await self._around.packages.choose(
+                            self._packages, self._host.environments, self.wanted, renew=self._chooses_packages
+                        )
+                except TimeoutError as error:
+                    raise self._cannot_install(f"it took more than {INSTALL_TIMEOUT:g} s") from error
+                except InvalidInputError as error:
+                    raise self._cannot_install(str(error)) from error
+            return replace(self.wanted, setup=self._around.with_environment(self.wanted.setup))
+        return self.wanted
+
+    def _cannot_install(self, why: str) -> LaunchError:
+        return LaunchError(f"{self._name} cannot start with the packages {', '.join(self._packages)}: {why}")
+
+    async def _install_under_srt(self) -> None:
+        """Install the packages from the options into srt's directory, which exists only once a kernel runs."""
+        if not self._packages or not self._chooses_packages or not self.wanted.tier.wrapped:
             return
         check_requirements(self._packages)
         code = f"%pip install --quiet {shlex.join(self._packages)}"
         # Needs no approval: the program that creates the session asked for it.
         result = await self._cells.run(Cell(code, None, queue_limit=None, silent=True, trusted=True), INSTALL_TIMEOUT)
         if not result.ok:
-            said = [line for line in (result.text or "").splitlines() if line.startswith("ERROR: ")]
-            why = said[-1].removeprefix("ERROR: ") if said else result.error.evalue if result.error is not None else ""
-            raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
+            raise self._cannot_install("" if result.error is None else result.error.evalue)
 
     async def close(self) -> None:
         """Stop all running code and end every process of the session.
@@ -363,14 +389,14 @@ class Session(AsyncOnly):
         self._explanations.kernel_begins()
         notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()
-        kernel = await self._host.kernels.launch(replace(self.wanted, notice=notice), self._around.prepare)
+        wanted = await self._with_packages()
+        kernel = await self._host.kernels.launch(replace(wanted, notice=notice), self._around.prepare)
         kernel.all_lost = dead is not None
         self._checkpoints.begin_anew(kernel)
         return kernel
 
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        host = self._host
-        return await self._around.packages.install(kernel, arguments, host.index, host.facts, host.kernels.launch)
+        return await self._around.packages.install(kernel, arguments, self._host.environments)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -591,16 +617,16 @@ class Session(AsyncOnly):
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, like ``%pip install`` in a cell.
 
-        pip runs in a separate sandbox that the session's code cannot reach. It uses the package index that pip is configured
-        for in this program. The packages can be imported at once, and are removed with the session. They survive `reset`,
-        unless each kernel has its own srt (``launch="spawn"``).
+        The packages come from the index that pip is configured for in this program, or from the store of what was installed
+        before. The code cannot change them. They can be imported at once, and are removed with the session. They survive
+        `reset`, unless each kernel has its own srt (``launch="spawn"``).
 
         Args:
-            requirements: Requirements such as ``"polars>=1"``, and pip options.
+            requirements: Requirements such as ``"polars>=1"``, and options (docs/sandbox.md).
             timeout: Time limit in seconds.
 
         Returns:
-            pip's output, and an error if pip failed.
+            The names of installed packages as output, or an error.
 
         Raises:
             InvalidInputError: There are no requirements.

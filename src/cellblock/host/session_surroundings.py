@@ -19,10 +19,8 @@ from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, PrivateDirectories, SessionPlace
 from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
-from cellblock.walls.packages.index import PackageIndex
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import EGRESS_PORT
-from cellblock.walls.sandbox.policy import Policy
 from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 
@@ -115,7 +113,6 @@ class SessionSurroundings:
         resolved: ResolvedOptions,
         number: int,
         *,
-        index: PackageIndex,
         keeper: Keeper,
         remains: SessionRemains | None,
         note: Callable[[str], None],
@@ -130,7 +127,6 @@ class SessionSurroundings:
             options: The session's options.
             resolved: The options with defaults filled in.
             number: The session's number.
-            index: The package index.
             keeper: Preserves sessions for the next host.
             remains: The remains of an earlier host's session, if it continues one.
             note: Shows a line to the reader of the session's output.
@@ -148,7 +144,6 @@ class SessionSurroundings:
         self._on_host = options.on_host
         self._branched = branched
         kept = keeper.lasting and not tier.wrapped
-        self._index = index
         self.kept = number if kept else None
         self.places = keeper if kept else NO_PLACES
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
@@ -166,9 +161,7 @@ class SessionSurroundings:
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
             self.env = dict(remains.env)
-        self.packages = SessionPackages(
-            self.place, resolved.interpreter, self.env, resolved.cwd, tier=tier, places=self.places
-        )
+        self.packages = SessionPackages(self.place, tier=tier, places=self.places)
 
     def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
         proxies = self.network.environment() if self.network is not None else {}
@@ -184,9 +177,9 @@ class SessionSurroundings:
             del env["HOME"]  # only known inside
         return env
 
-    def _mounts(self, policy: Policy) -> tuple[Step, ...]:
+    def _mounts(self) -> tuple[Step, ...]:
         """Return the mounts that bring its directories into its sandbox."""
-        mounts = self.packages.mounts(self._index, policy) + (() if self._private is None else self._private.mounts)
+        mounts = self.packages.mounts + (() if self._private is None else self._private.mounts)
         return mounts if self.keys is None else mounts + self.keys.mounts(self._bundle)
 
     @property
@@ -203,6 +196,13 @@ class SessionSurroundings:
             self.keys.enter()
             self._in_use = True
             await self.keys.read()
+
+    def with_environment(self, setup: Setup) -> Setup:
+        """Return a kernel's setup with the environment of packages, if one was chosen."""
+        if self.packages.environment is None:
+            return setup
+        mounts = self._mounts() if self._resolved.tier.sandboxed else ()
+        return replace(setup, environment=self.packages.environment_inside, mounts=mounts)
 
     async def _may_reach(self, host: str, port: int) -> bool:
         """Get a decision on a host that the policy does not name.
@@ -255,7 +255,7 @@ class SessionSurroundings:
             commands = "forbidden" if options.forbid_programs else "asked"
         mounts: tuple[Step, ...] = ()
         if resolved.tier.sandboxed:
-            mounts = self._mounts(resolved.policy)
+            mounts = self._mounts()
         setup = Setup(
             env=self.env,
             cwd=resolved.cwd,

@@ -110,6 +110,7 @@ class Setup:
         restrictions: The restrictions that the worker applies to itself in a sandbox of another program.
         landlock: The version of Landlock for a Landlock sandbox, by the policy; `mounts` are the session's additional paths.
             0: another sandbox.
+        environment: The directory of the packages that the session was made with; empty for none.
     """
 
     op: ClassVar[str] = "setup"
@@ -125,6 +126,7 @@ class Setup:
     inherit: tuple[str, ...] = ()
     restrictions: Restrictions | None = None
     landlock: int = 0
+    environment: str = ""
 
 
 @record
@@ -401,6 +403,7 @@ class WorkerSetup:
     commands: Commands | None
     confinement: Confinement | None
     offline: str | None = None
+    environment: str = ""
 
 
 @record

@@ -158,7 +158,7 @@ async def test_the_custodian_hears_of_the_end_of_a_session_before_the_store_forg
     number = named.record.kernel_id
     said: list[str] = []
     monkeypatch.setattr(named.session.succession, "relabel", said.append)
-    monkeypatch.setattr(sessions.store.sessions, "remove", lambda _: said.append("removed"))
+    monkeypatch.setattr(sessions.store.sessions, "remove", lambda *_, **__: said.append("removed"))
     await sessions.destroy("one")
     assert said == [ended(number), "removed"]
 
@@ -190,9 +190,9 @@ async def test_an_adopted_branch_is_forgotten_before_its_kernel_ends(
     branch = sessions.find("branch").session
     remove, close = sessions.store.sessions.remove, branch.close
 
-    def forget(number: str) -> None:
+    def forget(number: str, *, ended: bool) -> None:
         said.append("removed")
-        remove(number)
+        remove(number, ended=ended)
 
     async def end() -> None:
         said.append("closed")

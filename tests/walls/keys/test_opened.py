@@ -15,13 +15,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.walls.keys.tls_servers import TlsServer, echo
 
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.turnkey import server_settings
+
+from .tls_servers import TlsServer, echo
 
 SEED = b"s" * 32
 VALUE = 'real/secret+value"12345'

@@ -90,7 +90,7 @@ class Surroundings:
             offline = NO_NETWORK_BY_LANDLOCK
         elif self._ground is not None and "egress" not in setup.listeners:
             offline = NO_NETWORK
-        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
+        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline, setup.environment)
 
     def _confine_by_landlock(self, setup: Setup) -> Confinement:
         """Compute what the session's processes apply to themselves, and prepare for the calls that they leave to init."""

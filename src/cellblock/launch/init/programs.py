@@ -50,7 +50,7 @@ class Programs:
         watchers: The pids of the programs' watchers, which outlive the kernel.
         supervise: Returns a socket for the listener of a program's filter, if that needs one.
         workspace: The default directory of programs.
-        packages: The directory of the session's packages.
+        packages: The directories of the session's packages.
         apart: Whether background programs have separate user namespaces (`confine`).
     """
 
@@ -62,7 +62,7 @@ class Programs:
         self.watchers: set[int] = set()
         self.supervise: Callable[[], socket.socket] | None = None
         self.workspace = "/"
-        self.packages = ""
+        self.packages: tuple[str, ...] = ()
         self.apart = False
         self._running: dict[int, tuple[int, frozenset[int]]] = {}
         """pid → the host's number, and the processes that existed when it began."""

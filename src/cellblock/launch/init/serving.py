@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from cellblock.launch.init import processes
+from cellblock.launch.init import processes, specialise
 from cellblock.launch.init.census import Census
 from cellblock.launch.init.kernel_objects import KernelObjects
 from cellblock.launch.init.making import Surroundings
@@ -183,7 +183,7 @@ class Init:
             self._end()
         programs = seat.programs
         programs.env, programs.confinement = dict(ready.env), ready.confinement
-        programs.workspace, programs.packages = ready.cwd, ready.packages
+        programs.workspace, programs.packages = ready.cwd, specialise.package_directories(ready)
         programs.apart = self._ground is not None and processes.has_own_proc()
         if setup.commands == "forbidden" and ready.confinement is not None:
             ready = replace(ready, confinement=replace(ready.confinement, programs=False))

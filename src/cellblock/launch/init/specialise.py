@@ -5,24 +5,12 @@ from __future__ import annotations
 import os
 import random
 import sys
-import sysconfig
 import tempfile
 import time
 import warnings
 from collections.abc import Mapping
 
 from cellblock.wire.control import WorkerSetup
-
-
-def _layout() -> tuple[str, ...]:
-    """Return pip's relative package directories. Computed in the zygote, because in a kernel it would copy many pages."""
-    scheme = sysconfig.get_preferred_scheme("prefix")
-    variables = dict.fromkeys(("base", "platbase", "installed_base", "installed_platbase"), "/")
-    paths = (sysconfig.get_path(name, scheme, variables) for name in ("purelib", "platlib"))
-    return tuple(dict.fromkeys(path.lstrip("/") for path in paths))
-
-
-_LAYOUT = _layout()
 
 
 def specialise(setup: WorkerSetup) -> None:
@@ -43,26 +31,31 @@ def specialise(setup: WorkerSetup) -> None:
         sys.dont_write_bytecode = True
     for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
         warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # an invalid name raises a clear error
-    _find_packages(setup.packages)
+    _find_packages(package_directories(setup))
     reseed()
 
 
-def _find_packages(place: str) -> None:
-    """Prefer packages that are installed for this session only, also in child processes."""
-    sys.path[1:1] = [os.path.join(place, layout) for layout in _LAYOUT]
-    os.environ.update(package_variables(os.environ, place))
+def package_directories(setup: WorkerSetup) -> tuple[str, ...]:
+    """Return the directories of a session's packages, those that its code installs first."""
+    return tuple(filter(None, (setup.packages, setup.environment)))
 
 
-def package_variables(env: Mapping[str, str], place: str) -> dict[str, str]:
+def _find_packages(places: tuple[str, ...]) -> None:
+    """Prefer packages of this session, also in child processes."""
+    sys.path[1:1] = [f"{place}/site-packages" for place in places]
+    os.environ.update(package_variables(os.environ, places))
+
+
+def package_variables(env: Mapping[str, str], places: tuple[str, ...]) -> dict[str, str]:
     """Return the variables by which programs prefer the session's own packages.
 
     Args:
         env: Their environment without these.
-        place: The directory of the packages.
+        places: The directories of the packages.
     """
     inherited = env.get("PYTHONPATH")
-    paths = [*(os.path.join(place, layout) for layout in _LAYOUT), *([inherited] if inherited else [])]
-    path = os.pathsep.join((os.path.join(place, "bin"), env.get("PATH", "")))
+    paths = [*(f"{place}/site-packages" for place in places), *([inherited] if inherited else [])]
+    path = os.pathsep.join((*(f"{place}/bin" for place in places), env.get("PATH", "")))
     return {"PYTHONPATH": os.pathsep.join(paths), "PATH": path}
 
 

@@ -6,6 +6,7 @@ import base64
 import netrc
 import ssl
 import urllib.request
+from collections.abc import Callable
 from http.client import HTTPMessage, HTTPResponse
 from typing import IO
 from urllib.error import HTTPError
@@ -157,3 +158,24 @@ def read_page(fetcher: Fetcher, url: str, accept: str, limit: int) -> tuple[str,
         if len(body) > limit:
             raise OSError(f"the page has more than {limit:,} bytes")
         return response.url, response.headers.get("Content-Type", ""), body
+
+
+def download(fetcher: Fetcher, url: str, take: Callable[[bytes], object], limit: int) -> None:
+    """Fetch a file.
+
+    Args:
+        fetcher: Fetches it.
+        url: Its URL.
+        take: Takes each piece. It may raise an exception to stop.
+        limit: Its maximum size in bytes.
+
+    Raises:
+        OSError: It cannot be fetched, or is too large.
+        ValueError: As for `Fetcher.open`.
+    """
+    with fetcher.open(url) as response:
+        while piece := response.read(1024 * 1024):
+            limit -= len(piece)
+            if limit < 0:
+                raise OSError("the file exceeds the limit of the session's packages (resources.packages)")
+            take(piece)

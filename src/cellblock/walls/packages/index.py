@@ -71,6 +71,11 @@ class PackageIndex:
         paths = [os.path.dirname(path.rstrip("/")) if path.rstrip("/").endswith("/simple") else path for path in paths]
         return tuple(os.path.realpath(path) for path in dict.fromkeys(paths) if os.path.isabs(path) and os.path.exists(path))
 
+    def contains(self, path: str) -> bool:
+        """Return whether a file is in one of the local directories."""
+        real = os.path.realpath(path)
+        return any(os.path.commonpath((real, directory)) == directory for directory in self.directories)
+
 
 def local_path(source: str) -> str | None:
     """Return the directory of a source of packages; None if it is on the network."""

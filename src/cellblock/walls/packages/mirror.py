@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
+import os
 import re
 import secrets
 import socket
@@ -23,6 +25,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import h11
 
 from cellblock.walls.packages import pages
+from cellblock.walls.packages.archives import Archive, Archives
 from cellblock.walls.packages.fetch import Fetcher, read_page
 from cellblock.walls.packages.index import PackageIndex, local_path
 from cellblock.walls.packages.pages import File
@@ -50,19 +53,27 @@ class _NotServedError(Exception):
 
 
 class PackageMirror:
-    """The index server of one installation, as an async context manager."""
+    """The index server of one installation, as an async context manager.
 
-    def __init__(self, listener: socket.socket, index: PackageIndex, size: int) -> None:
+    Attributes:
+        fetcher: Fetches what the pages name.
+        unreachable: Whether a page could not be fetched because there was no answer.
+    """
+
+    def __init__(self, listener: socket.socket, index: PackageIndex, size: int, archives: Archives | None = None) -> None:
         """Store the arguments. Nothing is served yet.
 
         Args:
             listener: The listener in pip's sandbox; closed at the end.
             index: The source of packages.
             size: Maximum total size of served files, in bytes.
+            archives: Provides the archives that it has, and gets those that are served.
         """
         self._listener = listener
         self._index = index
-        self._fetcher = Fetcher(index)
+        self._archives = archives
+        self.fetcher = Fetcher(index)
+        self.unreachable = False
         # Without a sandbox, the listener is on the machine's interface, and other users' programs can reach it. The URLs do
         # not contain the secret: they are on command lines of pip and its builds, which all users can read.
         self._secret = secrets.token_hex(16)
@@ -151,7 +162,18 @@ class PackageMirror:
             await client.send(page)
             await client.end()
             return
-        await self._pass_on(await self._url(source, project, name), client)
+        url, digest = await self._file(source, project, name)
+        archives = self._archives
+        if archives is not None and digest and name.endswith(_METADATA):
+            if (data := await _in_thread(functools.partial(archives.metadata, digest))) is not None:
+                await client.begin(200, "application/octet-stream", len(data))
+                await client.send(data)
+                await client.end()
+                return
+        elif archives is not None and digest and await _in_thread(functools.partial(archives.has, digest)):
+            await self._serve_archive(archives.path(digest), client)
+            return
+        await self._pass_on(url, client, "" if name.endswith(_METADATA) else digest)
 
     def _named(self, names: list[str]) -> tuple[str, str, str]:
         """Return the source, the project ("" for a page of links) and the file ("" for a page) of a path."""
@@ -179,28 +201,50 @@ class PackageMirror:
         if self._pages_left <= 0:
             raise _NotServedError(429, "this installation requested too many pages")
         try:
-            size, page, found = await _in_thread(functools.partial(_read, self._fetcher, url))
+            size, page, found = await _in_thread(functools.partial(_read, self.fetcher, url, self._archives))
         except HTTPError as error:
             raise _NotServedError(
                 error.code if 400 <= error.code < 600 else 502, f"the index answered: {error.reason}"
             ) from error
         except (OSError, ValueError) as error:
+            self.unreachable = self.unreachable or isinstance(error, OSError)
             raise _NotServedError(502, f"the index cannot be read: {_without_urls(error)}") from error
         self._pages_left -= size + 1024
         return self._known.setdefault(url, (page, found))
 
-    async def _url(self, source: str, project: str, name: str) -> str:
+    async def find(self, path: str) -> File:
+        """Return a file by the path of its URL here, from the index's own page.
+
+        Raises:
+            ValueError: There is no such file.
+        """
+        try:
+            source, project, name = self._named([unquote(part) for part in path.removeprefix("/").split("/")])
+            _, files = await self._page(source, project)
+            return files[name]
+        except (_NotServedError, KeyError) as error:
+            raise ValueError(f"the index has no file {path[:200]!r}") from error
+
+    async def _file(self, source: str, project: str, name: str) -> tuple[str, str]:
+        """Return a file's URL, and the SHA-256 hash of the archive, if known."""
         _, files = await self._page(source, project)
         if (file := files.get(name)) is not None:
-            return file.url
+            return file.url, file.sha256
         if name.endswith(_METADATA) and (file := files.get(name.removesuffix(_METADATA))) is not None:
-            return _with_path(file.url, urlsplit(file.url).path + _METADATA)
+            return _with_path(file.url, urlsplit(file.url).path + _METADATA), file.sha256
         raise _NotServedError(404, "the index does not name this file")
 
-    async def _pass_on(self, url: str, client: _Client) -> None:
-        """Fetch a file, and forward it as it arrives."""
+    async def _serve_archive(self, path: str, client: _Client) -> None:
+        with open(path, "rb") as file:  # noqa: ASYNC230  # a local file, in pieces
+            await client.begin(200, "application/octet-stream", os.fstat(file.fileno()).st_size)
+            while piece := file.read(_PIECE):
+                await client.send(piece)
+        await client.end()
+
+    async def _pass_on(self, url: str, client: _Client, digest: str) -> None:
+        """Fetch a file, and forward it as it arrives. Keep it if its hash is known."""
         try:
-            response = await _in_thread(functools.partial(self._fetcher.open, url), late=HTTPResponse.close)
+            response = await _in_thread(functools.partial(self.fetcher.open, url), late=HTTPResponse.close)
         except HTTPError as error:
             raise _NotServedError(
                 error.code if 400 <= error.code < 600 else 502, f"the index answered: {error.reason}"
@@ -208,6 +252,10 @@ class PackageMirror:
         except (OSError, ValueError) as error:
             raise _NotServedError(502, f"the file cannot be fetched: {_without_urls(error)}") from error
         reading: asyncio.Future[bytes] | None = None
+        keeping = contextlib.ExitStack()
+        kept: Archive | None = None
+        if self._archives is not None and digest:
+            kept = keeping.enter_context(self._archives.adding(digest))
         try:
             length = response.getheader("Content-Length")
             await client.begin(200, "application/octet-stream", int(length) if length and length.isdecimal() else None)
@@ -216,11 +264,17 @@ class PackageMirror:
                 piece = await asyncio.shield(reading)
                 self._files_left -= len(piece)
                 if self._files_left < 0:
-                    return  # pip has only a part of the file, as the end of the connection tells it
+                    raise ValueError("too much data")  # pip has a part of the file, as the end of the connection tells it
                 if not piece:
+                    keeping.close()
                     await client.end()
                     return
+                if kept is not None:
+                    kept.write(piece)
                 await client.send(piece)
+        except BaseException as error:
+            keeping.__exit__(type(error), error, error.__traceback__)
+            raise
         finally:
             if reading is None or reading.done():
                 response.close()
@@ -293,10 +347,12 @@ def _check_fetches(request: h11.Request) -> None:
         raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
 
 
-def _read(fetcher: Fetcher, url: str) -> tuple[int, bytes, dict[str, File]]:
+def _read(fetcher: Fetcher, url: str, archives: Archives | None) -> tuple[int, bytes, dict[str, File]]:
     found, kind, body = read_page(fetcher, url, pages.ACCEPT, _PAGE)
     files = pages.read(found, kind, body)
-    return len(body), pages.write(files.values()), files
+    known = frozenset[str]() if archives is None else archives.with_metadata()
+    shown = [file.with_metadata() if file.sha256 in known else file for file in files.values()]
+    return len(body), pages.write(shown), files
 
 
 async def _in_thread(call: Callable[[], Value], late: Callable[[Value], object] = lambda _: None) -> Value:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -15,6 +16,9 @@ ACCEPT = f"{JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
 # The attributes of an anchor that pip reads, in addition to its target.
 _ATTRIBUTES = ("data-requires-python", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
+
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,17 @@ class File:
     url: str
     hash: str
     attributes: tuple[tuple[str, str], ...]
+
+    @property
+    def sha256(self) -> str:
+        """Its SHA-256 hash; empty if the page has none."""
+        name, _, value = self.hash.partition("=")
+        return value.lower() if name == "sha256" and _SHA256.fullmatch(value) else ""
+
+    def with_metadata(self) -> File:
+        """Return the file with the note that its metadata can be fetched alone."""
+        others = tuple(item for item in self.attributes if "metadata" not in item[0])
+        return replace(self, attributes=(*others, ("data-dist-info-metadata", "true"), ("data-core-metadata", "true")))
 
 
 def read(url: str, kind: str, body: bytes) -> dict[str, File]:

@@ -84,6 +84,14 @@ class Tier(Protocol):
     def packages(self, place: str) -> str:
         """Return the path of a session's own packages as its code sees it."""
 
+    def shown(self, path: str, name: str) -> str:
+        """Return the path by which code sees a file or directory of the host's.
+
+        Args:
+            path: Its path outside.
+            name: Its name inside, if the tier mounts it elsewhere.
+        """
+
 
 class Native:
     """Namespaces and mounts of Linux, and system-call filters."""
@@ -117,6 +125,10 @@ class Native:
     def packages(self, place: str) -> str:
         """Return a path in the session's own /tmp, where every sandbox can mount a directory."""
         return "/tmp/.packages"
+
+    def shown(self, path: str, name: str) -> str:
+        """Return a path in the session's own /tmp."""
+        return f"/tmp/{name}"
 
 
 class Landlock:
@@ -163,6 +175,9 @@ class Landlock:
     def packages(self, place: str) -> str:
         return place
 
+    def shown(self, path: str, name: str) -> str:
+        return path
+
 
 class Srt:
     """Anthropic's sandbox-runtime (docs/srt.md)."""
@@ -196,6 +211,9 @@ class Srt:
         """Return only a name: the directory is known only once the sandbox exists."""
         return secrets.token_hex(8)
 
+    def shown(self, path: str, name: str) -> str:
+        return path
+
 
 class Unsandboxed:
     """No sandbox: kernels have all permissions of this process."""
@@ -226,6 +244,9 @@ class Unsandboxed:
 
     def packages(self, place: str) -> str:
         return place
+
+    def shown(self, path: str, name: str) -> str:
+        return path
 
 
 NATIVE, LANDLOCK, SRT, NONE = Native(), Landlock(), Srt(), Unsandboxed()

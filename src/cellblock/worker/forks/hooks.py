@@ -127,7 +127,7 @@ def _set_mask(how: int) -> set[signal.Signals]:
 
 
 def _interrupted(failure: Any) -> str:
-    """Return the name of an interrupted hook, of which Python 3.14 gives no object, but the frames."""
+    """Return the name of an interrupted hook. Python 3.14 gives no object, but frames."""
     if failure.object is not None:
         return name_of(failure.object)
     outermost = failure.exc_traceback.tb_frame.f_code if failure.exc_traceback else _Watch.look.__code__

@@ -1,0 +1,452 @@
+"""The store of archives, unpacked wheels and environments, shared by all of a user's hosts.
+
+Everything has its hash as its name, is made elsewhere and renamed into its place. A lock says what is in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cellblock.common import config
+from cellblock.errors import InvalidInputError
+from cellblock.host.environments.linking import check_tree, link_tree, opened, unlink
+from cellblock.launch.leftovers import find_places, make_place, remove_abandoned, remove_place
+from cellblock.walls.packages.archives import Archives
+from cellblock.walls.packages.space import MOST_FILES
+
+MAX_BYTES = 20 * 2**30
+"""Size above which environments that were not used for longest are removed."""
+
+MAX_AGE = 30 * 86400.0
+"""Seconds after their last use until environments are removed."""
+
+FRESH = 86400.0
+"""Seconds until unpinned requirements are resolved again."""
+
+_FORMAT = 1
+_MAX_SMALL = 16 * 2**20
+
+
+class Wheel(NamedTuple):
+    """A wheel in the store, by the hash of its archive."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class Answer(NamedTuple):
+    """The packages for some requirements, and whether the answer is recent."""
+
+    wheels: tuple[Wheel, ...]
+    fresh: bool
+
+
+def key_of(*parts: object) -> str:
+    """Return the hash of some data, as a name."""
+    return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()
+
+
+class Store:
+    """The store below the state directory, which no sandboxed session can write.
+
+    Attributes:
+        directory: Its path.
+        archives: The downloaded archives.
+    """
+
+    def __init__(self) -> None:
+        """Name the directories. They are created on demand."""
+        self.directory = str(config.state_directory() / "environments")
+        self.archives = Archives(self._path("archives"))
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self.directory, *parts)
+
+    @contextlib.contextmanager
+    def building(self, prefix: str = "") -> Iterator[str]:
+        """Create a directory for one step, removed at the end or, if this process is killed, by a later one.
+
+        Args:
+            prefix: Prefix of its path; empty for a directory in the store.
+        """
+        os.makedirs(self._path("building"), 0o700, exist_ok=True)
+        prefix = prefix or self._path("building") + "/"
+        for place in find_places(prefix):
+            remove_abandoned(place)
+        path = f"{prefix}{secrets.token_hex(8)}"
+        held = make_place(path)
+        try:
+            yield path
+        finally:
+            remove_place(path)
+            os.close(held)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Prevent a collection while something is made."""
+        with self._locked("store", fcntl.LOCK_SH):
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, how: int) -> Iterator[int]:
+        descriptor = self.lock(name)
+        try:
+            fcntl.flock(descriptor, how)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def lock(self, name: str) -> int:
+        """Open a file to lock, and return its descriptor, which the caller closes."""
+        os.makedirs(self._path("locks"), 0o700, exist_ok=True)
+        return os.open(self._path("locks", name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    # -- wheels --------------------------------------------------------------------------------------------------------
+
+    def wheel(self, digest: str) -> str:
+        """Return the path of an unpacked wheel, whether or not it exists."""
+        return self._path("wheels", digest)
+
+    def has_wheel(self, digest: str) -> bool:
+        return os.path.isdir(self.wheel(digest))
+
+    def add_wheel(self, digest: str, made: str, most_bytes: int) -> None:
+        """Take over an unpacked wheel.
+
+        Args:
+            digest: The hash of its archive.
+            made: The directory with ``tree`` and ``manifest``, which a sandbox has written.
+            most_bytes: Maximum size of its files.
+
+        Raises:
+            ValueError: It is not what an unpacker writes.
+        """
+        with opened(made) as directory, opened("tree", directory) as tree:
+            check_tree(tree, most_bytes, MOST_FILES)
+            self.archives.add_metadata(digest, read_small("METADATA", directory))
+        target, new = self.wheel(digest), f"{made}/wheel"
+        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        os.mkdir(new, 0o755)
+        for name in ("tree", "manifest"):
+            os.rename(f"{made}/{name}", f"{new}/{name}")
+        try:
+            os.rename(new, target)
+        except OSError as error:  # otherwise another host was quicker
+            if error.errno == errno.EXDEV:
+                with self.building() as here:
+                    shutil.copytree(new, f"{here}/wheel", symlinks=True)
+                    os.rename(f"{here}/wheel", target)
+        if not self.has_wheel(digest):
+            raise OSError(f"{target} cannot be written")
+
+    def manifest(self, digest: str) -> Iterator[tuple[str, int, str]]:
+        """Yield the path, size and hash of each file of an unpacked wheel."""
+        with opened(self.wheel(digest)) as directory:
+            text = read_small("manifest", directory, 64 * 2**20).decode()
+        for line in text.splitlines():
+            known, size, path = line.split(" ", 2)
+            yield path, int(size), known
+
+    def size(self, digest: str) -> int:
+        """Return the size of an unpacked wheel in bytes."""
+        return sum(size for _, size, _ in self.manifest(digest))
+
+    def modules(self, digest: str) -> list[str]:
+        """Return the paths of a wheel's modules."""
+        paths = [path for path, _, _ in self.manifest(digest) if path.startswith("site-packages/") and path.endswith(".py")]
+        return [path for path in paths if path.rpartition("/")[2].removesuffix(".py").isidentifier()]
+
+    def add_bytecode(self, digest: str, kind: str, made: str, most_bytes: int) -> None:
+        """Take over the bytecode of a wheel.
+
+        Args:
+            digest: The wheel.
+            kind: The interpreter that compiled it, as a name.
+            made: The directory that a sandbox has written.
+            most_bytes: Maximum size.
+
+        Raises:
+            ValueError: There are other files than bytecode of the wheel's modules.
+        """
+        expected = {path.removesuffix(".py") for path in self.modules(digest)}
+
+        def accept(path: str) -> bool:
+            parent, _, name = path.rpartition("/")
+            above = parent.removesuffix("__pycache__")
+            return above != parent and name.endswith(".pyc") and above + name.split(".")[0] in expected
+
+        with opened(made) as directory:
+            check_tree(directory, most_bytes, MOST_FILES, accept)
+        with contextlib.suppress(OSError):  # another host was quicker
+            os.rename(made, self.bytecode(digest, kind))
+
+    def bytecode(self, digest: str, kind: str) -> str:
+        """Return the path of a wheel's bytecode, whether or not it exists."""
+        return os.path.join(self.wheel(digest), f"bytecode-{kind}")
+
+    def link(self, digest: str, kind: str, target: str, *, copy: bool = False) -> None:
+        """Link a wheel and its bytecode into a directory.
+
+        Args:
+            digest: The wheel.
+            kind: The interpreter of the bytecode.
+            target: The directory.
+            copy: Copies the files instead.
+        """
+        os.utime(self.wheel(digest))
+        with opened(target) as there:
+            for source in (os.path.join(self.wheel(digest), "tree"), self.bytecode(digest, kind)):
+                with contextlib.suppress(FileNotFoundError), opened(source) as tree:
+                    link_tree(tree, there, copy=copy)
+
+    def unlink(self, digest: str, target: str) -> None:
+        """Remove a wheel's files, and their bytecode, from a directory."""
+        wheel = self.wheel(digest)
+        with contextlib.suppress(FileNotFoundError), opened(target) as there:
+            for path, _, _ in self.manifest(digest):
+                unlink(path, there)
+            for name in _names(wheel):
+                top = os.path.join(wheel, name)
+                for parent, _, files in os.walk(top) if name.startswith("bytecode-") else ():
+                    for file in files:
+                        unlink(os.path.relpath(os.path.join(parent, file), top), there)
+
+    # -- small files ---------------------------------------------------------------------------------------------------
+
+    def answer(self, key: str) -> Answer | None:
+        """Return a resolution, if it is known."""
+        try:
+            data = self._read("answers", key)
+            wheels = tuple(Wheel(*one) for one in data["wheels"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return Answer(wheels, 0 <= time.time() - data["made"] < FRESH)
+
+    def add_answer(self, key: str, wheels: Iterable[Wheel]) -> None:
+        self._write("answers", key, {"made": time.time(), "wheels": [list(one) for one in wheels]})
+
+    def built(self, key: str) -> tuple[str, str] | None:
+        """Return the file name and the hash of the wheel that was built from a source archive, if any."""
+        try:
+            name, digest = self._read("built", key)
+        except (OSError, ValueError):
+            return None
+        return (name, digest) if self.archives.has(digest) else None
+
+    def add_built(self, key: str, name: str, digest: str) -> None:
+        self._write("built", key, [name, digest])
+
+    def _read(self, kind: str, key: str) -> Any:
+        path = self._path(kind, key)
+        os.utime(path)
+        return json.loads(Path(path).read_bytes())
+
+    def _write(self, kind: str, key: str, data: object) -> None:
+        os.makedirs(self._path(kind), 0o700, exist_ok=True)
+        new = self._path(kind, f".{secrets.token_hex(8)}")
+        try:
+            Path(new).write_text(json.dumps(data))
+            os.replace(new, self._path(kind, key))
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new)
+
+    # -- environments --------------------------------------------------------------------------------------------------
+
+    def environment(self, key: str) -> str:
+        """Return the directory of an environment's packages, whether or not it exists."""
+        return self._path("environments", key, "prefix")
+
+    def has_environment(self, key: str) -> bool:
+        return os.path.isdir(self.environment(key))
+
+    def make_environment(self, key: str, kind: str, wheels: Iterable[Wheel], made: str) -> None:
+        """Link wheels to an environment, and put it in its place.
+
+        Args:
+            key: Its name.
+            kind: The interpreter of its bytecode.
+            wheels: Its wheels.
+            made: An empty directory to make it in.
+        """
+        os.mkdir(f"{made}/environment", 0o755)
+        os.mkdir(f"{made}/environment/prefix", 0o755)
+        os.mkdir(f"{made}/environment/users", 0o700)
+        Path(made, "environment", "wheels").write_text(json.dumps([list(one) for one in wheels]))
+        for wheel in wheels:
+            self.link(wheel.digest, kind, f"{made}/environment/prefix")
+        os.makedirs(self._path("environments"), 0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.rename(f"{made}/environment", self._path("environments", key))
+
+    def use(self, key: str, place: str | None = None) -> None:
+        """Record a use of an environment.
+
+        Args:
+            key: The environment.
+            place: A session's directory. The environment is in use while the directory is locked, by whichever process.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._path("environments", key))
+            if place is not None:
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(place, self._path("environments", key, "users", os.path.basename(place)))
+
+    def drop_use(self, key: str, place: str) -> None:
+        """Forget a session's use of an environment."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path("environments", key, "users", os.path.basename(place)))
+
+    def verify(self) -> list[str]:
+        """Return the paths of files that differ from their manifests."""
+        wrong = []
+        for digest in _names(self._path("wheels")):
+            for path, size, known in self.manifest(digest):
+                full = os.path.join(self.wheel(digest), "tree", path)
+                try:
+                    data = Path(full).read_bytes()
+                except OSError:
+                    data = b""
+                if len(data) != size or hashlib.sha256(data).hexdigest() != known:
+                    wrong.append(full)
+        return wrong
+
+    # -- collection ----------------------------------------------------------------------------------------------------
+
+    def collect(self, most_bytes: int = MAX_BYTES, oldest: float = MAX_AGE) -> list[str]:
+        """Remove what was not used for long, or for longest if there is too much. Return the removed environments.
+
+        Nothing happens while another process makes something.
+
+        Args:
+            most_bytes: Maximum size of the store.
+            oldest: Maximum age of the last use, in seconds.
+        """
+        store = self.lock("store")
+        try:
+            fcntl.flock(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return self._collect(most_bytes, oldest)
+        except BlockingIOError:
+            return []
+        finally:
+            os.close(store)
+
+    def _collect(self, most_bytes: int, oldest: float) -> list[str]:
+        removed, limit = [], time.time() - oldest
+        aged = sorted((_used(self._path("environments", key)), key) for key in _names(self._path("environments")))
+        for used, key in aged:
+            if (used < limit or self._total() > most_bytes) and self._remove(key):
+                removed.append(key)
+                self._drop_unused(limit, all_of_them=used >= limit)
+        self._drop_unused(limit, all_of_them=self._total() > most_bytes)
+        return removed
+
+    def _remove(self, key: str) -> bool:
+        """Remove an environment, unless it is in use."""
+        place = self._path("environments", key)
+        lock = self.lock(key)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            if any(_is_held(os.path.join(place, "users", name)) for name in _names(os.path.join(place, "users"))):
+                return False
+            remove_place(place)
+            os.unlink(self._path("locks", key))
+            return True
+        finally:
+            os.close(lock)
+
+    def _drop_unused(self, limit: float, *, all_of_them: bool) -> None:
+        """Remove wheels and archives that no environment has, and answers, if they are old or `all_of_them`."""
+        needed: set[str] = set()
+        for key in _names(self._path("environments")):
+            needed.update(one[2] for one in self._read_wheels(key))
+        for kind in ("wheels", "archives", "archives-metadata", "answers", "built"):
+            remove = remove_place if kind == "wheels" else os.unlink
+            for name in _names(self._path(kind)):
+                path = self._path(kind, name)
+                if (_used(path) < limit or (all_of_them and kind in ("wheels", "archives"))) and name not in needed:
+                    _remove_by(remove, path)
+
+    def _read_wheels(self, key: str) -> list[list[str]]:
+        try:
+            wheels: list[list[str]] = json.loads(Path(self._path("environments", key, "wheels")).read_bytes())
+        except (OSError, ValueError):
+            return []
+        return wheels
+
+    def _total(self) -> int:
+        """Return the size of archives and wheels, to which environments only link."""
+        total = sum(os.stat(self._path("archives", name)).st_size for name in _names(self._path("archives")))
+        return total + sum(self.size(digest) for digest in _names(self._path("wheels")))
+
+
+def read_small(name: str, directory: int, most: int = _MAX_SMALL) -> bytes:
+    """Read a file that a sandbox has written.
+
+    Raises:
+        ValueError: It is too large.
+        OSError: It is missing, or a link.
+    """
+    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{name} has more than {most:,} bytes")
+    return data
+
+
+def no_room(error: OSError, directory: str) -> InvalidInputError:
+    """Return the exception for a disk that does not take an environment."""
+    return InvalidInputError(
+        f"the packages cannot be stored in {directory}: {error.strerror}; make room there, or set CELLBLOCK_HOME to a "
+        "directory on another disk"
+    )
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(directory) if not name.startswith(".")]
+    except FileNotFoundError:
+        return []
+
+
+def _used(path: str) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _remove_by(remove: Callable[[str], object], path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        remove(path)
+
+
+def _is_held(link: str) -> bool:
+    """Return whether the session's directory behind a link is in use. A link to a session that has ended is removed."""
+    try:
+        place = os.open(os.readlink(link), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        os.unlink(link)
+        return False
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(place)
+    return False

@@ -1,0 +1,141 @@
+"""Environments are made once, shared, and found again without the network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, LaunchError
+from cellblock.host.environments import build
+from cellblock.host.environments.store import Store
+from cells import ok, value
+from package_index import Index, package_index
+
+
+@pytest.fixture
+def upstream() -> Iterator[Index]:
+    with package_index() as index:
+        yield index
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setattr(build, "_find_uv", lambda: None)
+    return Store()
+
+
+@asynccontextmanager
+async def shop(url: str, isolate: str = "native") -> AsyncIterator[Host]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_INDEX_URL", url)
+        host = Host(isolate=isolate)  # type: ignore[arg-type]
+    async with host:
+        yield host
+
+
+async def start(host: Host, directory: Path, *packages: str) -> str:
+    """Start a session with packages, and return where their module is."""
+    async with host.session(working_dir=directory, images_dir=directory, packages=packages) as session:
+        return str(await value(session, "import tiny_demo; tiny_demo.__file__"))
+
+
+async def test_two_hosts_make_one_environment_at_once(upstream: Index, store: Store, tmp_path: Path) -> None:
+    async with shop(upstream.url) as one, shop(upstream.url) as other:
+        found = await asyncio.gather(*(start(host, tmp_path, "tiny-demo") for host in (one, other)))
+    assert found == ["/tmp/.environment/site-packages/tiny_demo.py"] * 2
+    assert len(os.listdir(f"{store.directory}/environments")) == 1
+    assert os.listdir(f"{store.directory}/building") == []
+    assert len(store.collect(0, 0.0)) == 1, "nobody uses it any more"
+
+
+async def test_what_is_known_needs_no_network(upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop(upstream.url) as host:
+        await start(host, tmp_path, "tiny-demo")
+        asked = len(upstream.asked)
+        await start(host, tmp_path, "tiny-demo")
+        assert len(upstream.asked) == asked
+    gone = upstream.url.replace(str(upstream.port), "9")
+    async with shop(gone) as host:
+        with pytest.raises(LaunchError, match="offline, and tiny-demo is not in the store"):
+            await start(host, tmp_path, "tiny-demo")
+    pages, upstream.pages = upstream.pages, {}
+    async with shop(upstream.url) as host:
+        await start(host, tmp_path, "tiny-demo")
+        monkeypatch.setattr("cellblock.host.environments.store.FRESH", 0.0)
+        with pytest.raises(LaunchError, match="No matching distribution found for tiny-demo"):
+            await start(host, tmp_path, "tiny-demo")
+        upstream.pages = pages
+        await start(host, tmp_path, "tiny-demo")
+
+
+async def test_yesterdays_answer_is_better_than_none(upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop(upstream.url) as host:
+        await start(host, tmp_path, "tiny-demo")
+        monkeypatch.setattr("cellblock.host.environments.store.FRESH", 0.0)
+
+        async def offline(*_: object) -> None:
+            raise build._OfflineError("offline")
+
+        monkeypatch.setattr(build.Environments, "_acquire", offline)
+        await start(host, tmp_path, "tiny-demo")
+
+
+async def test_a_full_disk_is_an_error_that_says_where(
+    upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "make_environment", full)
+    async with shop(upstream.url) as host:
+        with pytest.raises(LaunchError, match=r"cannot be stored in .*/environments: No space left on device; make room"):
+            await start(host, tmp_path, "tiny-demo")
+        monkeypatch.undo()
+
+
+async def test_bytecode_is_linked_later(upstream: Index, store: Store, tmp_path: Path) -> None:
+    async with shop(upstream.url) as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
+        while host.environments._compiling:
+            await asyncio.sleep(0.05)
+        code = "import tiny_demo, os; os.path.exists(tiny_demo.__cached__)"
+        assert await value(session, code) is True
+
+
+async def test_a_kernel_that_starts_anew_has_the_same_packages(upstream: Index, tmp_path: Path) -> None:
+    async with shop(upstream.url) as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
+        await session.reset()
+        assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
+        assert (await ok(session, "!python -c 'import tiny_demo; print(tiny_demo.ANSWER)'")).output == "42\n"
+        assert session.has_packages
+
+
+async def test_the_interpreters_versions_are_constraints(upstream: Index, tmp_path: Path) -> None:
+    async with shop(upstream.url) as host, host.session(working_dir=tmp_path) as session:
+        result = await session.install("idna==0.1")
+        assert result.error is not None
+        assert "its interpreter has idna" in result.error.evalue
+        assert "--ignore-installed" in result.error.evalue
+        result = await session.install("idna")
+        assert result.output == "Requirement already satisfied\n"
+
+
+async def test_files_of_requirements_choose_no_index(upstream: Index, tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("# ours\ntiny-demo>=1  # pinned elsewhere\n")
+    (tmp_path / "all.txt").write_text("-r good.txt\n")
+    async with shop(upstream.url) as host, host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
+        for line in ("--index-url http://evil.example", "-e .", "x @ https://evil.example/x.whl", "file:///etc/passwd"):
+            (tmp_path / "bad.txt").write_text(f"{line}\n")
+            result = await session.install("-r", "bad.txt")
+            assert result.error is not None
+            assert "only requirements and -r are supported" in result.error.evalue
+        result = await session.install("-r", "/etc/shadow")
+        assert result.error is not None
+        assert "/etc/shadow: " in result.error.evalue
+        assert (await session.install("-r", "all.txt")).output == "Successfully installed tiny-demo-1.0\n"
