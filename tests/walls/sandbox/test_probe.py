@@ -74,7 +74,7 @@ async def test_a_machine_without_room_for_a_process_is_asked_again(fresh: None, 
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fork", fork)
-        with pytest.raises(LaunchError, match="has reached (the|its) limit"):
+        with pytest.raises(LaunchError, match=r"has reached (the|its) limit"):
             Host(isolate="native")
     assert probe.forbidden() is None
 
