@@ -339,3 +339,24 @@ async def test_no_session_changes_what_others_import(isolate: str, upstream: Ind
         await ok(session, "%pip install -I tiny-demo\nimport sys\ndel sys.modules['tiny_demo']")
         assert await value(session, DAMAGE) == {}
         assert host.environments.store.verify() == []
+
+
+def flood(name: str, size: int) -> bytes:
+    """Return a wheel that unpacks to many bytes."""
+    data = io.BytesIO(wheel(name))
+    with zipfile.ZipFile(data, "a", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(20):
+            archive.writestr(f"{name}/{number}.bin", os.urandom(1000) * (size // 20_000))
+    return data.getvalue()
+
+
+@pytest.mark.slow
+async def test_packages_that_grow_over_their_limit_are_refused(shop: Host, upstream: Index, tmp_path: Path) -> None:
+    offer(upstream, "big", "big-1.0-py3-none-any.whl", flood("big", 50 * 2**20))
+    policy = Policy(resources=Resources(packages=20 * 2**20))
+    async with shop.session(working_dir=tmp_path, images_dir=tmp_path, policy=policy) as session:
+        result = await session.install("big")
+        assert result.error is not None
+        assert "20 MiB" in result.error.evalue
+        assert (await session.execute("import big")).error is not None
+        await ok(session, "%pip install tiny-demo")
