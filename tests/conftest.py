@@ -69,7 +69,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what tests have to say about the run."""
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, ())]
     if left_out := terminalreporter.config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"a sample left out {left_out} slow tests ({SEED}={os.environ[SEED]}); --whole runs them")
+        terminalreporter.write_line(f"a sample left out {left_out} tests ({SEED}={os.environ[SEED]}); --whole runs them")
     for text in [value for report in reports for name, value in report.user_properties if name == SUMMARY]:
         terminalreporter.write_line(str(text))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,8 +25,11 @@ SUMMARY = "summary"
 SEED = "SAMPLE_SEED"
 """The variable with the seed of samples: the date by default, so that a run that is repeated has the same sample"""
 
+SHARE = "SAMPLE_SHARE"
+"""The variable with the share of quick tests that run, 1 by default: 2 means half of them, others each day"""
+
 LEFT_OUT = pytest.StashKey[int]()
-"""How many slow tests are not in the sample"""
+"""How many tests are not in the sample"""
 
 
 def is_whole(config: pytest.Config) -> bool:
@@ -34,19 +38,19 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
-    """Choose which slow tests do not run: with a mark `sampled(share)`, one in `share` of a test's slow variants runs.
+    """Choose which tests do not run: with a mark `sampled(share)`, one in `share` of a test's slow variants runs.
 
-    A test without variants runs on one day in `share`. Without the mark, the share is 2.
+    A test without variants runs on one day in `share`. Without the mark, the share is 2. Of quick tests, all run, unless the
+    variable `SHARE` has another share.
     """
-    variants: dict[str, list[pytest.Item]] = {}
+    variants: dict[tuple[str, bool], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("slow"):
-            variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        variants.setdefault((item.nodeid.partition("[")[0], bool(item.get_closest_marker("slow"))), []).append(item)
     left_out: set[pytest.Item] = set()
-    for test, found in variants.items():
+    for (test, slow), found in variants.items():
         mark = found[0].get_closest_marker("sampled")
-        share = mark.args[0] if mark else 2
-        chance = random.Random(seed + test)
+        share = (mark.args[0] if mark else 2) if slow else int(os.environ.get(SHARE, "1"))
+        chance = random.Random(f"{seed}{test}{slow}")
         count = len(found) // share + (chance.random() * share < len(found) % share)
         left_out.update(chance.sample(sorted(found, key=lambda item: item.nodeid), len(found) - count))
     return left_out
