@@ -256,7 +256,7 @@ async def test_what_is_not_a_saved_session_changes_nothing(session: Session, tmp
 
 async def test_the_code_in_a_file_runs_in_the_sandbox_alone(native_host: Host, tmp_path: Path) -> None:
     (tmp_path / "workspace").mkdir()
-    planted = tmp_path / "planted"
+    planted = Path("/tmp", f"planted-{tmp_path.name}")
     evil = pickle.dumps({"x": Call(os.system, f"echo 1 > {planted}")})
     async with await native_host.load(write(tmp_path / "s", evil), working_dir=tmp_path / "workspace") as session:
         assert not planted.exists()

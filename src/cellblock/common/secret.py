@@ -16,7 +16,7 @@ from cellblock.errors import InvalidInputError, shown
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 _SCHEMES = ("env:", "file:", "keyring:", "op://", "command:")
-_HOSTS = re.compile(r"[A-Za-z0-9_.:\[\]-]+(,[A-Za-z0-9_.:\[\]-]+)*", re.ASCII)
+_HOSTS = re.compile(r"[A-Za-z0-9_.:\[\]-]++(,[A-Za-z0-9_.:\[\]-]++)*+", re.ASCII)
 _MOST = 64
 """Secrets of one session."""
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError
+from cellblock.model.untrusted import parse_json
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
 from cellblock.walls.keys import trust
@@ -250,10 +251,10 @@ class SessionKeys:
             self.stop()
             return
         try:
-            said = json.loads(data)
+            said = parse_json(data, what="a message of a turnkey")
             if "log" in said:
                 self.requests.extend(said["log"])
             elif (ended := self._waiting.get(said["ended"])) is not None and not ended.done():
                 ended.set_result(None)
-        except (ValueError, KeyError, TypeError):  # it may have been taken over by a server
+        except (InvalidInputError, KeyError, TypeError):  # it may have been taken over by a server
             self.stop()
