@@ -87,6 +87,8 @@ async def told(session: Session, code: str) -> str:
     return (result.return_value or "") + (result.text or "") + (str(result.error) if result.error else "")
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_clients_inside_use_a_placeholder_and_servers_get_the_value(
     native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
 ) -> None:
