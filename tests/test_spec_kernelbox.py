@@ -143,6 +143,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 _PANDAS = ("data pipeline", "stateful sessions in practice")  # which takes seconds to import
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _PANDAS)) for name in EXAMPLES])
 def test_an_example_prints_what_it_shows(name: str) -> None:
     code, shown = EXAMPLES[name]

@@ -205,6 +205,7 @@ def test_an_extra_brings_what_its_rooms_import(extra: str) -> None:
     assert run_with((extra,), _IMPORTS, names=names(extra)) == {}
 
 
+@pytest.mark.slow
 def test_a_feature_names_its_extra(tmp_path: Path) -> None:
     features = {
         "AsyncClient": "client",

@@ -80,6 +80,7 @@ async def test_an_image_that_is_too_large_is_left_out_and_not_cut(host: Host, tm
         assert all("image/png" not in item.data for item in result.outputs)
 
 
+@pytest.mark.slow
 async def test_a_flood_of_displays_keeps_the_first_ones(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path, limits=SMALL) as session:
         result = await ok(session, "for i in range(5000): display(i)")

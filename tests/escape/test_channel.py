@@ -117,6 +117,7 @@ found
     assert await value(cell, code) == (0, bytes(8))
 
 
+@pytest.mark.slow
 async def test_a_process_that_says_it_is_a_copy_is_not_spared(jail: Session) -> None:
     """Copies of a kernel are not killed with what a cell has started. There are none that the host has not asked for."""
     code = """

@@ -42,6 +42,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_a_cell_plants_beside_the_program_is_not_run_by_us(project: Path) -> None:
     done = subprocess.run([sys.executable, "agent.py"], cwd=project, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -44,6 +44,7 @@ async def fetch(session: Session, url: str) -> str:
     return result.return_value or result.text or ""
 
 
+@pytest.mark.slow
 async def test_an_address_that_the_policy_names_is_reached(port: int, tmp_path: Path) -> None:
     async with (
         Host(isolate="native", policy=policy(f"127.0.0.1:{port}")) as host,

@@ -136,6 +136,7 @@ async def test_packages_that_a_session_is_made_with_are_there_for_its_first_cell
             assert (await branch.execute("tiny_demo.ANSWER")).return_value == "42"
 
 
+@pytest.mark.slow
 async def test_packages_that_cannot_be_had_keep_the_session_from_starting(native_shop: Host, tmp_path: Path) -> None:
     session = native_shop.session(working_dir=tmp_path, packages=["no-such-package-anywhere"])
     with pytest.raises(LaunchError, match="no-such-package-anywhere cannot be installed: No matching"):

@@ -105,6 +105,7 @@ async def test_a_host_that_nobody_uses_is_closed_after_a_while(monkeypatch: pyte
         assert (await executor.execute("1")).ok
 
 
+@pytest.mark.slow
 async def test_another_preload_gets_a_fork_server_of_its_own_on_the_same_host() -> None:
     before = zygotes()
     async with CodeExecutor(), CodeExecutor(preload=("decimal",)) as executor:
@@ -295,6 +296,7 @@ _INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 async def test_ctrl_c_of_a_program_that_awaits_a_cell_ends_it_and_everything_it_started(tmp_path: Path) -> None:
     with _program(tmp_path, _INTERRUPTED) as process:
         assert await _line(process) == "busy"
@@ -310,6 +312,7 @@ async def test_ctrl_c_of_a_program_that_awaits_a_cell_ends_it_and_everything_it_
     await eventually(lambda: not any(alive(pid) for pid in everything))
 
 
+@pytest.mark.slow
 async def test_a_program_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     with _program(tmp_path, _INTERRUPTED) as process:
         assert await _line(process) == "busy"

@@ -75,6 +75,7 @@ def test_a_link_in_the_place_of_a_directory_is_left(tmp_path: Path) -> None:
     assert (tmp_path / "other" / "file").exists()
 
 
+@pytest.mark.slow
 def test_no_depth_is_in_the_way(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()

@@ -43,6 +43,7 @@ def test_frames_come_out_as_they_went_in_wherever_the_stream_is_cut(frames: list
     assert found == [Frame(header, body) for header, body in frames]
 
 
+@pytest.mark.slow
 @brief
 @given(hostile, places)
 def test_any_bytes_give_frames_or_a_protocol_error(raw: bytes, at: list[int]) -> None:

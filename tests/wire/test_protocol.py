@@ -103,6 +103,7 @@ def test_nothing_is_taken_for_said_before_it_has_arrived_whole() -> None:
     assert host.receive(raw[-1:]) == [m.Ready(1)]
 
 
+@pytest.mark.slow
 @brief
 @given(st.sampled_from(Side), st.sampled_from(State), hostile, places)
 def test_any_bytes_give_messages_that_may_be_sent_or_a_protocol_error(

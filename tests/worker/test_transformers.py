@@ -64,6 +64,7 @@ def check(source: str) -> None:
         assert outcome(OURS(), source) == theirs
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(st.lists(PIECES, max_size=14).map("".join))
 @example("x\n    x\n  x")

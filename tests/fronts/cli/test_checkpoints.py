@@ -36,6 +36,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_session_goes_back_by_name(session: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = said(capsys, "checkpoint", session, "before", "--files")
     assert (made["name"], made["execution_count"], made["automatic"]) == ("before", 1, False)

@@ -78,6 +78,7 @@ def test_what_cannot_be_done_is_said(
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_names_and_contents_do_not_steer_the_terminal(workspace: Path) -> None:
     (workspace / "n\x1b]0;x\x07").write_text("\x1b[2J")
     os.utime(workspace / "n\x1b]0;x\x07", (1e15, 1e15))

@@ -58,6 +58,7 @@ def test_a_page_is_served_until_the_command_ends() -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_running_gateway_is_used_and_the_browser_gets_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

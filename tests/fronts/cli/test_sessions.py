@@ -168,6 +168,7 @@ def test_people_get_tables_as_wide_as_their_terminal() -> None:
         assert screen.end() == 0
 
 
+@pytest.mark.slow
 def test_wiping_asks_in_a_terminal() -> None:
     cellblock.get_or_create("precious")
     with terminal(*command("wipe")) as screen:

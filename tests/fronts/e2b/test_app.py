@@ -45,6 +45,7 @@ def public(server: Gateway) -> Iterator[str]:
         yield f"http://127.0.0.1:{made.port}"
 
 
+@pytest.mark.slow
 def test_it_says_that_it_runs(api: httpx.Client) -> None:
     answer = api.get("/health")
     assert (answer.status_code, answer.json()) == (200, "OK")
@@ -159,6 +160,7 @@ def test_a_home_directory_is_no_workspace_by_accident(tmp_path: Path, monkeypatc
     assert workspace_for({"working_dir": str(tmp_path)}).path == str(tmp_path)
 
 
+@pytest.mark.slow
 async def test_the_command_serves_with_the_options_of_sessions(server: Gateway, tmp_path: Path) -> None:
     (place := tmp_path / "place").mkdir()
     with open(log := tmp_path / "log", "wb") as file:

@@ -372,6 +372,7 @@ async def test_a_timeout_of_the_caller_stops_the_code(executor: CodeExecutor) ->
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_preloaded_modules_are_there_from_the_start(tmp_path: Path) -> None:
     async with Host() as host, CodeExecutor(preload=("decimal", "sqlite3"), host=host) as executor:
         result = await executor.execute("import sys; [name in sys.modules for name in ('decimal', 'sqlite3')]")

@@ -28,6 +28,7 @@ def session(tmp_path: Path) -> Iterator[SessionRecord]:
     cellblock.wipe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["", "/tmp/place/"])
 def test_files_are_written_read_listed_renamed_and_removed(session: SessionRecord, place: str) -> None:
     written = cellblock.write_file(session, f"{place}deep/a.txt", "text")

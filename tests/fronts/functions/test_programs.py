@@ -33,6 +33,7 @@ def session(tmp_path: Path) -> Iterator[SessionRecord]:
     cellblock.wipe()
 
 
+@pytest.mark.slow
 def test_exec(session: SessionRecord, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     done = cellblock.exec_process(session, "pwd; cat; echo $A >&2; exit 3", cwd=Path("d"), env={"A": "1"}, input=b"\xff")

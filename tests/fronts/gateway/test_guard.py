@@ -33,6 +33,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield made
 
 
+@pytest.mark.slow
 def test_what_says_nothing_about_sessions_needs_no_token(gateway: Gateway) -> None:
     with gateway.client() as client:
         assert client.get("/health").json()["status"] == "ok"
@@ -210,6 +211,7 @@ def test_a_caller_can_only_do_so_much() -> None:
     assert refused.value.problem.code == "too_many_at_once"
 
 
+@pytest.mark.slow
 def test_without_tokens_only_this_machine_is_served() -> None:
     check_address("127.0.0.1", auth=False)
     check_address("::1", auth=False)
@@ -291,6 +293,7 @@ def test_a_web_socket_ends_with_its_token(gateway: Gateway) -> None:
         client.delete(f"/kernels/{kernel}")
 
 
+@pytest.mark.slow
 def test_a_message_with_a_revoked_token_is_not_taken(gateway: Gateway) -> None:
     own = Revoked("run")
     with gateway.client(token("admin")) as client:

@@ -94,6 +94,7 @@ def kernel(path: Path, *arguments: str) -> Iterator[tuple[Jupyter, subprocess.Po
         process.wait()
 
 
+@pytest.mark.slow
 async def test_a_kernel_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     with kernel(tmp_path) as (jupyter, process):
         jupyter.send("execute_request", {"code": "1"}, key="another")  # is not heard

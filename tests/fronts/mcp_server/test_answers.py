@@ -264,6 +264,7 @@ def test_the_limits_of_the_named_clients_are_known() -> None:
     assert {rule.name: rule.waits for rule in NAMED.values()}.items() <= LIMITS.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [pytest.param(rule, id=name) for name, rule in NAMED.items() if (rule.waits or 60) < 60])
 async def test_a_client_gets_an_answer_before_it_gives_up(native_host: Host, tmp_path: Path, client: Rule) -> None:
     assert client.waits is not None

@@ -111,6 +111,7 @@ async def test_bodies_over_http_are_repaired() -> None:
     assert heard[1]["type"] == "http.disconnect"
 
 
+@pytest.mark.slow
 def test_handlers_cannot_read_what_the_client_sends() -> None:
     code = "import sys; from cellblock.fronts.mcp_server.client_input import take_standard_input as take\n"
     code += "file = take(); print(repr(sys.stdin.read()), repr(file.read()))"

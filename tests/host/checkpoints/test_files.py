@@ -450,6 +450,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_the_next_session_finishes_what_a_killed_program_has_begun(zygote_host: Host, tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text("1")

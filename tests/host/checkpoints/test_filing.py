@@ -104,6 +104,7 @@ async def test_what_cells_write_through_memory_is_undone(any_host: Host, tmp_pat
         assert (tmp_path / "a").read_text() == "4"
 
 
+@pytest.mark.slow
 async def test_files_that_take_long_are_kept_while_nobody_waits(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

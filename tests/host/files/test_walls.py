@@ -174,6 +174,7 @@ async def test_a_saved_session_brings_no_file_that_its_session_could_not_write(
         assert (one / ".env").read_bytes().startswith(b"[core]")
 
 
+@pytest.mark.slow
 async def test_what_a_branch_was_given_does_not_come_to_the_workspace_under_a_protected_name(tmp_path: Path) -> None:
     """The sandbox protects names at the top of the workspace. The top of a branch becomes that when it is adopted."""
     async with Host() as host, host.session(working_dir=tmp_path) as session:

@@ -107,6 +107,7 @@ async def test_a_fork_server_that_reads_nothing_is_an_error_at_the_start_timeout
         await launcher.room(60)
 
 
+@pytest.mark.slow
 async def test_a_workspace_that_was_mounted_since_is_the_one_that_code_sees(tmp_path: Path) -> None:
     """A zygote has the mounts that there were when it was started. It is replaced."""
     code = """

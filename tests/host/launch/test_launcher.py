@@ -318,6 +318,7 @@ def start_host(tmp_path: Path, source: str) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def test_a_host_that_is_killed_leaves_no_process_behind(tmp_path: Path, launch: str) -> None:
     host = start_host(tmp_path, HOST.format(daemons=DAEMONS, launch=launch, before="pass"))
@@ -388,6 +389,7 @@ async def test_a_host_that_is_killed_while_a_preload_never_finishes_leaves_nothi
         await eventually(lambda: not any(map(alive, processes)), timeout=10)
 
 
+@pytest.mark.slow
 async def test_a_program_that_leaves_its_host_open_ends_and_leaves_nothing(tmp_path: Path) -> None:
     source = textwrap.dedent("""
         import asyncio

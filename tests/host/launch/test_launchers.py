@@ -34,6 +34,7 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def test_a_want_of_descriptors_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
     monkeypatch.setattr(host_module, "_make_room_for", lambda _kernels, _files: None)
@@ -57,6 +58,7 @@ async def aclosing_host(host: Host) -> AsyncIterator[Host]:
         await host.close()
 
 
+@pytest.mark.slow
 async def test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_nothing_outside_is_kept(workspace: Path, outside: Path, make: Make, sto
     assert 5 < number < MOST_CALLS - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swap", SWAPS)
 def test_nothing_outside_is_written(workspace: Path, outside: Path, make: Make, store: Store, swap: Swap) -> None:
     before = look(outside)

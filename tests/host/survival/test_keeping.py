@@ -129,6 +129,7 @@ async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
         assert (await session.execute("'x' in globals()")).return_value == "False"
 
 
+@pytest.mark.slow
 async def test_undo_goes_back_over_cells_of_the_host_before(killed: Killed) -> None:
     killed.run("await session.execute('x = 41'); await session.execute('y = 1')")
     async with killed.session() as session:

@@ -186,6 +186,7 @@ async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(ki
         assert (await names(session), killed.read()) == ("[]", {})
 
 
+@pytest.mark.slow
 async def test_cells_of_several_hosts_are_undone_together(killed: Killed) -> None:
     for n in (1, 2, 3):  # not `next_count`: the end of the last host's cell may not have been replayed yet
         killed.run(f"await session.execute(\"v{n} = 0; open('f{n}', 'w').write('')\")")
@@ -205,6 +206,7 @@ async def test_a_crash_after_the_takeover_costs_the_cell_that_crashed(killed: Ki
         assert await names(session) == "['v1']"
 
 
+@pytest.mark.slow
 async def test_a_named_checkpoint_outlives_its_host_with_its_files(killed: Killed) -> None:
     killed.run("""
         await session.execute("v1 = 1; open('f', 'w').write('old')")
@@ -226,6 +228,7 @@ async def test_a_named_checkpoint_outlives_its_host_with_its_files(killed: Kille
         await good.drop()
 
 
+@pytest.mark.slow
 async def test_what_others_have_saved_stays_after_an_undo_by_the_next_host(killed: Killed) -> None:
     killed.run("await session.execute(\"v1 = 1; open('a', 'w').write('cell')\")\nawait settled(session)")
     killed.write("b", "person")
@@ -274,6 +277,7 @@ async def test_an_undo_that_was_cancelled_is_not_finished_by_the_next_host(kille
         assert (await names(session), killed.read()) == ("['v0', 'v1']", files(2))
 
 
+@pytest.mark.slow
 async def test_a_copy_that_was_being_made_is_not_used(killed: Killed) -> None:
     killed.run("""
         await session.execute("v1 = 1")
@@ -348,6 +352,7 @@ async def test_nothing_is_left_of_a_session_that_nobody_goes_on_with(killed: Kil
         assert host.store().bytes == 0
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_when_hosts_are_killed_again_and_again(killed: Killed) -> None:
     for _ in range(3):
         killed.run(cells(2) + "    await session.checkpoint('named', files='copy')")
@@ -372,6 +377,7 @@ async def test_files_that_are_gone_are_not_brought_back_in_part(killed: Killed) 
         assert await names(session) == "['v0']"
 
 
+@pytest.mark.slow
 async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -> None:
     killed.run("""
         await session.execute("v1 = 1; open('f', 'w').write('1')")
@@ -556,6 +562,7 @@ async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Kil
         assert await names(session) == "['v0']"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [1, 2, 5, 20, 100])
 @EACH
 async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed, turns: int) -> None:

@@ -50,6 +50,7 @@ def is_sleep(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["native", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("launch", "ends"),

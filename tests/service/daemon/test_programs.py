@@ -86,6 +86,7 @@ def read_all(process: str) -> tuple[bytes, ProcessOutput]:
             return found, output
 
 
+@pytest.mark.slow
 def test_exec(workspace: Path) -> None:
     (workspace / "d").mkdir()
     script = "pwd; echo $A-$B >&2; cat; exit 3"

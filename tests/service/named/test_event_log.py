@@ -71,6 +71,7 @@ async def test_more_events_than_are_kept_leave_a_gap(sessions: NamedSessions, mo
         assert len(events) <= 401
 
 
+@pytest.mark.slow
 async def test_a_result_is_kept_before_it_is_told_although_it_is_not_in_the_database_yet(
     kept_sessions: NamedSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

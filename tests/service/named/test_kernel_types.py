@@ -23,6 +23,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
+@pytest.mark.slow
 def test_a_kernel_type_is_a_name_and_has_a_sandbox_in_which_it_works() -> None:
     for tier in (NATIVE, NONE):
         check_kernel_type("bash", tier)

@@ -36,6 +36,7 @@ async def test_a_key_is_for_one_execution(sessions: NamedSessions, zygote_host: 
     await later.close()
 
 
+@pytest.mark.slow
 async def test_nothing_is_run_that_cannot_be_entered(sessions: NamedSessions, tmp_path: Path) -> None:
     """A full disk: what runs ends and gives its result, and nothing new begins."""
     named = await sessions.create("one", OPTIONS)

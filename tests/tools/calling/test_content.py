@@ -33,6 +33,7 @@ def nothing_left_behind() -> None:
     """Nothing is started here, so that there is nothing to watch."""
 
 
+@pytest.mark.slow
 @given(outcomes)
 def test_an_outcome_survives_json(outcome: ToolOutcome) -> None:
     assert ToolOutcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome

@@ -81,6 +81,7 @@ def test_what_is_missing_is_an_error_unless_it_is_optional(tmp_path: Path) -> No
     assert restricted([Allow(str(tmp_path / "none"), "read", optional=True)], lambda: None) == ""
 
 
+@pytest.mark.slow
 def test_a_rule_uses_only_what_a_version_knows(tmp_path: Path) -> None:
     """So that each can be tried on a newer kernel: what it does not decide about is open."""
     (tmp_path / "seen").mkdir()

@@ -92,6 +92,7 @@ async def test_a_fifth_tier_is_one_class(tmp_path: Path) -> None:
             assert (await plain.execute("import os; os.environ.get('TIER')")).return_value is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("more")
 async def test_a_sandbox_more_can_be_chosen_by_programs(tmp_path: Path) -> None:
     walled: Any = "walled"
