@@ -79,7 +79,7 @@ from cellblock.service.daemon.place import Place
 from cluster.nodes import ready_hosts, until
 from tool_sessions import desk
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(1), pytest.mark.timeout(600)]
 
 _numbers = itertools.count(1)
 asked: set[type[Request[Any]]] = set()
