@@ -40,7 +40,7 @@ def is_whole(config: pytest.Config) -> bool:
 def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
     """Choose which tests do not run: with a mark `sampled(share)`, one in `share` of a test's slow variants runs.
 
-    A test without variants runs on one day in `share`. Without the mark, the share is 3. Of quick tests, all run, unless the
+    A test without variants runs on one day in `share`. Without the mark, the share is 4. Of quick tests, all run, unless the
     variable `SHARE` has another share.
     """
     variants: dict[tuple[str, bool], list[pytest.Item]] = {}
@@ -49,7 +49,7 @@ def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
     left_out: set[pytest.Item] = set()
     for (test, slow), found in variants.items():
         mark = found[0].get_closest_marker("sampled")
-        share = (mark.args[0] if mark else 3) if slow else int(os.environ.get(SHARE, "1"))
+        share = (mark.args[0] if mark else 4) if slow else int(os.environ.get(SHARE, "1"))
         chance = random.Random(f"{seed}{test}{slow}")
         count = len(found) // share + (chance.random() * share < len(found) % share)
         left_out.update(chance.sample(sorted(found, key=lambda item: item.nodeid), len(found) - count))
