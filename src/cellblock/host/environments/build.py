@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.error import HTTPError
@@ -231,8 +231,11 @@ class Environments:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     async def _acquire(self, asked: Requirements, target: Target) -> tuple[Wheel, ...]:
-        with self._storing(), self.store.in_use():
-            async with self._sandboxes.run(self._resolution(asked, target), target.wanted, target.kernel) as done:
+        with self._storing():
+            async with (
+                self._in_use(),
+                self._sandboxes.run(self._resolution(asked, target), target.wanted, target.kernel) as done,
+            ):
                 if "error" in done.answer:
                     if done.mirror is not None and done.mirror.unreachable:
                         raise _OfflineError(f"offline, and {', '.join(asked.names or asked.files)} is not in the store")
@@ -393,8 +396,9 @@ class Environments:
                     if not self.store.has_environment(key):
                         await _lock(lock, fcntl.LOCK_EX)
                         if not self.store.has_environment(key) and _is_named(lock):
-                            with self.store.in_use(), self.store.building() as made:
-                                await in_thread(self.store.make_environment, key, target.kind, wheels, made)
+                            async with self._in_use():
+                                with self.store.building() as made:
+                                    await in_thread(self.store.make_environment, key, target.kind, wheels, made)
                             await in_thread(self.store.collect)
                     await _lock(lock, fcntl.LOCK_SH)
                 except BaseException:  # of any kind: nothing else closes it
@@ -404,6 +408,16 @@ class Environments:
                 if self.store.has_environment(key) and _is_named(lock):
                     return lock
                 os.close(lock)
+
+    @contextlib.asynccontextmanager
+    async def _in_use(self) -> AsyncIterator[None]:
+        """Prevent a collection while something is made. Another host's collection may take seconds: wait for it in turns."""
+        lock = self.store.lock("store")
+        try:
+            await _lock(lock, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(lock)
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:

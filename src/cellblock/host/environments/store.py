@@ -93,21 +93,6 @@ class Store:
             remove_place(path)
             os.close(held)
 
-    @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Prevent a collection while something is made."""
-        with self._locked("store", fcntl.LOCK_SH):
-            yield
-
-    @contextlib.contextmanager
-    def _locked(self, name: str, how: int) -> Iterator[int]:
-        descriptor = self.lock(name)
-        try:
-            fcntl.flock(descriptor, how)
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
     def lock(self, name: str) -> int:
         """Open a file to lock, and return its descriptor, which the caller closes."""
         os.makedirs(self._path("locks"), 0o700, exist_ok=True)
