@@ -1,4 +1,4 @@
-// Beside the cells: variables, files, checkpoints and branches of a session.
+// Beside the cells: variables, files, checkpoints, branches and requests of a session.
 import { useRef, useState } from "preact/hooks";
 import { Changes } from "./changes.jsx";
 import { fetched, get, post, remove, segment } from "./api.js";
@@ -8,12 +8,12 @@ import { attempt, Button, Confirm, Dialog, Empty, Failure, useFetched } from "./
 import { State } from "./sessions.jsx";
 import { Marked, Output } from "./text.jsx";
 
-const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches" };
+const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", requests: "Requests" };
 let last = "variables";
 
 export function Side({ session, version, onChange }) {
   const able = may("run");
-  const tabs = Object.keys(TABS).filter((name) => able || name === "files" || name === "checkpoints" || name === "branches");
+  const tabs = Object.keys(TABS).filter((name) => able || name !== "variables");
   const [tab, setTab] = useState(tabs.includes(last) ? last : tabs[0]);
   const choose = (name) => { last = name; setTab(name); };
   const step = (event, by) => {
@@ -22,7 +22,7 @@ export function Side({ session, version, onChange }) {
     choose(next);
     event.currentTarget.querySelector(`#tab-${next}`).focus();
   };
-  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches }[tab];
+  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, requests: Requests }[tab];
   return (
     <aside class="beside" aria-label="State of the session">
       <div class="tabs" role="tablist" aria-label="State" onKeyDown={(event) => ({ ArrowRight: () => step(event, 1), ArrowLeft: () => step(event, -1) })[event.key]?.()}>
@@ -241,6 +241,27 @@ function Branches({ session }) {
         </>
       )}
       {adopting && <Adopt into={session} branch={adopting} onClose={() => setAdopting(null)} />}
+    </>
+  );
+}
+
+// -- requests -----------------------------------------------------------------------------------------------------------------------
+
+function Requests({ session, version }) {
+  const { data, error, retry } = useFetched((signal) => get(`/sessions/${segment(session.kernel_id)}/requests`, { signal }), [session.kernel_id, session.cells, session.execution, session.status, version]);
+  const newest = [...(data?.requests ?? [])].reverse();
+  return (
+    <>
+      <Failure error={error} retry={retry} />
+      {data && newest.length === 0 && <Empty title="No requests"><p>Requests to hosts that receive secrets appear here.</p></Empty>}
+      <ul class="checkpoints-list">
+        {newest.map((one, place) => (
+          <li key={newest.length - place}>
+            <div><code><Marked text={`${one.method} ${one.host}${one.path}`} /></code><span class="quiet">{age(one.at)} ago</span></div>
+            <div class="quiet">{one.decision}{one.status > 0 && ` · ${one.status} · ${size(one.bytes)}`}{one.secrets.length > 0 && ` · ${one.secrets.join(", ")}`}</div>
+          </li>
+        ))}
+      </ul>
     </>
   );
 }

@@ -140,6 +140,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{KEYS}confinement.py::test_nothing_can_be_opened",
         Edit("walls/keys/confinement.py", "confine", "prctl(abi.PR_SET_DUMPABLE, 0)"),
     ),
+    "69 reports of a turnkey": mutant(
+        f"{KEYS}messages.py::test_a_wrong_report_is_refused[host]",
+        Edit("walls/keys/messages.py", "parse_report", "return [], None"),
+    ),
     "69 plain HTTP": mutant(
         "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
         Edit("walls/egress/connection.py", "Connection._check_plain", "pass"),

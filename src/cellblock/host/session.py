@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
+    from cellblock.model.overview import RequestRecord
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.walls.egress.rules import Denial
     from cellblock.walls.sandbox.probe import Facts
@@ -406,8 +407,8 @@ class Session(AsyncOnly):
         return [] if self._around.network is None else list(self._around.network.denials)
 
     @property
-    def requests(self) -> list[dict[str, Any]]:
-        """The last requests to hosts with secrets, oldest first, without queries, headers and bodies (docs/keys.md)."""
+    def requests(self) -> list[RequestRecord]:
+        """The last requests to hosts that receive secrets, oldest first, without queries, headers and bodies."""
         return [] if self._around.keys is None else list(self._around.keys.requests)
 
     @property

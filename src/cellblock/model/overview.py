@@ -199,6 +199,31 @@ class FoundSession(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class RequestRecord(Plain):
+    """A request to a host that receives secrets, without its query, headers and body.
+
+    Attributes:
+        at: Time in seconds since the epoch.
+        method: The method.
+        host: The host as ``host:port``.
+        path: The path; the beginning of a long one.
+        status: The status of the response; 0 without one.
+        bytes: Size of the response's body.
+        secrets: The names of the secrets in the request.
+        decision: Whether it was ``allowed`` or ``refused``.
+    """
+
+    at: float
+    method: str
+    host: str
+    path: str
+    status: int
+    bytes: int
+    secrets: tuple[str, ...]
+    decision: Literal["allowed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord(Plain):
     """A decision about a request of code, from the audit trail.
 

@@ -24,6 +24,7 @@ from cellblock.fronts.cli import (
     ports,
     programs,
     saving,
+    secrets,
     sessions,
     tokens,
     tools,
@@ -312,6 +313,7 @@ programs.add_to(app)
 ports.add_to(app)
 checkpoints.add_to(app)
 saving.add_to(app)
+secrets.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)
 app.command("console", rich_help_panel=SERVERS)(web_console.console)
 app.command("mcp", rich_help_panel=SERVERS)(mcp.mcp)

@@ -69,6 +69,7 @@ from cellblock.operations.programs import (
     WriteProcess,
 )
 from cellblock.operations.saving import Load, Save, Variables
+from cellblock.operations.secrets import Requests
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
         TrashEntry,
         Undone,
     )
-    from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession
+    from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession, RequestRecord
     from cellblock.model.saving import SaveReport
     from cellblock.model.variables import Variable
 
@@ -294,6 +295,10 @@ class AsyncClient:
     async def decisions(self, kernel: SessionRecord | str, count: int = 200) -> list[DecisionRecord]:
         """Return the last decisions about requests of a session's code, oldest first."""
         return await self._ask(Decisions(session_of(kernel), count))
+
+    async def requests(self, kernel: SessionRecord | str, count: int = 200) -> list[RequestRecord]:
+        """Return the last requests to hosts that receive secrets, oldest first."""
+        return await self._ask(Requests(session_of(kernel), count))
 
     async def search_sessions(self, words: str = "", count: int = 100) -> list[FoundSession]:
         """Return sessions whose name, labels, directory or code contains all words, the last used first.

@@ -35,6 +35,7 @@ from cellblock.fronts.gateway import (
     programs,
     questions,
     saving,
+    secrets,
     service,
     sessions,
 )
@@ -81,6 +82,7 @@ _PARTS = (
     saving,
     approvals,
     overview,
+    secrets,
     console,
     metrics,
     jupyter,

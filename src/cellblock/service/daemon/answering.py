@@ -18,6 +18,7 @@ from cellblock.service.daemon import (
     overview,
     programs,
     saving,
+    secrets,
     sessions,
     tools,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "overview",
     "programs",
     "saving",
+    "secrets",
     "sessions",
     "tools",
 ]

@@ -19,6 +19,7 @@ from cellblock.walls.egress.gate import EgressLimits, UnreachableError
 from cellblock.walls.egress.http import BadRequestError, Headers, check_framing, check_head, plain_response
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
 from cellblock.walls.keys.fill import Filled, MisplacedError, fill
+from cellblock.walls.keys.messages import SHOWN
 from cellblock.walls.keys.scan import Scan
 from cellblock.walls.keys.tls_end import TlsEnd
 
@@ -29,7 +30,6 @@ _FOLDED = re.compile(rb"\n[ \t]")
 _HEAD_END = re.compile(rb"\n\r?\n")
 _HTTPS = 443
 _LINGER_SECONDS = 1.0
-_SHOWN = 500
 
 
 class RefusedError(Exception):
@@ -164,12 +164,11 @@ class OpenedConnection:
 
     async def _forward(self, head: h11.Request, reader: h11.Connection, writer: h11.Connection) -> bool:
         """Forward one request and its response. Return whether both connections can be used again."""
-        began = time.time()
         log = {
-            "time": began,
-            "method": self._method[:_SHOWN],
+            "ms": time.time_ns() // 1_000_000,
+            "method": self._method[:SHOWN],
             "host": self._at,
-            "path": head.target.decode("ascii").partition("?")[0][:_SHOWN],
+            "path": head.target.decode("ascii").partition("?")[0][:SHOWN],
             "status": 0,
             "bytes": 0,
             "secrets": [],

@@ -18,13 +18,13 @@ from dataclasses import asdict
 from typing import Any
 
 from cellblock.common.extras import require_extra
-from cellblock.errors import InvalidInputError
-from cellblock.model.untrusted import parse_json
+from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.model.overview import RequestRecord
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
 from cellblock.walls.keys import trust
 from cellblock.walls.keys.bindings import Binding, bind, described, patterns
-from cellblock.walls.keys.limits import MESSAGE
+from cellblock.walls.keys.messages import MESSAGE, parse_report
 from cellblock.walls.keys.sources import completed, entries, read_value
 from cellblock.walls.keys.template_process import Template
 from cellblock.wire.sandbox import Step
@@ -69,7 +69,7 @@ class SessionKeys:
         self._read_at: dict[str, float] = {}
         self._users = 0
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
-        self.requests: deque[dict[str, Any]] = deque(maxlen=_REQUESTS)
+        self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
         self._limits = EgressLimits()
         self._control: socket.socket | None = None
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -251,10 +251,10 @@ class SessionKeys:
             self.stop()
             return
         try:
-            said = parse_json(data, what="a message of a turnkey")
-            if "log" in said:
-                self.requests.extend(said["log"])
-            elif (ended := self._waiting.get(said["ended"])) is not None and not ended.done():
-                ended.set_result(None)
-        except (InvalidInputError, KeyError, TypeError):  # it may have been taken over by a server
+            requests, number = parse_report(data, self._hosts, self.names)
+        except (InvalidInputError, ProtocolError):  # it may have been taken over by a server
             self.stop()
+            return
+        self.requests.extend(requests)
+        if number is not None and (ended := self._waiting.get(number)) is not None and not ended.done():
+            ended.set_result(None)

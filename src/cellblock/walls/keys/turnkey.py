@@ -18,12 +18,10 @@ from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import BadNameError, canonical_host, parse_authority
 from cellblock.walls.keys.authority import leaf
 from cellblock.walls.keys.confinement import confine
-from cellblock.walls.keys.limits import MESSAGE
+from cellblock.walls.keys.messages import MESSAGE, REPORTED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 
 _REPORT_SECONDS = 0.02
-_RECORDS = 50
-"""Requests in one report: fewer than a message has room for."""
 
 
 class Turnkey:
@@ -100,7 +98,7 @@ class Turnkey:
         if not self._records:
             self._loop.call_later(_REPORT_SECONDS, self._flush)
         self._records.append(record)
-        if len(self._records) >= _RECORDS:
+        if len(self._records) >= REPORTED:
             self._flush()
 
     def _flush(self) -> None:

@@ -1,0 +1,13 @@
+"""The secrets of a session: the requests that used them."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from cellblock.fronts.gateway.bodies import CheckedRoute
+from cellblock.fronts.gateway.routes import add
+from cellblock.operations.secrets import Requests
+
+router = APIRouter(tags=["Secrets"], route_class=CheckedRoute)
+
+add(router, Requests)

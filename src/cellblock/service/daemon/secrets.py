@@ -1,0 +1,16 @@
+"""Handlers of operations on the secrets of a session."""
+
+from __future__ import annotations
+
+from cellblock.model.overview import RequestRecord
+from cellblock.operations.data import Data, as_data
+from cellblock.operations.secrets import Requests
+from cellblock.service.daemon.handlers import answers
+from cellblock.service.daemon.server import Server
+
+
+@answers(Requests)
+async def requests(server: Server, request: Requests) -> list[Data[RequestRecord]]:
+    await server.turns.give_way()
+    session = server.sessions.find(request.session).current
+    return [] if session is None else [as_data(one) for one in session.requests[-request.count :]]

@@ -1,0 +1,80 @@
+"""Reports of turnkeys: a server may control the process that sends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from cellblock.common.secret import Secret, parse_secrets
+from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.model.overview import RequestRecord
+from cellblock.walls.keys.messages import MESSAGE, REPORTED, SHOWN, parse_report
+from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
+
+HOSTS = frozenset({"api.test:443"})
+ENTRY = {
+    "ms": 1_500, "method": "GET", "host": "api.test:443", "path": "/a", "status": 200, "bytes": 3, "secrets": ["KEY"],
+    "decision": "allowed",
+}  # fmt: skip
+
+WRONG: dict[str, Any] = {
+    "no object": [],
+    "unknown": {"other": 1},
+    "number": {"ended": "1"},
+    "no list": {"log": {}},
+    "no entry": {"log": [1]},
+    "missing": {"log": [{name: value for name, value in ENTRY.items() if name != "bytes"}]},
+    "more": {"log": [{**ENTRY, "body": "x"}]},
+    "many": {"log": [ENTRY] * (REPORTED + 1)},
+    "method": {"log": [{**ENTRY, "method": "G\nT"}]},
+    "path": {"log": [{**ENTRY, "path": "/\x1b[2J"}]},
+    "long path": {"log": [{**ENTRY, "path": "/" * (SHOWN + 1)}]},
+    "host": {"log": [{**ENTRY, "host": "other.test:443"}]},
+    "status": {"log": [{**ENTRY, "status": True}]},
+    "size": {"log": [{**ENTRY, "bytes": -1}]},
+    "time": {"log": [{**ENTRY, "ms": 1.5}]},
+    "late": {"log": [{**ENTRY, "ms": 2**50}]},
+    "secret": {"log": [{**ENTRY, "secrets": ["OTHER"]}]},
+    "twice": {"log": [{**ENTRY, "secrets": ["KEY", "KEY"]}]},
+    "decision": {"log": [{**ENTRY, "decision": "maybe"}]},
+}
+
+
+def test_a_report_becomes_records() -> None:
+    records, ended = parse_report(json.dumps({"log": [ENTRY], "ended": 7}).encode(), HOSTS, {"KEY"})
+    assert records == [RequestRecord(1.5, "GET", "api.test:443", "/a", 200, 3, ("KEY",), "allowed")]
+    assert ended == 7
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_report_is_refused(name: str) -> None:
+    with pytest.raises(ProtocolError):
+        parse_report(json.dumps(WRONG[name]).encode(), HOSTS, {"KEY"})
+
+
+def test_a_report_is_json() -> None:
+    with pytest.raises(InvalidInputError):
+        parse_report(b"{", HOSTS, {"KEY"})
+
+
+def test_a_full_report_fits_into_a_message() -> None:
+    longest = {**ENTRY, "ms": 2**47, "method": '"' * SHOWN, "path": "\\" * SHOWN, "host": "x" * 260, "bytes": 2**62}
+    assert len(json.dumps({"log": [longest] * REPORTED})) < MESSAGE
+
+
+async def test_a_wrong_report_ends_the_turnkey_and_records_nothing() -> None:
+    keys = SessionKeys(bindings_of(parse_secrets({"KEY": Secret.from_env("KEY", hosts=["api.test"])})))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        ours.setblocking(False)
+        keys._control = ours
+        asyncio.get_running_loop().add_reader(ours, keys._readable, ours)
+        theirs.send(json.dumps({"log": [ENTRY]}).encode())
+        theirs.send(json.dumps({"log": [{**ENTRY, "path": "/wrong", "status": "x"}]}).encode())
+        await asyncio.sleep(0.05)
+        assert [one.path for one in keys.requests] == ["/a"]
+        assert theirs.recv(1) == b""
