@@ -27,6 +27,10 @@ from cellblock.common.secret import parse_secrets
         ({"K": Secret.from_keyring("s", "u", attach=True)}, {"K": {"source": "keyring:s/u", "attach": True}}),
         ({"K": Secret.from_file("/k", path="bot{}")}, {"K": {"source": "file:/k", "path": "bot{}"}}),
         ({"K": Secret.from_op("op://a/b/c", query="k")}, {"K": {"source": "op://a/b/c", "query": "k"}}),
+        (
+            {"K": Secret.from_env("X", body=True, responses="pass")},
+            {"K": {"source": "env:X", "body": True, "responses": "pass"}},
+        ),
         ({"K": Secret.from_env("X", basic="u:{}")}, {"K": {"source": "env:X", "basic": "u:{}"}}),
     ],
 )
@@ -54,6 +58,8 @@ def test_declarations_become_data_that_means_the_same(given: Any, data: dict[str
         ({"K": {"hosts": [5]}}, "hosts of a secret"),
         ({"K": {"query": 5}}, "query of a secret"),
         ({"K": {"attach": "yes"}}, "attach of a secret"),
+        ({"K": {"body": 1}}, "body of a secret"),
+        ({"K": {"responses": "both"}}, "responses of a secret"),
         ({"K": {"refresh": 0}}, "refresh of a secret"),
     ],
 )

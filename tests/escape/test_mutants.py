@@ -140,6 +140,14 @@ MUTANTS: dict[str, Mutant] = {
         f"{KEYS}confinement.py::test_nothing_can_be_opened",
         Edit("walls/keys/confinement.py", "confine", "prctl(abi.PR_SET_DUMPABLE, 0)"),
     ),
+    "69 bodies": mutant(
+        f"{KEYS}opened.py::test_other_bodies_are_forwarded_unchanged",
+        Edit(
+            "walls/keys/bodies.py",
+            "inserts_at",
+            "return [(one['name'], one['placeholder'].encode(), one['value']) for one in secrets]",
+        ),
+    ),
     "69 reports of a turnkey": mutant(
         f"{KEYS}messages.py::test_a_wrong_report_is_refused[host]",
         Edit("walls/keys/messages.py", "parse_report", "return [], None"),

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from cellblock.errors import InvalidInputError, shown
 
@@ -34,7 +34,10 @@ class Secret:
         basic: Basic authentication, such as ``"user:{}"``.
         query: A parameter of the query string.
         path: A segment of the path, such as ``"bot{}"``.
+        body: Whether JSON and URL-encoded forms of up to 256 KiB can contain it, anywhere.
         attach: Whether to add the first header, or Basic authentication, to requests without it.
+        responses: ``"scan"`` replaces the value in responses. ``"pass"`` forwards them unchanged, also compressed ones: the
+            code can then read the value if the host returns it.
         refresh: Seconds after which the value is read again; None for never.
 
     Raises:
@@ -47,7 +50,9 @@ class Secret:
     basic: str = ""
     query: str = ""
     path: str = ""
+    body: bool = False
     attach: bool = False
+    responses: Literal["scan", "pass"] = "scan"
     refresh: float | None = None
 
     def __post_init__(self) -> None:
@@ -72,8 +77,11 @@ class Secret:
                 _check_form(form, name, example)
         if self.basic and ":" not in self.basic:
             raise InvalidInputError(f"basic of a secret must contain a colon, such as 'user:{{}}', not {shown(self.basic)}")
-        if not isinstance(self.attach, bool):
-            raise InvalidInputError(f"attach of a secret must be True or False, not {shown(self.attach)}")
+        for name in ("attach", "body"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInputError(f"{name} of a secret must be True or False, not {shown(getattr(self, name))}")
+        if self.responses not in ("scan", "pass"):
+            raise InvalidInputError(f"responses of a secret must be 'scan' or 'pass', not {shown(self.responses)}")
         if self.refresh is not None and not (isinstance(self.refresh, int | float) and self.refresh > 0):
             raise InvalidInputError(f"refresh of a secret must be a positive number of seconds, not {shown(self.refresh)}")
 

@@ -44,6 +44,12 @@ def test_hosts_and_places_are_given(given: dict[str, Any], uses: list[tuple[Any,
     assert [(*use.hosts, use.header, use.attach) for use in found.uses] == uses
 
 
+def test_a_secret_for_bodies_only_is_in_no_header() -> None:
+    (use,) = bind("ACME", Secret(hosts=("a.test",), body=True, responses="pass")).uses
+    assert (use.header, use.body, use.responses) == ((), True, "pass")
+    assert {use.responses for use in bind("GITHUB_TOKEN", Secret(responses="pass")).uses} == {"pass"}
+
+
 def test_another_host_of_a_service_has_its_places() -> None:
     found = bind("GITHUB_TOKEN", Secret(hosts=("github.corp.test",)))
     assert {bool(use.basic) for use in found.uses} == {True, False}

@@ -10,6 +10,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +19,8 @@ import pytest
 
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.keys.authority import authority_certificate
+from cellblock.walls.keys.bindings import Use
+from cellblock.walls.keys.bodies import MOST_REPLACED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.turnkey import server_settings
@@ -37,7 +40,7 @@ class World:
     def __init__(self, server: TlsServer, **use: Any) -> None:
         self.server = server
         self.at = f"api.test:{server.port}"
-        places = {"hosts": [self.at], "header": [], "basic": "", "query": "", "path": "", "attach": False}
+        places = asdict(Use((self.at,)))
         self.secrets = [{"name": "KEY", "placeholder": PLACEHOLDER, "value": VALUE, "uses": [places | use]}]
         self.log: list[dict[str, Any]] = []
 
@@ -266,6 +269,94 @@ async def test_a_body_is_forwarded_unchanged(server: TlsServer) -> None:
     answer = await world.ask(get(world, "/", SENT, f"Content-Length: {len(body)}", method="POST") + body)
     assert server.bodies == [body]
     assert PLACEHOLDER.encode() in answer
+
+
+JSON, FORM = "Content-Type: application/json; charset=utf-8", "Content-Type: application/x-www-form-urlencoded"
+FORM_BODY, FORM_FILLED = f"a=1&key={PLACEHOLDER}", f"a=1&key={quote(VALUE, safe='')}"
+
+
+def posted(world: World, body: str, *headers: str, chunked: bool = False) -> bytes:
+    """Return a request with a body."""
+    content = body.encode()
+    if chunked:
+        half = len(content) // 2
+        parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (content[:half], content[half:]))
+        return get(world, "/", "Transfer-Encoding: chunked", *headers, method="POST") + parts + b"0\r\nX-T: 1\r\n\r\n"
+    return get(world, "/", f"Content-Length: {len(content)}", *headers, method="POST") + content
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("header", "body", "seen"),
+    [
+        (JSON, json.dumps({"key": PLACEHOLDER}), json.dumps({"key": VALUE})),
+        ("Content-Type: application/vnd.api+json", json.dumps([PLACEHOLDER]), json.dumps([VALUE])),
+        (FORM, FORM_BODY, FORM_FILLED),
+    ],
+)
+async def test_a_secret_is_inserted_into_bodies_and_does_not_come_back(
+    server: TlsServer, header: str, body: str, seen: str, chunked: bool
+) -> None:
+    world = World(server, body=True)
+    answer = await world.ask(posted(world, body, header, chunked=chunked))
+    assert server.bodies == [seen.encode()]
+    assert b"200 OK" in answer
+    assert PLACEHOLDER.encode() in answer
+    for form in (VALUE, json.dumps(VALUE)[1:-1], quote(VALUE, safe="")):
+        assert form.encode() not in answer
+    assert [one["secrets"] for one in world.log] == [["KEY"]]
+
+
+@pytest.mark.parametrize(
+    ("use", "headers", "body"),
+    [
+        (BEARER, [JSON], PLACEHOLDER),
+        ({"body": True}, [], PLACEHOLDER),
+        ({"body": True}, ["Content-Type: text/plain"], PLACEHOLDER),
+        ({"body": True}, [JSON, "Content-Encoding: gzip"], PLACEHOLDER),
+        ({"body": True}, [JSON, FORM], PLACEHOLDER),
+        ({"body": True}, [JSON], OTHERS),
+        ({"body": True}, [JSON], PLACEHOLDER + "x" * MOST_REPLACED),
+        ({"body": True}, [JSON], PLACEHOLDER[:20] + "\\u0065" + PLACEHOLDER[21:]),
+    ],
+)
+async def test_other_bodies_are_forwarded_unchanged(
+    server: TlsServer, use: dict[str, Any], headers: list[str], body: str
+) -> None:
+    world = World(server, **use)
+    answer = await world.ask(posted(world, body, *headers))
+    assert b"200 OK" in answer
+    assert server.bodies == [body.encode()]
+    assert [one["secrets"] for one in world.log] == [[]]
+
+
+async def test_a_long_body_without_a_length_is_refused(server: TlsServer) -> None:
+    world = World(server, body=True)
+    answer = await world.ask(posted(world, "x" * (MOST_REPLACED + 1), JSON, chunked=True))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert not server.seen
+
+
+async def test_a_client_that_waits_for_its_body_is_asked_for_it_once(server: TlsServer) -> None:
+    world = World(server, body=True)
+    head, _, body = posted(world, FORM_BODY, FORM, "Expect: 100-continue").partition(b"\r\n\r\n")
+    async with world.connected() as end:
+        await end.send(head + b"\r\n\r\n")
+        assert (await end.receive(1000)).startswith(b"HTTP/1.1 100 ")
+        await end.send(body)
+        assert b"200 OK" in await rest(end)
+    assert server.bodies == [FORM_FILLED.encode()]
+    assert b"expect" not in server.seen[0].lower()
+
+
+async def test_responses_that_pass_are_not_changed() -> None:
+    content = gzip.compress(VALUE.encode())
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(content)
+    with TlsServer(lambda _head, _body: head + content, host="api.test") as server:
+        world = World(server, **BEARER, responses="pass")
+        answer = await world.ask(get(world, "/", SENT, "Accept-Encoding: gzip", "Range: bytes=0-3"))
+    assert answer.endswith(content)
+    assert b"Range: bytes=0-3" in server.seen[0]
 
 
 async def test_the_preface_of_http_2_is_told_to_use_http_1(server: TlsServer) -> None:

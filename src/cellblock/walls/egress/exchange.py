@@ -43,6 +43,7 @@ class Exchange:
         limits: Limits on sizes and times.
         writer: The h11 connection of a server that stays open after a complete exchange.
         changes: Changes the response, whose body must not be coded.
+        body: The whole body of the request, if it was read before.
 
     Attributes:
         status: The status of the response; 0 before it.
@@ -58,6 +59,7 @@ class Exchange:
         *,
         writer: h11.Connection | None = None,
         changes: Filter | None = None,
+        body: bytes | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
@@ -66,6 +68,7 @@ class Exchange:
         self._stays = writer is not None
         self._writer = writer or h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.header_bytes)
         self._changes = changes
+        self._body = body
         self.status = self.received = 0
         self._idle_seconds = limits.idle_seconds
         self._silence = asyncio.timeout(None)
@@ -115,7 +118,9 @@ class Exchange:
     async def _both_ways(self, request: h11.Request) -> None:
         pieces = [self._sent(self._writer, request)]
         self._chunked_up = _is_chunked(request)
-        if await self._heard_all(pieces):  # as for most requests: no task is needed for a body
+        if self._body is not None:
+            pieces += [self._sent(self._writer, event) for event in (h11.Data(self._body), h11.EndOfMessage())]
+        elif await self._heard_all(pieces):  # as for most requests: no task is needed for a body
             await self._pass_up(pieces)
             await self._download()
             return
@@ -132,7 +137,7 @@ class Exchange:
             raise errors.exceptions[0] from None
 
     async def _upload(self, pieces: list[bytes]) -> None:
-        done = False
+        done = self._body is not None
         while await self._pass_up(pieces) and not done:
             self._reader.receive_data(await self._receive(self._client, CHUNKED_READ if self._chunked_up else BUFFER))
             done = await self._heard_all(pieces)

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -37,7 +37,9 @@ class Use:
     basic: str = ""
     query: str = ""
     path: str = ""
+    body: bool = False
     attach: bool = False
+    responses: str = "scan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def bind(name: str, secret: Secret) -> Binding:
         InvalidInputError: It has no host, or an invalid one.
     """
     preset = _presets().get(name, {})
-    names = ("header", "basic", "query", "path", "attach")
+    names = ("header", "basic", "query", "path", "body", "attach")
     given: dict[str, Any] = {name: value for name in names if (value := getattr(secret, name)) not in ((), "", False)}
     uses = [_use(use) for use in preset.get("use", ())]
     if given:
@@ -98,17 +100,13 @@ def bind(name: str, secret: Secret) -> Binding:
         places = uses or [Use((), header=_BEARER)]
         known = {host: use for use in uses for host in use.hosts}
         # A host of the service keeps its places. Others have all of them.
-        uses = [
-            Use((host,), use.header, use.basic, use.query, use.path, use.attach)
-            for host in secret.hosts
-            for use in ([known[host]] if host in known else places)
-        ]
+        uses = [replace(use, hosts=(host,)) for host in secret.hosts for use in ([known[host]] if host in known else places)]
     if not any(use.hosts for use in uses):
         raise InvalidInputError(
             f"secret {name} has no host: name the hosts that may receive it, as in --secret {name}=SOURCE@api.example.org, or "
             f"secrets={{'{name}': Secret.from_env('{name}', hosts=['api.example.org'])}}"
         )
-    checked = tuple(Use(_authorities(name, use.hosts), use.header, use.basic, use.query, use.path, use.attach) for use in uses)
+    checked = tuple(replace(use, hosts=_authorities(name, use.hosts), responses=secret.responses) for use in uses)
     return Binding(name, secret, checked, preset.get("prefix", ""), preset.get("length", 0))
 
 
@@ -119,17 +117,7 @@ def patterns(bindings: Iterable[Binding]) -> tuple[str, ...]:
 
 def described(binding: Binding, seed: bytes, value: str) -> dict[str, Any]:
     """Return what the turnkey needs of a secret, with its value."""
-    uses = [
-        {
-            "hosts": list(use.hosts),
-            "header": list(use.header),
-            "basic": use.basic,
-            "query": use.query,
-            "path": use.path,
-            "attach": use.attach,
-        }
-        for use in binding.uses
-    ]
+    uses = [asdict(use) for use in binding.uses]
     return {"name": binding.name, "placeholder": binding.placeholder(seed), "value": value, "uses": uses}
 
 

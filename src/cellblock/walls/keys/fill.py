@@ -104,8 +104,9 @@ def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> None
         pair, found = _attach(head, use, value)
     if found:
         head.names.append(secret["name"])
-    # Not only if it is in this request: the host may return what an earlier one contained.
-    head.replacements += forms(value, placeholder, pair or use["basic"])
+    if use["responses"] == "scan":
+        # Not only if it is in this request: the host may return what an earlier one contained.
+        head.replacements += forms(value, placeholder, pair or use["basic"])
 
 
 def _attach(head: Filled, use: dict[str, Any], value: str) -> tuple[str, bool]:

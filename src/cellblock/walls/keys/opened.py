@@ -18,6 +18,7 @@ from cellblock.walls.egress.exchange import HEAD_READ, Exchange
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
 from cellblock.walls.egress.http import BadRequestError, Headers, check_framing, check_head, plain_response
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
+from cellblock.walls.keys.bodies import MOST_REPLACED, inserts_at, length_of, quoting, read_body, with_length
 from cellblock.walls.keys.fill import Filled, MisplacedError, fill
 from cellblock.walls.keys.messages import SHOWN
 from cellblock.walls.keys.scan import Scan
@@ -176,9 +177,10 @@ class OpenedConnection:
         }
         try:
             filled = self._filled(head)
+            body = await self._body(filled, reader, None)
             log |= {"secrets": filled.names, "decision": "allowed"}
             changes = Scan(filled.replacements) if filled.replacements else None
-            exchange = Exchange(self._client, self._upstream, reader, self._limits, writer=writer, changes=changes)
+            exchange = Exchange(self._client, self._upstream, reader, self._limits, writer=writer, changes=changes, body=body)
             try:
                 return await exchange.run(h11.Request(method=head.method, target=filled.target, headers=filled.headers))
             finally:
@@ -219,6 +221,46 @@ class OpenedConnection:
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in hidden]
             filled.headers.append((b"Accept-Encoding", b"identity"))
         return filled
+
+    async def _body(self, filled: Filled, reader: h11.Connection, known: bytes | None) -> bytes | None:
+        """Return the body with the secrets in it, and adjust the head. Return `known` if the body needs no change.
+
+        Args:
+            filled: The head with secrets.
+            reader: The h11 connection that parsed the head.
+            known: The body, if it was read before.
+
+        Raises:
+            RefusedError: A body without a length is too long to be searched.
+        """
+        inserts = inserts_at(self._at, self._opening.secrets())
+        quote = quoting(filled.headers)
+        length = length_of(filled.headers)
+        if not inserts or quote is None or (length is not None and length > MOST_REPLACED):
+            return known
+        body = known if known is not None else await self._whole_body(reader, length, MOST_REPLACED)
+        for name, placeholder, value in inserts:
+            if placeholder in body:
+                body = body.replace(placeholder, quote(value))
+                filled.names += [] if name in filled.names else [name]
+        filled.headers = with_length(filled.headers, len(body))
+        return body
+
+    async def _whole_body(self, reader: h11.Connection, length: int | None, most: int) -> bytes:
+        """Read the body of a request.
+
+        Raises:
+            RefusedError: It has more than `most` bytes.
+        """
+        body = None
+        if length is None or length <= most:
+            body = await read_body(reader, self._client, self._limits.idle_seconds, most, chunked=length is None)
+        if body is None:
+            text = (
+                f"this body can have at most {most // 1024:,} KiB, because a secret may have to be inserted into the request"
+            )
+            raise RefusedError(413, "Content Too Large", text)
+        return body
 
     def _check_host(self, head: h11.Request) -> None:
         sni: str | None = getattr(self._client.tls, "named", None)
