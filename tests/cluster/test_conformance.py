@@ -59,7 +59,7 @@ from cellblock.operations.programs import (
     WriteProcess,
 )
 from cellblock.operations.saving import ChangedVariables, Export, Load, Save, Variables
-from cellblock.operations.secrets import Requests
+from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
 from cellblock.operations.sessions import (
     About,
     Complete,
@@ -408,6 +408,9 @@ async def test_what_happened_in_a_session_and_what_happens_in_all(link: Link, se
     assert [cell["code"] for cell in cells] == ["6 * 7"]
     assert await link.call(Decisions(session)) == []
     assert await link.call(Requests(session)) == []
+    for request in (RefreshSecret(session, "KEY"), RemoveSecret(session, "KEY")):
+        with pytest.raises(InvalidInputError, match="has no secret 'KEY'"):
+            await link.call(request)
     assert [one["code"] for one in await link.call(SearchSessions(f"{session} 7")) if one["name"] == session] == ["6 * 7"]
     asked.add(Watch)
     async with aclosing(link.inner.follow(Watch())) as changes:

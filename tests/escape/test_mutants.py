@@ -148,6 +148,19 @@ MUTANTS: dict[str, Mutant] = {
             "return [(one['name'], one['placeholder'].encode(), one['value']) for one in secrets]",
         ),
     ),
+    "69 removed secrets": mutant(
+        "host/test_secrets.py::test_a_secret_is_read_again_and_removed_live",
+        Edit("walls/keys/session_keys.py", "SessionKeys.remove", "self._removed.add(name)"),
+    ),
+    "69 removed secrets of the next host": mutant(
+        "host/test_secrets.py::test_a_removal_holds_for_the_next_host_and_for_its_branches",
+        Edit("walls/keys/session_keys.py", "SessionKeys._family", "return [self]"),
+    ),
+    "69 secrets removed while a body arrives": mutant(
+        f"{KEYS}opened.py::test_a_secret_that_is_removed_while_a_body_arrives_is_not_sent",
+        Edit("walls/keys/fill.py", "_contains", "return False"),
+        Edit("walls/keys/fill.py", "_check_left", "pass"),
+    ),
     "69 reports of a turnkey": mutant(
         f"{KEYS}messages.py::test_a_wrong_report_is_refused[host]",
         Edit("walls/keys/messages.py", "parse_report", "return [], None"),

@@ -135,6 +135,65 @@ async def test_placeholders_stay_and_branches_share_them(
     assert all(CANARY.encode() in head for head in server.seen)
 
 
+async def test_a_secret_is_read_again_and_removed_live(
+    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fetch = CLIENTS["urllib"]
+    with TlsServer(host="api.test") as server:
+        async with opened(native_host, roots, server, tmp_path) as session:
+            before = await told(session, "KEY")
+            await told(session, fetch)
+            monkeypatch.setenv("KEY", "rotated-0123456789")
+            await session.refresh_secret("KEY")
+            await told(session, fetch)
+            assert CANARY.encode() in server.seen[0]
+            assert b"rotated-0123456789" in server.seen[1]
+            monkeypatch.delenv("KEY")
+            with pytest.raises(InvalidInputError, match="this variable is not set"):
+                await session.refresh_secret("KEY")
+            await told(session, fetch)
+            assert b"rotated-0123456789" in server.seen[2]
+            (branch,) = await session.fork()
+            async with branch:
+                await session.remove_secret("KEY")
+                # Attack 27: neither undo, a branch, a new kernel nor the next host revives it.
+                for one in (session, branch):
+                    assert "HTTP Error 403" in await told(one, fetch)
+                await session.undo()
+                assert "HTTP Error 403" in await told(session, fetch)
+                (later,) = await session.fork()
+                async with later:
+                    assert "HTTP Error 403" in await told(later, fetch)
+                await session.reset()
+                await told(session, setup(server))
+                assert await told(session, "KEY") == before
+                assert "HTTP Error 403" in await told(session, fetch)
+            for attempt in (session.refresh_secret, session.remove_secret):
+                with pytest.raises(InvalidInputError, match="the session has no secret 'KEY'; it has: none"):
+                    await attempt("KEY")
+    assert len(server.seen) == 3
+
+
+async def test_a_removal_holds_for_the_next_host_and_for_its_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", CANARY)
+    declared = parse_secrets({"KEY": Secret.from_env("KEY", hosts=["api.test"])})
+    first, second, third = (SessionKeys(bindings_of(declared)) for _ in range(3))
+    await first.read()
+    for keys in (second, third):  # a session and its branch, in the next process
+        keys.resume(first.hold())
+    changes: list[str] = []
+    for name, keys in (("second", second), ("third", third)):
+        keys.watchers.add(lambda name=name: changes.append(name))
+    await second.remove("KEY")
+    assert sorted(changes) == ["second", "third"]
+    assert first.removed == second.removed == third.removed == {"KEY"}
+    last = SessionKeys(bindings_of(declared))
+    last.resume(third.hold())
+    assert last.removed == {"KEY"}
+    await last.read()
+    assert [one["removed"] for one in last._settings()["secrets"]] == [True]
+
+
 async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path) -> None:
     with TlsServer(host="api.test") as server:
         async with opened(native_host, roots, server, tmp_path) as session:
@@ -201,7 +260,9 @@ async def test_the_next_host_has_the_same_placeholders_certificates_and_values(
     assert authority_key(first._seed).private_numbers() == authority_key(second._seed).private_numbers()
     monkeypatch.setenv("KEY", "rotated-0123456789")
     await second.read()
-    assert CANARY not in json.dumps(second._settings())  # read again after a restart, because it is one that changes
+    (secret,) = second._settings()["secrets"]
+    # Read again after a restart, because it is one that changes.
+    assert (secret["value"], secret["former"]) == ("rotated-0123456789", [CANARY])
     held = first.hold()
     with pytest.raises(PermissionError):
         os.write(held, b"x")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cellblock.common import config
+from cellblock.common.secret import parse_secrets
 from cellblock.errors import InvalidInputError, SandboxError, UnsupportedError, shown
 from cellblock.host.launch_failures import launch_error
 from cellblock.model.checkpoints import check_seeds
@@ -215,6 +216,18 @@ def only_names_secrets(options: Mapping[str, Any]) -> bool:
 
     known = entries()
     return all(isinstance(name, str) and name in known for name in names)
+
+
+def store_secret(name: str, value: str) -> None:
+    """Store the value of a secret in the keyring of this machine, where sessions find it by its name.
+
+    Raises:
+        InvalidInputError: The name or the value is invalid, or there is no keyring.
+    """
+    from cellblock.walls.keys.sources import store
+
+    parse_secrets({name: {}})
+    store(name, value)
 
 
 def check_forbidding(tier: Tier, asked: bool) -> None:

@@ -227,7 +227,7 @@ class SessionOptions:
 
     def same_surroundings(self, other: SessionOptions) -> bool:
         """Return whether both resolve to the same interpreter, sandbox and directories (`resolve`)."""
-        rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "packages", "recovery")}
+        rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "packages", "recovery", "secrets")}
         return replace(other, **rest) == self
 
 

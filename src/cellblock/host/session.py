@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
 from cellblock.common.config import Isolate
-from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
+from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError, shown
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from cellblock.model.overview import RequestRecord
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.walls.egress.rules import Denial
+    from cellblock.walls.keys.session_keys import SessionKeys
     from cellblock.walls.sandbox.probe import Facts
 
 _P = ParamSpec("_P")
@@ -410,6 +411,37 @@ class Session(AsyncOnly):
     def requests(self) -> list[RequestRecord]:
         """The last requests to hosts that receive secrets, oldest first, without queries, headers and bodies."""
         return [] if self._around.keys is None else list(self._around.keys.requests)
+
+    @property
+    def removed_secrets(self) -> frozenset[str]:
+        """The names of the secrets that were removed from the session."""
+        return frozenset() if self._around.keys is None else self._around.keys.removed
+
+    async def refresh_secret(self, name: str) -> None:
+        """Read the value of a secret again from its source, for the session and its branches. The placeholder stays.
+
+        Running requests keep the previous value.
+
+        Raises:
+            InvalidInputError: The session has no such secret, or its value cannot be read. Nothing has changed.
+        """
+        await self._keys(name).refresh(name)
+
+    async def remove_secret(self, name: str) -> None:
+        """Remove a secret from the session and its branches. Requests with its placeholder are refused from now on.
+
+        Undo and restore do not reverse this. Running requests are not affected.
+
+        Raises:
+            InvalidInputError: The session has no such secret.
+        """
+        await self._keys(name).remove(name)
+
+    def _keys(self, name: str) -> SessionKeys:
+        self._cells.check_running()
+        if self._around.keys is None:
+            raise InvalidInputError(f"{self._name} has no secret {shown(name)}: it was created without secrets")
+        return self._around.keys
 
     @property
     def isolate(self) -> Isolate:

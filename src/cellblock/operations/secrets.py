@@ -21,3 +21,36 @@ class Requests(
 
     session: str
     count: Annotated[int, Limits(ge=1, le=1000)] = 200
+
+
+class RefreshSecret(
+    Request[bool],
+    op="refresh secret",
+    repeatable=True,
+    route=Route("POST", "/sessions/{session}/secrets/{name}/refresh", "Read the value of a secret again", scope="approve"),
+):
+    """Read the value of a secret again from its source, for a session and its branches. The placeholder stays.
+
+    Attributes:
+        session: The session's name or id.
+        name: The secret's name.
+    """
+
+    session: str
+    name: str
+
+
+class RemoveSecret(
+    Request[bool],
+    op="remove secret",
+    route=Route("DELETE", "/sessions/{session}/secrets/{name}", "Remove a secret", scope="approve"),
+):
+    """Remove a secret from a session and its branches. Undo does not reverse it.
+
+    Attributes:
+        session: The session's name or id.
+        name: The secret's name.
+    """
+
+    session: str
+    name: str

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, InvalidInputError, NotFoundError
+from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.checkpoints import adopt, fork
 from cellblock.service.named.kernel_types import has_run
 from cellblock.service.named.labels import Label, ended, label_of
 from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.store.named import NamedStore
 from clocks import WallClock
 from named_sessions import OPTIONS, after_a_kill, records, submit
 from processes import alive, eventually
@@ -263,3 +265,19 @@ async def test_a_session_of_a_newer_version_says_so_and_stays_as_it_is(
     assert later.find("one").options == {"sandbox": False, "not_yet": 1}
     await later.close()
     await sessions.destroy("one")
+
+
+def test_removed_secrets_are_dropped_from_stored_options() -> None:
+    now = "2026-01-01T00:00:00+00:00"
+    store = NamedStore()
+    options = {"secrets": ["KEY", "OTHER=env:X@b.test"], "tags": {}}
+    record = SessionRecord("1", "s", now, now)
+    named = NamedSession(Host(), record, options, store=store)
+    store.sessions.add(record, options)
+    assert not named.forget_secrets({"NONE"})
+    assert named.forget_secrets({"KEY", "NONE"})
+    left = {"OTHER": {"source": "env:X", "hosts": ["b.test"]}}
+    assert named.options == {"secrets": left, "tags": {}}
+    store.sessions.change_options("1", named.options)
+    assert [one.options["secrets"] for one in store.sessions.all()] == [left]
+    store.close()

@@ -42,6 +42,7 @@ class World:
         self.at = f"api.test:{server.port}"
         places = asdict(Use((self.at,)))
         self.secrets = [{"name": "KEY", "placeholder": PLACEHOLDER, "value": VALUE, "uses": [places | use]}]
+        self.secrets[0] |= {"former": [], "removed": False}
         self.log: list[dict[str, Any]] = []
 
     @contextlib.asynccontextmanager
@@ -249,6 +250,47 @@ async def test_a_secret_of_an_earlier_request_does_not_come_back(server: TlsServ
     assert VALUE.encode() in server.seen[0]
     assert VALUE.encode() not in answer
     assert PLACEHOLDER.encode() in answer
+
+
+async def test_a_removed_secret_is_refused_and_stays_hidden_in_responses(server: TlsServer) -> None:
+    world = World(server, **BEARER, body=True, attach=True)
+    async with world.connected() as end:
+        await end.send(get(world, "/before", SENT).replace(b"Connection: close\r\n", b""))
+        answer = b""
+        while not answer.endswith(b"0\r\n\r\n"):
+            answer += await end.receive(65536)
+        world.secrets = [world.secrets[0] | {"removed": True}]
+        await end.send(get(world, "/after", SENT))
+        refused = await rest(end)
+    assert refused.startswith(b"HTTP/1.1 403 ")
+    assert b"the secret KEY was removed from this session" in refused
+    server.answer = lambda _head, _body: echo(VALUE.encode(), b"")
+    assert VALUE.encode() not in await world.ask(get(world, "/"))
+    await world.ask(posted(world, FORM_BODY, FORM))
+    assert server.bodies[-1] == FORM_BODY.encode()
+    assert VALUE.encode() not in b"".join(server.seen[1:])
+
+
+async def test_a_secret_that_is_removed_while_a_body_arrives_is_not_sent(server: TlsServer) -> None:
+    world = World(server, **BEARER, body=True)
+    async with world.connected() as end:
+        head, _, body = posted(world, FORM_BODY, FORM, SENT).partition(b"\r\n\r\n")
+        await end.send(head + b"\r\n\r\n")
+        await asyncio.sleep(0.2)
+        world.secrets = [world.secrets[0] | {"removed": True}]
+        await end.send(body)
+        assert (await rest(end)).startswith(b"HTTP/1.1 403 ")
+    assert not server.seen
+
+
+async def test_a_former_value_stays_hidden_in_responses(server: TlsServer) -> None:
+    world = World(server, **BEARER)
+    world.secrets[0] |= {"former": [VALUE], "value": "rotated-0123456789"}
+    server.answer = lambda head, _body: echo(head + VALUE.encode(), b"")
+    answer = await world.ask(get(world, "/", SENT))
+    assert b"Bearer rotated-0123456789" in server.seen[0]
+    assert VALUE.encode() not in answer
+    assert b"rotated" not in answer
 
 
 async def test_requests_of_one_connection_are_judged_one_by_one_and_share_the_servers(server: TlsServer) -> None:

@@ -3,14 +3,80 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cellblock import InvalidInputError, Secret
-from cellblock.walls.keys.sources import completed, entries, read_value
+from cellblock.walls.keys.sources import completed, entries, read_value, store
 
 CANARY = "canary-value-12345"
+
+
+Keyring = dict[tuple[str, str], str]
+
+
+@pytest.fixture
+def keyring(monkeypatch: pytest.MonkeyPatch) -> Keyring:
+    """A keyring in memory."""
+    found: Keyring = {}
+    install(monkeypatch, get_password=lambda service, name: found.get((service, name)), set_password=_putting(found))
+    return found
+
+
+def _putting(found: Keyring) -> Callable[[str, str, str], None]:
+    def put(service: str, name: str, value: str) -> None:
+        found[service, name] = value
+
+    return put
+
+
+def install(monkeypatch: pytest.MonkeyPatch, priority: float = 5, **functions: Any) -> None:
+    """Install a package keyring."""
+    module = ModuleType("keyring")
+    module.__spec__ = SimpleNamespace()  # type: ignore[assignment]  # that it is there
+    for name, function in functions.items():
+        setattr(module, name, function)
+    module.get_keyring = lambda: SimpleNamespace(priority=priority)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "keyring", module)
+
+
+async def test_a_stored_secret_is_found_by_its_name(keyring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    store("ACME", CANARY + "\n")
+    assert keyring == {("cellblock", "ACME"): CANARY}
+    secret = completed("ACME", {"hosts": ["a.test"]}, {})
+    assert secret == Secret(source="keyring:cellblock/ACME", hosts=("a.test",))
+    assert await read_value("ACME", secret) == CANARY
+    known = {"ACME": Secret(hosts=("a.test",))}
+    assert completed("ACME", {}, known) == secret
+    assert completed("ACME", {}, {"ACME": Secret(source="file:/k")}) == Secret(source="file:/k")
+    with pytest.raises(InvalidInputError, match="no such entry: run 'cellblock secret set OTHER', or set the variable OTHER"):
+        await read_value("OTHER", completed("OTHER", {}, {}))
+    monkeypatch.setenv("ACME", "of the environment")
+    assert completed("ACME", {}, {}) == Secret(source="env:ACME")
+
+
+async def test_without_a_keyring_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: str) -> None:
+        raise OSError(f"D-Bus said {CANARY}")
+
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(InvalidInputError, match=r"pip install keyring\. Without a keyring, name a file"):
+        store("ACME", CANARY)
+    install(monkeypatch, priority=0)
+    with pytest.raises(InvalidInputError, match="start GNOME Keyring or KWallet"):
+        store("ACME", CANARY)
+    install(monkeypatch, set_password=fail, get_password=fail)
+    for attempt in (lambda: store("ACME", CANARY), lambda: store("ACME", "short")):
+        with pytest.raises(InvalidInputError) as caught:
+            attempt()
+        assert "canary" not in str(caught.value)
+    with pytest.raises(InvalidInputError, match=r"the keyring failed \(OSError\): is it locked"):
+        await read_value("ACME", Secret(source="keyring:cellblock/ACME"))
 
 
 async def test_each_source_gives_its_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ from cellblock.operations.programs import (
     WriteProcess,
 )
 from cellblock.operations.saving import Load, Save, Variables
-from cellblock.operations.secrets import Requests
+from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
@@ -301,6 +301,14 @@ class Client:
     def requests(self, kernel: SessionRecord | str, count: int = 200) -> list[RequestRecord]:
         """Return the last requests to hosts that receive secrets, oldest first."""
         return self._ask(Requests(session_of(kernel), count))
+
+    def refresh_secret(self, kernel: SessionRecord | str, name: str) -> bool:
+        """Read the value of a secret again from its source. The placeholder stays."""
+        return self._ask(RefreshSecret(session_of(kernel), name))
+
+    def remove_secret(self, kernel: SessionRecord | str, name: str) -> bool:
+        """Remove a secret from a session and its branches. Undo does not reverse it."""
+        return self._ask(RemoveSecret(session_of(kernel), name))
 
     def search_sessions(self, words: str = "", count: int = 100) -> list[FoundSession]:
         """Return sessions whose name, labels, directory or code contains all words, the last used first.

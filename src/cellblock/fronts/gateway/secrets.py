@@ -1,4 +1,4 @@
-"""The secrets of a session: the requests that used them."""
+"""The secrets of a session, and the requests that used them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from fastapi import APIRouter
 
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add
-from cellblock.operations.secrets import Requests
+from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
 
 router = APIRouter(tags=["Secrets"], route_class=CheckedRoute)
 
 add(router, Requests)
+add(router, RefreshSecret)
+add(router, RemoveSecret)

@@ -39,6 +39,8 @@ class KeptSession(SessionKeeper):
         self._remains = remains
         self._log: StateLog | None = None
         self._takeover: Takeover | None = None
+        if parts.keys is not None:
+            parts.keys.watchers.add(self._keys_changed)
 
     def begin(self) -> None:
         if self._remains is None:
@@ -140,7 +142,12 @@ class KeptSession(SessionKeeper):
             finally:
                 os.close(held)
 
+    def _keys_changed(self) -> None:
+        self.relabel(self._label)
+
     def end(self) -> None:
+        if self._parts.keys is not None:
+            self._parts.keys.watchers.discard(self._keys_changed)
         self._holding.release()
         if self._log is not None:
             self._log.close()

@@ -7,13 +7,14 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cellblock.common.secret import parse_secrets
 from cellblock.errors import CellblockError, InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning, is_branch
@@ -149,6 +150,17 @@ class NamedSession:
                     "this, then try again; if another version of cellblock created it, use that version"
                 ) from error
         return self._read
+
+    def forget_secrets(self, names: Collection[str]) -> bool:
+        """Drop secrets from its options. Return whether there were any."""
+        given = parse_secrets(self.options.get("secrets", ()))
+        if not given.keys() & {*names}:
+            return False
+        left = {name: secret for name, secret in given.items() if name not in names}
+        self.options = {**self.options, "secrets": left}
+        if self._read is not None:
+            self._read = replace(self._read, session=replace(self._read.session, secrets=left))
+        return True
 
     @property
     def current(self) -> Session | None:

@@ -437,6 +437,12 @@ class NamedSessions:
         self._add(named)
         return named
 
+    def forget_removed_secrets(self) -> None:
+        """Drop removed secrets from the options of their sessions, so that no later kernel gets them back."""
+        for named in self._sessions.values():
+            if named.current is not None and named.forget_secrets(named.current.removed_secrets):
+                self.store.sessions.change_options(named.record.kernel_id, named.options)
+
     def own_workspace(self, named: NamedSession) -> Path | None:
         """Return the directory that a session has got for itself; None if it has none."""
         own = None if self._workspaces is None else self._workspaces / named.record.kernel_id

@@ -92,6 +92,14 @@ class SessionRegistry:
         """Update a record with a delayed write."""
         self._writer.later("UPDATE sessions SET record = ? WHERE id = ?", (json.dumps(record.to_dict()), record.kernel_id))
 
+    def change_options(self, session: str, options: Mapping[str, Any]) -> None:
+        """Replace the options of a session. They are written when this returns.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        self._writer.write(("UPDATE sessions SET options = ? WHERE id = ?", (json.dumps(options), session)))
+
     def remove(self, session: str, *, ended: bool = True) -> None:
         """Remove a session. Its executions stay in the journal.
 

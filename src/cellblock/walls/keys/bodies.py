@@ -64,7 +64,7 @@ def inserts_at(at: str, secrets: Sequence[dict[str, Any]]) -> list[tuple[str, by
     return [
         (secret["name"], secret["placeholder"].encode(), secret["value"])
         for secret in secrets
-        if any(use["body"] and at in use["hosts"] for use in secret["uses"])
+        if not secret["removed"] and any(use["body"] and at in use["hosts"] for use in secret["uses"])
     ]
 
 

@@ -56,7 +56,14 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
     for secret in secrets:
         for use in secret["uses"]:
             if at in use["hosts"]:
-                _fill_one(head, secret, use)
+                pair = "" if secret["removed"] else _fill_one(head, secret, use)
+                if use["responses"] == "scan":
+                    # Not only if it is in this request: the host may return what an earlier one contained.
+                    for value in (secret["value"], *secret["former"]):
+                        head.replacements += forms(value, secret["placeholder"], pair or use["basic"])
+    for secret in secrets:
+        if secret["removed"] and _contains(head, secret["placeholder"].encode()):
+            raise MisplacedError(f"the secret {secret['name']} was removed from this session")
     # After the replacement: what is left has no right to be here. A value never matches, because it was checked.
     _check_left(head)
     return head
@@ -72,7 +79,12 @@ def has_placeholder(texts: Sequence[bytes]) -> bool:
     )
 
 
-def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> None:
+def _contains(head: Filled, placeholder: bytes) -> bool:
+    return placeholder in head.target or any(placeholder in content for _, content in head.headers)
+
+
+def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> str:
+    """Insert one secret. Return the form of Basic authentication that was inserted, if any."""
     placeholder, value = secret["placeholder"], secret["value"]
     pair, found = "", False
     for index, (name, content) in enumerate(head.headers):
@@ -104,9 +116,7 @@ def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> None
         pair, found = _attach(head, use, value)
     if found:
         head.names.append(secret["name"])
-    if use["responses"] == "scan":
-        # Not only if it is in this request: the host may return what an earlier one contained.
-        head.replacements += forms(value, placeholder, pair or use["basic"])
+    return pair
 
 
 def _attach(head: Filled, use: dict[str, Any], value: str) -> tuple[str, bool]:

@@ -42,7 +42,7 @@ class Report:
 
     Attributes:
         log: Requests.
-        ended: The number of a connection that has ended, or None.
+        ended: The number of a connection that has ended, or of a change that was made; or None.
     """
 
     log: Annotated[tuple[Reported, ...], Most(REPORTED)] = ()
@@ -58,7 +58,7 @@ def parse_report(data: bytes, hosts: frozenset[str], names: set[str]) -> tuple[l
         names: The names of the secrets.
 
     Returns:
-        The reported requests, and the number of a connection that has ended.
+        The reported requests, and the number of a connection or change.
 
     Raises:
         InvalidInputError: The message is not JSON.

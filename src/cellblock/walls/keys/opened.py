@@ -177,7 +177,9 @@ class OpenedConnection:
         }
         try:
             filled = self._filled(head)
-            body = await self._body(filled, reader, None)
+            if (body := await self._body(filled, reader)) is not None:
+                filled = self._filled(head)  # the secrets may have changed while the body arrived
+                body = self._fill_body(filled, body)
             log |= {"secrets": filled.names, "decision": "allowed"}
             changes = Scan(filled.replacements) if filled.replacements else None
             exchange = Exchange(self._client, self._upstream, reader, self._limits, writer=writer, changes=changes, body=body)
@@ -222,25 +224,24 @@ class OpenedConnection:
             filled.headers.append((b"Accept-Encoding", b"identity"))
         return filled
 
-    async def _body(self, filled: Filled, reader: h11.Connection, known: bytes | None) -> bytes | None:
-        """Return the body with the secrets in it, and adjust the head. Return `known` if the body needs no change.
-
-        Args:
-            filled: The head with secrets.
-            reader: The h11 connection that parsed the head.
-            known: The body, if it was read before.
+    async def _body(self, filled: Filled, reader: h11.Connection) -> bytes | None:
+        """Return the body if a secret may have to be inserted into it, else None.
 
         Raises:
-            RefusedError: A body without a length is too long to be searched.
+            RefusedError: A body without a length is too long.
         """
-        inserts = inserts_at(self._at, self._opening.secrets())
-        quote = quoting(filled.headers)
         length = length_of(filled.headers)
-        if not inserts or quote is None or (length is not None and length > MOST_REPLACED):
-            return known
-        body = known if known is not None else await self._whole_body(reader, length, MOST_REPLACED)
-        for name, placeholder, value in inserts:
-            if placeholder in body:
+        if quoting(filled.headers) is None or (length is not None and length > MOST_REPLACED):
+            return None
+        if not inserts_at(self._at, self._opening.secrets()):
+            return None
+        return await self._whole_body(reader, length, MOST_REPLACED)
+
+    def _fill_body(self, filled: Filled, body: bytes) -> bytes:
+        """Return a body with the secrets in it, and adjust the head."""
+        quote = quoting(filled.headers)
+        for name, placeholder, value in inserts_at(self._at, self._opening.secrets()):
+            if quote is not None and placeholder in body:
                 body = body.replace(placeholder, quote(value))
                 filled.names += [] if name in filled.names else [name]
         filled.headers = with_length(filled.headers, len(body))

@@ -12,13 +12,14 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 from cellblock.common.extras import require_extra
-from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.errors import InvalidInputError, ProtocolError, shown
 from cellblock.model.overview import RequestRecord
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
@@ -32,6 +33,8 @@ from cellblock.wire.sandbox import Step
 _IDLE_SECONDS = 60.0
 _REQUESTS = 1000
 _RETRY_SECONDS = 0.01
+_FORMER = 4
+"""Replaced values of a secret that are still searched for in responses."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -59,14 +62,20 @@ class SessionKeys:
     Attributes:
         patterns: Patterns that allow their hosts.
         requests: The last requests to hosts with secrets: no query, header or body.
+        watchers: Called after each change of a value, and each removal.
     """
+
+    _all: ClassVar[WeakSet[SessionKeys]] = WeakSet()
 
     def __init__(self, bindings: tuple[Binding, ...]) -> None:
         self._bindings = bindings
         self.patterns = patterns(bindings)
         self._seed = secrets.token_bytes(32)
         self._values: dict[str, str] = {}
+        self._former: dict[str, list[str]] = {}
+        self._removed: set[str] = set()
         self._read_at: dict[str, float] = {}
+        self.watchers: set[Callable[[], object]] = set()
         self._users = 0
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
@@ -74,8 +83,15 @@ class SessionKeys:
         self._control: socket.socket | None = None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._number = 0
+        self._changing: dict[int, asyncio.Future[None]] = {}
         self._starting = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
+        self._all.add(self)
+
+    @property
+    def removed(self) -> frozenset[str]:
+        """The names of the removed secrets."""
+        return frozenset(self._removed)
 
     @property
     def names(self) -> set[str]:
@@ -94,17 +110,19 @@ class SessionKeys:
     def hold(self) -> int:
         """Return a descriptor of a sealed file in memory with the seed and the values, for the next host of the session."""
         descriptor = os.memfd_create("keys", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        data = json.dumps({"seed": base64.b64encode(self._seed).decode(), "values": self._values}).encode()
+        held = {"seed": base64.b64encode(self._seed).decode(), "values": self._values}
+        data = json.dumps({**held, "former": self._former, "removed": sorted(self._removed)}).encode()
         os.write(descriptor, data)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         return descriptor
 
     def resume(self, descriptor: int) -> None:
-        """Take over the seed and the values of an earlier host from `hold`, and close the descriptor."""
+        """Take over the seed, the values and the removals of an earlier host from `hold`, and close the descriptor."""
         with open(descriptor, "rb") as file:
             file.seek(0)
             held = json.loads(file.read())
         self._seed, self._values = base64.b64decode(held["seed"]), held["values"]
+        self._former, self._removed = held.get("former", {}), set(held.get("removed", ()))
         # Those that change are read again before their first use.
         self._read_at = dict.fromkeys(self._values, -math.inf)
 
@@ -138,17 +156,98 @@ class SessionKeys:
         """
         changed = False
         for binding in self._bindings:
+            if binding.name in self._removed:
+                continue
             age = time.monotonic() - self._read_at.get(binding.name, -math.inf)
             refresh = binding.secret.refresh
             if binding.name in self._values and (refresh is None or age < refresh):
                 continue
-            value = await read_value(binding.name, binding.secret)
-            changed |= value != self._values.get(binding.name)
-            self._values[binding.name], self._read_at[binding.name] = value, time.monotonic()
+            changed |= self._take(binding.name, await read_value(binding.name, binding.secret))
         if len(json.dumps(self._settings())) > MESSAGE // 2:
             raise InvalidInputError(f"the secrets of a session can have {MESSAGE // 2:,} bytes together")
-        if changed and self._control is not None:
-            await self._send({"secrets": self._settings()["secrets"]})
+        if changed:
+            await self._changed()
+
+    def _take(self, name: str, value: str) -> bool:
+        """Set the value of a secret. Return whether it has changed."""
+        former, self._read_at[name] = self._values.get(name), time.monotonic()
+        self._values[name] = value
+        if former in (None, value):
+            return former is None
+        # The host may still return it.
+        self._former[name] = [former, *self._former.get(name, ())][:_FORMER]
+        return True
+
+    async def refresh(self, name: str) -> None:
+        """Read the value of a secret again, for the session and its branches. Running requests keep the previous value.
+
+        Raises:
+            InvalidInputError: The session has no such secret, or the value cannot be read. Nothing has changed.
+        """
+        binding = self._binding(name)
+        value = await read_value(name, binding.secret)
+        for keys in self._family():
+            await keys.take(name, value)
+
+    async def take(self, name: str, value: str) -> None:
+        """Use a value for a secret from now on, unless it was removed."""
+        async with self._starting:
+            if name not in self._removed and self._take(name, value):
+                await self._changed()
+
+    async def remove(self, name: str) -> None:
+        """Remove a secret from the session and its branches, irrevocably. Later requests with its placeholder are refused.
+
+        Raises:
+            InvalidInputError: The session has no such secret.
+        """
+        self._binding(name)
+        family = self._family()
+        for keys in family:
+            keys.forget(name)
+        for keys in family:
+            await keys.announce()
+
+    def forget(self, name: str) -> None:
+        """Remove a secret from later settings of the turnkey."""
+        self._removed.add(name)
+
+    async def announce(self) -> None:
+        """Tell the turnkey about removals, and wait until it has received them."""
+        async with self._starting:
+            await self._changed()
+
+    def _binding(self, name: str) -> Binding:
+        for binding in self._bindings:
+            if binding.name == name and name not in self._removed:
+                return binding
+        left = ", ".join(sorted(self.names - self._removed)) or "none"
+        raise InvalidInputError(f"the session has no secret {shown(name)}; it has: {left}")
+
+    def _family(self) -> list[SessionKeys]:
+        """Return all objects for this session and its branches: after a restart of the host, each has its own."""
+        return [keys for keys in self._all if keys.has_seed(self._seed)]
+
+    def has_seed(self, seed: bytes) -> bool:
+        """Return whether a seed is this session's."""
+        return seed == self._seed
+
+    async def _changed(self) -> None:
+        """Tell the turnkey and the watchers about a change, and wait until later requests use it."""
+        for watcher in tuple(self.watchers):
+            watcher()
+        if self._control is None:
+            return
+        self._number += 1
+        number, done = self._number, asyncio.get_running_loop().create_future()
+        self._changing[number] = done
+        try:
+            await self._send({"secrets": self._settings()["secrets"], "change": number})
+            await done
+        except OSError:
+            pass  # it has ended: the next one begins with the change
+        finally:
+            del self._changing[number]
 
     def opens(self, target: Target) -> bool:
         """Return whether connections to a target are opened."""
@@ -207,7 +306,7 @@ class SessionKeys:
         if control is not None:
             asyncio.get_running_loop().remove_reader(control)
             control.close()
-        for ended in self._waiting.values():
+        for ended in (*self._waiting.values(), *self._changing.values()):
             if not ended.done():
                 ended.set_exception(ConnectionAbortedError("the turnkey has ended"))
 
@@ -226,7 +325,12 @@ class SessionKeys:
         return {
             "seed": base64.b64encode(self._seed).decode(),
             "limits": asdict(self._limits),
-            "secrets": [described(binding, self._seed, self._values[binding.name]) for binding in self._bindings],
+            "secrets": [
+                described(binding, self._seed, self._values[binding.name])
+                | {"former": self._former.get(binding.name, []), "removed": binding.name in self._removed}
+                for binding in self._bindings
+                if binding.name in self._values
+            ],
         }
 
     async def _send(self, message: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
@@ -256,5 +360,6 @@ class SessionKeys:
             self.stop()
             return
         self.requests.extend(requests)
-        if number is not None and (ended := self._waiting.get(number)) is not None and not ended.done():
+        ended = None if number is None else self._waiting.get(number) or self._changing.get(number)
+        if ended is not None and not ended.done():
             ended.set_result(None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import os
 import shlex
 import stat
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ _COMMAND_SECONDS = 10
 _MOST = 16 * 1024
 _LEAST = 8
 """The shortest value in bytes: a shorter one could not be told from other text in responses."""
+_SERVICE = "cellblock"
+"""The service of entries in the keyring from `store`."""
 
 
 def entries() -> dict[str, Secret]:
@@ -43,7 +45,7 @@ def entries() -> dict[str, Secret]:
 
 
 def completed(name: str, declared: Mapping[str, Any], known: Mapping[str, Secret]) -> Secret:
-    """Return a secret with its source: its own, its entry's, or the variable of that name.
+    """Return a secret with its source: its own, its entry's, the variable of that name, or the keyring's entry from `store`.
 
     Args:
         name: The secret's name.
@@ -53,8 +55,34 @@ def completed(name: str, declared: Mapping[str, Any], known: Mapping[str, Secret
     secret = Secret.from_dict(name, declared)
     if secret.source:
         return secret
-    entry = known.get(name, Secret(source=f"env:{name}"))
-    return Secret.from_dict(name, {"source": f"env:{name}"} | entry.to_dict() | secret.to_dict())
+    found = {"source": _default_source(name)} if name not in known or not known[name].source else {}
+    entry = known[name].to_dict() if name in known else {}
+    return Secret.from_dict(name, found | entry | secret.to_dict())
+
+
+def _default_source(name: str) -> str:
+    stored = name not in config.environment() and importlib.util.find_spec("keyring") is not None
+    return f"keyring:{_SERVICE}/{name}" if stored else f"env:{name}"
+
+
+def store(name: str, value: str) -> None:
+    """Store the value of a secret in the keyring, where `completed` finds it by its name.
+
+    Args:
+        name: The secret's name.
+        value: The value; a final newline is removed.
+
+    Raises:
+        InvalidInputError: The value is unsuitable, or this machine has no keyring. The message does not contain the value.
+    """
+    value = _checked(name, value, "standard input")
+    try:
+        _keyring().set_password(_SERVICE, name, value)
+    except Exception as error:  # backends are plugins and raise any kind
+        why = str(error) if isinstance(error, ValueError) else f"the keyring failed ({type(error).__name__}): is it locked?"
+        raise InvalidInputError(
+            f"secret {name} cannot be stored: {why}. Without a keyring, name a file: --secret {name}=file:PATH@HOST"
+        ) from None
 
 
 async def read_value(name: str, secret: Secret) -> str:
@@ -72,10 +100,19 @@ async def read_value(name: str, secret: Secret) -> str:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = "it took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error)
         raise InvalidInputError(f"secret {name} cannot be read from {_shown(secret.source)}: {why}") from None
+    return _checked(name, value, _shown(secret.source))
+
+
+def _checked(name: str, value: str, where: str) -> str:
+    """Return a value without a final newline.
+
+    Raises:
+        InvalidInputError: It is unsuitable.
+    """
     value = value.removesuffix("\n").removesuffix("\r")
     if not value.isascii() or not value.isprintable() or not _LEAST <= len(value) <= _MOST:
         raise InvalidInputError(
-            f"the value of secret {name} from {_shown(secret.source)} cannot be used: it must have {_LEAST} to {_MOST:,} "
+            f"the value of secret {name} from {where} cannot be used: it must have {_LEAST} to {_MOST:,} "
             "printable ASCII characters, on one line"
         )
     return value
@@ -125,14 +162,30 @@ def _output(command: list[str]) -> str:
 
 
 def _from_keyring(service: str, user: str) -> str:
+    keyring = _keyring()
+    try:
+        value: str | None = keyring.get_password(service, user)
+    except Exception as error:  # backends are plugins and raise any kind
+        raise ValueError(f"the keyring failed ({type(error).__name__}): is it locked?") from None
+    if value is None:
+        hint = f": run 'cellblock secret set {user}', or set the variable {user}" if service == _SERVICE else ""
+        raise ValueError(f"the keyring has no such entry{hint}")
+    return value
+
+
+def _keyring() -> Any:
+    """Return the package ``keyring``.
+
+    Raises:
+        ValueError: It is not installed, or has no backend that protects entries.
+    """
     try:
         keyring: Any = importlib.import_module("keyring")  # not a dependency
-        importlib.import_module("keyring.errors")
     except ImportError:
         raise ValueError("the package keyring is missing: pip install keyring") from None
-    value: str | None = None
-    with suppress(keyring.errors.KeyringError):
-        value = keyring.get_password(service, user)
-    if value is None:
-        raise ValueError("the keyring has no such entry, or is locked")
-    return value
+    if keyring.get_keyring().priority < 1:
+        raise ValueError(
+            "this machine has no keyring that protects entries: start GNOME Keyring or KWallet, or install another backend of "
+            "the package keyring"
+        )
+    return keyring

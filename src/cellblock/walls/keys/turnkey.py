@@ -76,6 +76,7 @@ class Turnkey:
         message = json.loads(data)
         if "secrets" in message:
             self._secrets = message["secrets"]
+            self._tell(ended=message["change"])
             return
         client, upstream = (socket.socket(fileno=descriptor) for descriptor in descriptors)
         for end in (client, upstream):
