@@ -17,6 +17,7 @@ from cellblock.common.secret import parse_secrets
 from cellblock.host.checks import check_secrets, find_tier
 from cellblock.walls.egress import gate
 from cellblock.walls.keys.authority import authority_key
+from cellblock.walls.keys.messages import MESSAGE
 from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
 from cellblock.walls.keys.template_process import Template
 from processes import eventually
@@ -35,6 +36,13 @@ CLIENTS = {
     "curl": "!curl -sS --fail-with-body {URL} -H 'Authorization: Bearer '$KEY",
     # Node's fetch uses the proxy from version 24 on.
     "node": "open('get.js', 'w').write(NODE)\n!node get.js {URL[8:]}",
+    "botocore": (
+        "import boto3, botocore.config\n"
+        "config = botocore.config.Config(signature_version=botocore.UNSIGNED, retries={'max_attempts': 0})\n"
+        "s3 = boto3.client('s3', endpoint_url=URL, region_name='eu-west-1', config=config)\n"
+        "add = lambda request, **_: request.headers.add_header('Authorization', 'Bearer ' + KEY)\n"
+        "s3.meta.events.register('before-sign.s3', add)\ns3.list_buckets()"
+    ),
     "wget": "!wget -qO- {URL} --header 'Authorization: Bearer '$KEY",
     "git": "!git -c http.extraHeader='Authorization: Bearer '$KEY ls-remote {URL} 2>&1; echo Bearer $KEY",
     "pip": "!python -m pip download --no-deps --index-url https://user:{KEY}@{URL[8:]}/simple thing 2>&1; echo Bearer $KEY",
@@ -110,6 +118,18 @@ async def test_clients_inside_use_a_placeholder_and_servers_get_the_value(
             requests = session.requests
     assert requests[0].secrets == ("KEY",)
     assert CANARY not in json.dumps([one.to_dict() for one in requests])
+
+
+@pytest.mark.npm
+@pytest.mark.slow
+async def test_npm_inside_uses_a_placeholder(native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path) -> None:
+    settings = "open('.npmrc', 'w').write('//' + URL[8:] + '/:_authToken=${KEY}')"
+    with TlsServer(host="api.test") as server:
+        async with opened(native_host, roots, server, tmp_path) as session:
+            text = await told(session, f"{settings}\n!npm view thing --registry {{URL}}/ --fetch-retries=0 2>&1")
+    assert server.seen, text
+    assert f"Bearer {CANARY}" in server.seen[0].decode()
+    assert CANARY not in text
 
 
 async def test_placeholders_stay_and_branches_share_them(
@@ -192,6 +212,22 @@ async def test_a_removal_holds_for_the_next_host_and_for_its_branches(monkeypatc
     assert last.removed == {"KEY"}
     await last.read()
     assert [one["removed"] for one in last._settings()["secrets"]] == [True]
+
+
+async def test_former_values_never_fill_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["KEY", "OTHER"]
+    declared = parse_secrets({name: Secret.from_env(name, hosts=["api.test"]) for name in names})
+    keys = SessionKeys(bindings_of(declared))
+    for number in range(8):
+        for name in names:
+            monkeypatch.setenv(name, f"{number}" * 16_000)
+        if not number:
+            await keys.read()
+            continue
+        for name in names:
+            await keys.refresh(name)
+            assert len(json.dumps(keys._settings())) <= MESSAGE
+    assert [one["value"][0] for one in keys._settings()["secrets"]] == ["7", "7"]
 
 
 async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path) -> None:

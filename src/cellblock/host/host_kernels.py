@@ -177,6 +177,9 @@ class Kernels:
         self.alive.add(kernel)
         try:
             for name, listener in remains.listeners.items():
+                if name not in takers:  # without its last secret, a session has no network
+                    listener.close()
+                    continue
                 del kernel.control.takers[name]
                 takers[name](listener)
             kernel.memory.set_limits(kernel.wanted.policy.resources)

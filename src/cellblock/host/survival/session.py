@@ -143,7 +143,8 @@ class KeptSession(SessionKeeper):
                 os.close(held)
 
     def _keys_changed(self) -> None:
-        self.relabel(self._label)
+        if self._log is not None:  # else the session has not begun here, or nothing outlives this process
+            self.relabel(self._label)
 
     def end(self) -> None:
         if self._parts.keys is not None:

@@ -163,10 +163,20 @@ class SessionKeys:
             if binding.name in self._values and (refresh is None or age < refresh):
                 continue
             changed |= self._take(binding.name, await read_value(binding.name, binding.secret))
-        if len(json.dumps(self._settings())) > MESSAGE // 2:
-            raise InvalidInputError(f"the secrets of a session can have {MESSAGE // 2:,} bytes together")
+        self._check_room()
         if changed:
             await self._changed()
+
+    def _check_room(self, more: int = 0) -> None:
+        """Check that a message has room for all secrets and some more bytes. Forget former values first.
+
+        Raises:
+            InvalidInputError: It has no room.
+        """
+        while len(json.dumps(self._settings())) + more > MESSAGE // 2:
+            if not self._former:
+                raise InvalidInputError(f"the secrets of a session can have {MESSAGE // 2:,} bytes together")
+            self._former.popitem()
 
     def _take(self, name: str, value: str) -> bool:
         """Set the value of a secret. Return whether it has changed."""
@@ -186,6 +196,7 @@ class SessionKeys:
         """
         binding = self._binding(name)
         value = await read_value(name, binding.secret)
+        self._check_room(len(json.dumps(value)))
         for keys in self._family():
             await keys.take(name, value)
 
