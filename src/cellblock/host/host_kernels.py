@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import resource
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -164,7 +165,8 @@ class Kernels:
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.survival.recovery import recover
 
-        takers = wanted.takers
+        # A session whose last secret was removed may have no network any more.
+        takers = dict.fromkeys(remains.listeners, _end) | dict(wanted.takers)
         kernel = Kernel(
             self._family_of(remains),
             remains.number,
@@ -177,9 +179,6 @@ class Kernels:
         self.alive.add(kernel)
         try:
             for name, listener in remains.listeners.items():
-                if name not in takers:  # without its last secret, a session has no network
-                    listener.close()
-                    continue
                 del kernel.control.takers[name]
                 takers[name](listener)
             kernel.memory.set_limits(kernel.wanted.policy.resources)
@@ -374,3 +373,9 @@ def _make_room_for(kernels: int, open_files: int) -> None:
     wanted = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
     if wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _end(listener: socket.socket) -> None:
+    """Refuse all later connections, also while the custodian holds the listener."""
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()

@@ -186,6 +186,24 @@ async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(ki
         assert (await names(session), killed.read()) == ("[]", {})
 
 
+@pytest.mark.parametrize("killed", ["native"], indirect=True)
+async def test_a_session_that_has_lost_its_network_keeps_its_kernel(killed: Killed) -> None:
+    """As after the removal of its last secret, whose host was all that it could reach."""
+    killed.run("""
+    from cellblock import Network, Policy
+    workspace = session.workspace
+    await session.close()
+    policy = Policy(network=Network(allow=("127.0.0.1:9",)))
+    session = host.session(working_dir=workspace, label="label", policy=policy)
+    await session.start()
+    await session.execute("import socket; a = socket.socket().connect_ex(('127.0.0.1', 3128))")
+    """)
+    async with killed.session() as session:
+        assert session.succession.adopted
+        result = await session.execute("a, socket.socket().connect_ex(('127.0.0.1', 3128))")
+        assert result.return_value == "(0, 111)"
+
+
 @pytest.mark.slow
 async def test_cells_of_several_hosts_are_undone_together(killed: Killed) -> None:
     for n in (1, 2, 3):  # not `next_count`: the end of the last host's cell may not have been replayed yet
