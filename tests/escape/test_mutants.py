@@ -260,6 +260,7 @@ MUTANTS: dict[str, Mutant] = {
     "48 copies that nobody wants": mutant(
         f"{HERE}channel.py::test_a_process_that_says_it_is_a_copy_is_not_spared",
         Edit("launch/init/serving.py", "Init._copy_made", "self._tell_family(Copied(number))"),
+        Edit("launch/init/parked.py", "Parked.end_silent", "pass"),
     ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
@@ -459,7 +460,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/init/sockets.py", "buffered", "return 0"),
     ),
     "45 limits of sockets": mutant(
-        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in large sockets]",
+        "launch/init/test_sockets.py::test_buffers_are_never_larger_than_the_estimate",
         Edit("launch/init/sockets.py", "_limit", "return -_ONE_MORE // 2"),
     ),
     "45 shared memory and queues of System V": mutant(
