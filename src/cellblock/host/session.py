@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import import_guard
+from cellblock.host.checkpoints import undoing
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.forking import Branching, adopt
@@ -55,9 +56,8 @@ from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKe
 from cellblock.model.programs import Processes
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.budget import Budget
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.eager import Eager
     from cellblock.host.environments.build import Environments
     from cellblock.host.files import Files
@@ -812,13 +812,13 @@ class Session(AsyncOnly):
                 raised with `partial`: the files are left unchanged.
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
-        undone = await self._checkpoints.undo(count, partial=partial, before=self._ending(processes))
+        undone = await undoing.undo(self._checkpoints, count, partial=partial, before=self._ending(processes))
         going_on = [
             f"process {one.id} keeps running: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running
         ]
         return replace(undone, outside=[*undone.outside, *going_on]) if going_on else undone
 
-    redo = _traced("redo")(_of("_checkpoints", Checkpoints.redo))
+    redo = _traced("redo")(_of("_checkpoints", undoing.redo))
     trash = _of("_checkpoints", Checkpoints.trash)
     restore_trash = _of("_checkpoints", Checkpoints.restore_trash)
 

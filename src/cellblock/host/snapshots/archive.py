@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from cellblock.host.snapshots.beneath import open_parent
+from cellblock.host.snapshots.entries import Entry, Folder, LeftOut
 from cellblock.host.snapshots.file import File, Link, facts, is_kept
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Snapshot
+from cellblock.host.snapshots.tree import Snapshot
 
 _PIECE = 1024 * 1024
 _END = bytes(2 * tarfile.BLOCKSIZE)
