@@ -18,7 +18,7 @@ from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.state_record import StateRecord
+from cellblock.host.kernels.past import StateRecord
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.snapshots.trash import Reason
 from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry
