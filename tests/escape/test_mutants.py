@@ -1394,11 +1394,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
-        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("common/open_flags.py", "SAFE", "os.O_CLOEXEC")
     ),
     "62 links that are written through": mutant(
         f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_written",
-        Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC"),
+        Edit("common/open_flags.py", "SAFE", "os.O_CLOEXEC"),
     ),
     "62 what others write while a restore is taken back": mutant(
         f"{SNAPSHOTS}test_restore.py::"
