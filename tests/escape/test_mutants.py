@@ -1003,7 +1003,8 @@ MUTANTS: dict[str, Mutant] = {
         "fronts/mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
         Edit(
             "fronts/mcp_server/asking.py",
-            "take_answers",
+            "_take_answers",
+            "from cellblock.operations.approvals import Pending\n"
             "answers = ctx.input_responses or {}\n"
             "for question in await clients.ask(Pending()):\n"
             "    if question.id in answers:\n"
@@ -1241,12 +1242,12 @@ MUTANTS: dict[str, Mutant] = {
     "26 what tasks write while an undo is finished": mutant(
         f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it[none]",
         Edit(
-            "host/checkpoints/checkpoints.py",
-            "Checkpoints.finish_undo",
+            "host/checkpoints/undoing.py",
+            "finish_undo",
             """
-            state = self.fresh_state if checkpoint is None else checkpoint.moment.state
-            intervals, left = await intervals_of(self, self.past.pairs.after(state))
-            await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
+            state = states.fresh_state if checkpoint is None else checkpoint.moment.state
+            intervals, left = await _intervals_of(states, states.past.pairs.after(state))
+            await _go_back(states, Way(checkpoint, intervals, left, 0.0), states.past.line, partial=True)
             """,
         ),
     ),
@@ -1394,11 +1395,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
-        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("common/open_flags.py", "SAFE", "os.O_CLOEXEC")
     ),
     "62 links that are written through": mutant(
         f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_written",
-        Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC"),
+        Edit("common/open_flags.py", "SAFE", "os.O_CLOEXEC"),
     ),
     "62 what others write while a restore is taken back": mutant(
         f"{SNAPSHOTS}test_restore.py::"

@@ -18,8 +18,8 @@ from cellblock.common import config
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.checkpoints.budget import Budget
+from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier, find_tier, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
 from cellblock.host.host_kernels import Kernels, Launch

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cellblock.common import config
 from cellblock.common.telemetry import MakeStep, untraced
@@ -25,7 +25,8 @@ from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.checkpoints.branches import BranchDirectory
+    from cellblock.host.checkpoints.checkpoint import Moment
     from cellblock.host.files.walls import Walls
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
@@ -36,20 +37,8 @@ if TYPE_CHECKING:
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
-class Resolver(Protocol):
-    """The part of a host that resolves options.
-
-    Attributes:
-        defaults: Defaults for session options.
-        facts: Facts about this machine.
-    """
-
-    defaults: Defaults
-    facts: Facts
-
-
 def resolve_for(
-    host: Resolver, options: SessionOptions, branch: BranchDirectory | None, start_from: Beginning | None
+    defaults: Defaults, facts: Facts, options: SessionOptions, branch: BranchDirectory | None, moment: Moment | None
 ) -> ResolvedOptions:
     """Resolve the options of a session, which may be a branch with its own files.
 
@@ -57,18 +46,18 @@ def resolve_for(
     even if this program's directory has changed.
 
     Args:
-        host: Its host.
+        defaults: Its host's defaults.
+        facts: Facts about this machine.
         options: The options.
         branch: The directory of its files, if it has its own.
-        start_from: The initial checkpoint, if any.
+        moment: The content of its initial checkpoint, if it has one of the same host.
     """
-    moment = None if start_from is None else start_from.checkpoint.moment
-    if moment is not None and moment.host is host and options.same_surroundings(moment.options):
+    if moment is not None and options.same_surroundings(moment.options):
         resolved = moment.resolved
     elif branch is None:
-        return resolve(options, host.defaults, host.facts)
+        return resolve(options, defaults, facts)
     else:
-        resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
+        resolved = resolve(replace(options, working_dir=branch.root), defaults, facts)
     return resolved if branch is None else replace(resolved, stay_in=branch.files)
 
 

@@ -23,7 +23,7 @@ from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.kernels.pairs import files_time
 from cellblock.host.session import Session
 from cellblock.host.snapshots import Snapshot
-from cellblock.host.snapshots.tree import Folder
+from cellblock.host.snapshots.entries import Folder
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult

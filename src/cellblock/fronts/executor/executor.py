@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from cellblock.fronts.gateway.embedded import EmbeddedGateway
     from cellblock.fronts.gateway.exposed import Exposed
     from cellblock.host import Session
-    from cellblock.host.checkpoints.branches import Beginning
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.eager import Eager
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput

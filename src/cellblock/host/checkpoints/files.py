@@ -20,11 +20,12 @@ from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
+from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.snapshots import Reverted
 from cellblock.host.snapshots.times import Spans
 from cellblock.host.snapshots.trash import Entry, Reason, Trash, purge
-from cellblock.host.snapshots.tree import MIB, Folder
+from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.versions import version_in
 from cellblock.host.snapshots.written import Description

@@ -10,8 +10,7 @@ from cellblock.errors import CheckpointError
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-    from cellblock.host.checkpoints.branches import Beginning
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.checkpoints.files import Then
     from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.kernels.kernel import Kernel

@@ -20,7 +20,8 @@ from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.daemon.server import Server
 from cellblock.service.daemon.tls import tls
-from cellblock.service.named.moving import Arrival, check_can_move, check_whole, held
+from cellblock.service.named.arrival import Arrival, check_whole
+from cellblock.service.named.moving import check_can_move, held
 from cellblock.service.named.session import NamedSession
 
 _PIECE = 1024 * 1024

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellblock.errors import InvalidInputError, UnknownCheckpointError
-from cellblock.host.checkpoints.branches import Beginning
-from cellblock.host.checkpoints.checkpoint import find_checkpoint
+from cellblock.host.checkpoints.checkpoint import Beginning, find_checkpoint
 from cellblock.host.checkpoints.forking import Branching
 from cellblock.model.checkpoints import FilesMode
 from cellblock.model.sessions import SessionRecord

@@ -20,17 +20,18 @@ from typing import Any
 from cellblock.common.threads import run_aside
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError, did_you_mean
 from cellblock.host import Host, Session
-from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
+from cellblock.service.named.arrival import Arrival
 from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.existing import Given, check_existing
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
-from cellblock.service.named.moving import Arrival, moving_error
+from cellblock.service.named.moving import moving_error
 from cellblock.service.named.options import Options, read_options, with_real_paths
 from cellblock.service.named.overview import Overview
 from cellblock.service.named.past import close_unfinished, outcome_left

@@ -14,7 +14,7 @@ from cellblock.host.closing import Closing
 # Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
-    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.checkpoints.checkpoint import Beginning
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.service.session.options import ServiceOptions

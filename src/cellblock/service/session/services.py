@@ -33,7 +33,7 @@ from cellblock.tools.serving.server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
-    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.checkpoints.checkpoint import Beginning
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome, ToolSpec
     from cellblock.tools.mcp.params import ServerParams
