@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from cellblock.walls.sandbox.probe import Facts
     from cellblock.walls.sandbox.tiers import Tier
 
+ShareNetwork: TypeAlias = "Callable[[LiveNetwork], LiveNetwork]"
+"""Returns the network rules to use instead of new ones."""
+
+SharedNetwork: TypeAlias = "LiveNetwork"
+"""The network rules of a sandbox, for services that store them."""
 
 _ELSEWHERE = {
     "timeout": " of a session: each execution has its own",
@@ -270,7 +275,7 @@ class SessionHooks:
     uncounted_seconds: Callable[[], float] = lambda: 0.0
     on_begin: Callable[[], object] = lambda: None
     outside: Callable[[float], list[str]] = lambda _since: []
-    network: Callable[[LiveNetwork], LiveNetwork] | None = None
+    network: ShareNetwork | None = None
     network_changed: Callable[[Mapping[str, Any], str], Awaitable[None]] | None = None
 
 

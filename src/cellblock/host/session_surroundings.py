@@ -141,7 +141,6 @@ class SessionSurroundings:
         tier = resolved.tier
         self._name = name
         self._resolved = resolved
-        self._note = note
         kept = keeper.lasting and not tier.wrapped
         self.kept = number if kept else None
         self.places = keeper if kept else NO_PLACES

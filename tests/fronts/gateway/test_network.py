@@ -37,10 +37,11 @@ def test_lists_are_read_and_changed_with_their_scopes(gateway: Gateway, api: htt
         assert foreign.post(path, json={"allow": ["c.invalid"]}).status_code in (403, 404)
 
 
-async def test_a_client_changes_the_network(gateway: Gateway) -> None:
+async def test_a_client_changes_the_network(gateway: Gateway, api: httpx.Client) -> None:
+    api.post("/sessions/two", json={"options": {"allow_hosts": ["a.invalid"]}})
     async with AsyncClient(gateway.url, token("read", "approve")) as client:
-        assert (await client.network("one")).allow == ("a.invalid",)
-        changed = await client.change_network("one", deny=["b.invalid"], expect=0)
+        assert (await client.network("two")).allow == ("a.invalid",)
+        changed = await client.change_network("two", deny=["b.invalid"], expect=0)
         assert (changed.deny, changed.revision) == (("b.invalid",), 1)
         with pytest.raises(ConflictError):
-            await client.change_network("one", deny=["c.invalid"], expect=0)
+            await client.change_network("two", deny=["c.invalid"], expect=0)

@@ -11,7 +11,7 @@ import pytest
 
 from cellblock.errors import ConflictError, InvalidInputError, StateError, StoreError
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate
-from cellblock.walls.egress.live import MAX_LINES, LiveNetwork, NetworkState
+from cellblock.walls.egress.live import MAX_LINES, LiveNetwork
 from cellblock.walls.egress.names import Address, Target
 from cellblock.walls.egress.rules import Denial
 from cellblock.walls.sandbox.policy import Network
@@ -81,11 +81,11 @@ async def test_a_change_takes_effect_after_its_record() -> None:
     async def record(lists: Any) -> None:
         heard.append(f"recorded {lists['allow']} with {network.state.allow}")
 
-    network.keep = lambda state: heard.append(f"kept {state.allow} with {network.state.allow}")
+    network.keep = lambda state: heard.append(f"kept {state['allow']} with {network.state.allow}")
     await network.change(allow=["b.example"], record=record)
-    assert heard == ["recorded ['b.example'] with ('a.example',)", "kept ('a.example', 'b.example') with ('a.example',)"]
+    assert heard == ["recorded ['b.example'] with ('a.example',)", "kept ['a.example', 'b.example'] with ('a.example',)"]
 
-    def fail(_: NetworkState) -> None:
+    def fail(_: object) -> None:
         raise StoreError("the disk is full")
 
     network.keep = fail

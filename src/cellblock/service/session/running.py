@@ -13,15 +13,13 @@ from cellblock.host.closing import Closing
 
 # Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cellblock.host import Host, Session, SessionOptions
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.options import ShareNetwork
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.service.session.options import ServiceOptions
     from cellblock.service.session.services import SessionServices
-    from cellblock.walls.egress.live import LiveNetwork
 
 _dropped: set[asyncio.Task[None]] = set()
 """Tasks that close sessions which were not stopped: a loop does not keep its tasks alive."""
@@ -78,7 +76,7 @@ class RunningSession:
         remains: SessionRemains | None = None,
         on_input: OnInput | None = None,
         start_from: Beginning | None = None,
-        network: Callable[[LiveNetwork], LiveNetwork] | None = None,
+        network: ShareNetwork | None = None,
     ) -> None:
         """Start the session and its services, in a task that `close` can end.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cellblock.common import config, telemetry
 from cellblock.errors import CellblockError, InvalidInputError, StoreError
 from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.host.options import SessionHooks, SessionOptions
+from cellblock.host.options import SessionHooks, SessionOptions, ShareNetwork
 from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.service.session.options import ServiceOptions
 from cellblock.service.session.policy import with_readable
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from cellblock.tools.mcp.params import ServerParams
     from cellblock.tools.mcp.servers import Servers
     from cellblock.tools.serving.http import App
-    from cellblock.walls.egress.live import LiveNetwork
 
 _MAX_OUTSIDE = 1000
 _MAX_ARGUMENTS = 200
@@ -60,7 +59,7 @@ def open_session(
     label: str = "",
     remains: SessionRemains | None = None,
     start_from: Beginning | None = None,
-    network: Callable[[LiveNetwork], LiveNetwork] | None = None,
+    network: ShareNetwork | None = None,
 ) -> tuple[Session, SessionServices]:
     """Create a session and its services without starting them. The caller closes both.
 

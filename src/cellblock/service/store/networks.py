@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cellblock.service.store.sessions import SessionRegistry
 
 if TYPE_CHECKING:
-    from cellblock.walls.egress.live import LiveNetwork, NetworkState
+    from cellblock.host.options import SharedNetwork, ShareNetwork
 
 
 class Networks:
@@ -21,20 +21,19 @@ class Networks:
         self._registry = registry
         self._networks: dict[str, str] = {}
         self._states: dict[str, str] = {}
-        self._live: dict[str, LiveNetwork] = {}
+        self._live: dict[str, SharedNetwork] = {}
         for session, network, state in registry.networks():
             self._networks[session], self._states[network] = network, state
 
-    def joining(self, session: str) -> Callable[[LiveNetwork], LiveNetwork]:
+    def joining(self, session: str) -> ShareNetwork:
         """Return a function that replaces new rules of a session with those that it shares or had (`SessionHooks.network`)."""
         return partial(self._join, session)
 
-    def _join(self, session: str, fresh: LiveNetwork) -> LiveNetwork:
+    def _join(self, session: str, fresh: SharedNetwork) -> SharedNetwork:
         network = self._networks.setdefault(session, session)
         if network not in self._live:
             if state := self.state(session):
-                said = json.loads(state)
-                fresh.resume(said["allow"], said["deny"], said["revision"], closed=said["closed"])
+                fresh.resume(**json.loads(state))
             fresh.keep = partial(self._keep, network)
             self._live[network] = fresh
         return self._live[network]
@@ -70,7 +69,7 @@ class Networks:
             self._live.pop(network, None)
             self._states.pop(network, None)
 
-    def _keep(self, network: str, state: NetworkState) -> None:
-        text = json.dumps({name: getattr(state, name) for name in ("allow", "deny", "revision", "closed")})
+    def _keep(self, network: str, state: Mapping[str, Any]) -> None:
+        text = json.dumps(state)
         self._registry.set_networks([one for one, shared in self._networks.items() if shared == network], network, text)
         self._states[network] = text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -41,6 +41,10 @@ class NetworkState:
     ask: bool = False
     closed: bool = False
 
+    def stored(self) -> dict[str, Any]:
+        """Return the arguments for `LiveNetwork.resume`."""
+        return {"allow": [*self.allow], "deny": [*self.deny], "revision": self.revision, "closed": self.closed}
+
 
 class Judge(Protocol):
     """The part of a proxy that knows its connections and questions."""
@@ -61,7 +65,7 @@ class LiveNetwork:
 
     Attributes:
         state: The current state.
-        keep: Stores a state before it is used.
+        keep: Stores a state, as the arguments of `resume`, before it is used.
     """
 
     def __init__(self, rules: Rules, *, ask: bool = True, ceiling: Network | None = None) -> None:
@@ -74,7 +78,7 @@ class LiveNetwork:
         """
         allow, deny = _texts(rules.allowed), _texts(rules.denied)
         self.state = NetworkState(allow, deny, 0, rules, ask)
-        self.keep: Callable[[NetworkState], object] = lambda _: None
+        self.keep: Callable[[Mapping[str, Any]], object] = lambda _: None
         self._fixed = frozenset(deny)
         self._ceiling = ceiling
         self._judges: weakref.WeakSet[Judge] = weakref.WeakSet()
@@ -149,7 +153,7 @@ class LiveNetwork:
             if record is not None:
                 lists = {"allow": allow, "deny": deny, "remove": remove}
                 await record({name: [*lines] for name, lines in lists.items() if lines} | {"revision": after.revision})
-            self.keep(after)
+            self.keep(after.stored())
             return await self._use(after)
 
     async def close_to(self, patterns: Sequence[str]) -> None:
@@ -164,7 +168,7 @@ class LiveNetwork:
             allow = _texts(rules.allowed)
             rules = replace(rules, within=before.rules)
             closed = replace(before, allow=allow, revision=before.revision + 1, rules=rules, ask=False, closed=True)
-            self.keep(closed)
+            self.keep(closed.stored())
             await self._use(closed, all_connections=True)
 
     async def _use(self, state: NetworkState, *, all_connections: bool = False) -> int:
