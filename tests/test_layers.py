@@ -251,6 +251,7 @@ TESTED_IN: dict[str, str] = {
     "service/daemon/starting": "service/daemon/test_life.py",
     "service/named/executions": "service/named/test_submissions.py",
     "service/named/session": "service/named/test_sessions.py",
+    "host/network_changes": "host/test_network.py",
     # What takes a gateway to see.
     "fronts/gateway/embedded": "fronts/kernel_mgr/test_server.py",
     "fronts/jupyter/main": "fronts/jupyter/test_zeromq.py",

@@ -222,7 +222,7 @@ function Always({ id, scope, onClose }) {
   const rule = { session: name, kind, ...(kind === "tool" || kind === "server" ? { server, tool } : {}), ...(scope === "call" ? { arguments: pending.arguments } : { arguments: "any" }) };
   return (
     <Dialog title="Allow from now on?" onClose={onClose}>
-      <p>In session <strong><Marked text={name} /></strong>, calls like these are made without asking, until the session ends, or you revoke this under Permissions{kind === "tool" && ". It covers the server that has this name now, and no other one that is registered under the same name"}:</p>
+      <p>In session <strong><Marked text={name} /></strong>, calls like these are made without asking, until the session ends, or you {kind === "network" && scope === "call" ? "remove the host from the session's Network" : "revoke this under Permissions"}{kind === "tool" && ". It covers the server that has this name now, and no other one that is registered under the same name"}:</p>
       <Arguments value={rule} />
       {scope === "tool" && <p class="warning">With any arguments, whatever they are.</p>}
       <details>

@@ -1,19 +1,21 @@
 // Beside the cells: variables, files, checkpoints and branches of a session.
 import { useRef, useState } from "preact/hooks";
+import { Asleep, asleep } from "./asleep.jsx";
 import { Changes } from "./changes.jsx";
 import { fetched, get, post, remove, segment } from "./api.js";
 import { age, plural, size } from "./format.js";
 import { live, may, useLive } from "./live.js";
+import { Network } from "./network.jsx";
 import { attempt, Button, Confirm, Dialog, Empty, Failure, useFetched } from "./parts.jsx";
 import { State } from "./sessions.jsx";
 import { Marked, Output } from "./text.jsx";
 
-const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches" };
+const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", network: "Network" };
 let last = "variables";
 
 export function Side({ session, version, onChange }) {
   const able = may("run");
-  const tabs = Object.keys(TABS).filter((name) => able || name === "files" || name === "checkpoints" || name === "branches");
+  const tabs = Object.keys(TABS).filter((name) => able || name !== "variables");
   const [tab, setTab] = useState(tabs.includes(last) ? last : tabs[0]);
   const choose = (name) => { last = name; setTab(name); };
   const step = (event, by) => {
@@ -22,7 +24,7 @@ export function Side({ session, version, onChange }) {
     choose(next);
     event.currentTarget.querySelector(`#tab-${next}`).focus();
   };
-  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches }[tab];
+  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, network: Network }[tab];
   return (
     <aside class="beside" aria-label="State of the session">
       <div class="tabs" role="tablist" aria-label="State" onKeyDown={(event) => ({ ArrowRight: () => step(event, 1), ArrowLeft: () => step(event, -1) })[event.key]?.()}>
@@ -34,10 +36,6 @@ export function Side({ session, version, onChange }) {
     </aside>
   );
 }
-
-// A session without a kernel is not started by looking at it.
-const asleep = (session) => session.status === "dead";
-const Asleep = () => <Empty title="No kernel"><p>The session gets one with its next cell.</p></Empty>;
 
 const NAMES_OF_CODE = new Set(["module", "function", "type", "method", "builtin_function_or_method"]);
 

@@ -68,11 +68,13 @@ if TYPE_CHECKING:
         write_process,
     )
     from cellblock.fronts.functions.sessions import (
+        change_network,
         destroy,
         execute,
         execute_with_retry,
         get_or_create,
         list_kernels,
+        network,
         restart,
         status,
         variables,
@@ -123,6 +125,7 @@ if TYPE_CHECKING:
     )
     from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.files import FileChange, FileInfo
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput, ProgramOutput
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
@@ -239,6 +242,9 @@ _HOME = {
     "status": "fronts.functions.sessions",
     "restart": "fronts.functions.sessions",
     "wipe": "fronts.functions.sessions",
+    "change_network": "fronts.functions.sessions",
+    "network": "fronts.functions.sessions",
+    "SessionNetwork": "model.network",
     "SyncApprovalRequest": "fronts.executor.sync",
     "SyncCodeExecutor": "fronts.executor.sync",
     "SyncFiles": "fronts.executor.sync",
@@ -369,6 +375,7 @@ __all__ = [
     "Secret",
     "Session",
     "SessionLostError",
+    "SessionNetwork",
     "SessionOptions",
     "SessionRecord",
     "SnapshotError",
@@ -388,6 +395,7 @@ __all__ = [
     "Variable",
     "VariableChanges",
     "adopt",
+    "change_network",
     "checkpoint",
     "checkpoints",
     "destroy",
@@ -406,6 +414,7 @@ __all__ = [
     "list_kernels",
     "load",
     "make_folder",
+    "network",
     "printable",
     "processes",
     "read_file",

@@ -1341,6 +1341,18 @@ MUTANTS: dict[str, Mutant] = {
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
         Edit("host/files/walls.py", "Walls.names", "return set()"),
     ),
+    "29 connections that the rules no longer allow": mutant(
+        "walls/egress/test_live.py::test_a_connection_begun_by_the_old_rules_does_not_outlive_them",
+        Edit("walls/egress/gate.py", "Gate.judge_again", "return []"),
+    ),
+    "29 questions that the rules have answered": mutant(
+        "walls/egress/test_live.py::test_a_waiting_question_is_judged_anew",
+        Edit("walls/egress/live.py", "LiveNetwork.join", "pass"),
+    ),
+    "29 hosts beyond the policy": mutant(
+        "walls/egress/test_live.py::test_the_hosts_policy_is_the_ceiling",
+        Edit("walls/egress/live.py", "LiveNetwork._is_within", "return True"),
+    ),
     "30 hosts that a client no longer wants": mutant(
         "walls/egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",
         Edit("walls/egress/hang_up.py", "on_hang_up", "yield lambda: False"),
@@ -1349,9 +1361,9 @@ MUTANTS: dict[str, Mutant] = {
         "host/test_network.py::test_a_question_about_a_host_ends_with_the_code_that_asked[cancel]",
         Edit("walls/egress/network.py", "SandboxNetwork.withdraw_questions", "pass"),
     ),
-    "64 hosts that a branch asks for": mutant(
-        f"{COPIES}branches.py::test_nobody_is_asked_about_a_host_while_there_are_branches",
-        Edit("host/kernels/family.py", "Family.branched", "return False"),
+    "64 hosts that a branch is denied": mutant(
+        "service/store/test_networks.py::test_branches_share_a_network_also_after_a_restart",
+        Edit("service/store/networks.py", "Networks.share", "pass"),
     ),
     "64 something else in the place of a branch": mutant(
         f"{COPIES}branches.py::test_code_cannot_have_something_else_removed",
@@ -1571,7 +1583,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "67 egress that is closed": mutant(
         "fronts/rollouts/test_pool.py::test_egress_is_closed_for_good",
-        Edit("walls/egress/gate.py", "Gate.change", "self.withdraw()"),
+        Edit("walls/egress/live.py", "LiveNetwork.close_to", "pass"),
     ),
     "67 branches of what is closed": mutant(
         "fronts/rollouts/test_pool.py::test_egress_is_closed_for_good",

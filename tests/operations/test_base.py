@@ -18,7 +18,7 @@ from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create, Interrupt, Status
 from cellblock.service.named import options
 
-SHAPES = {4: "757e056a7290", 5: "e7614f4cf4e6", 6: "d033ab0ffe3d"}
+SHAPES = {4: "757e056a7290", 5: "e7614f4cf4e6", 6: "a0aa581c9558"}
 """For each number of the protocol, a digest of what requests have and which options sessions take"""
 
 

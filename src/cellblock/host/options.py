@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from cellblock.common.config import Isolate
 from cellblock.common.secret import Secrets, parse_secrets
 from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
 from cellblock.host.checks import check_forbidding, check_possible, check_secrets, check_state_apart, find_tier, fit_policy
+from cellblock.walls.egress.network import live_network
 from cellblock.walls.sandbox.narrowing import Hosts
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
@@ -20,11 +21,17 @@ from cellblock.walls.sandbox.srt import SrtPolicy
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import OnCommand, OnListener
     from cellblock.host.output.limits import Limits
+    from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.egress.network import OnHost
     from cellblock.walls.keys.session_keys import SessionKeys
     from cellblock.walls.sandbox.probe import Facts
     from cellblock.walls.sandbox.tiers import Tier
 
+ShareNetwork: TypeAlias = "Callable[[LiveNetwork], LiveNetwork]"
+"""Returns the network rules to use instead of new ones."""
+
+SharedNetwork: TypeAlias = "LiveNetwork"
+"""The network rules of a sandbox, for services that store them."""
 
 _ELSEWHERE = {
     "timeout": " of a session: each execution has its own",
@@ -260,12 +267,16 @@ class SessionHooks:
         uncounted_seconds: Returns the total seconds excluded from the timeouts of cells.
         on_begin: Called when a cell has begun and its reader, if any, can receive notices.
         outside: Returns approved external calls since a time, in seconds since the epoch. Undo does not reverse them.
+        network: Returns the network rules to use instead of new ones: those of an earlier process, or of other branches.
+        network_changed: Records a change of the network, with who changed it, before it takes effect.
     """
 
     tool_port: OnListener | None = None
     uncounted_seconds: Callable[[], float] = lambda: 0.0
     on_begin: Callable[[], object] = lambda: None
     outside: Callable[[float], list[str]] = lambda _since: []
+    network: ShareNetwork | None = None
+    network_changed: Callable[[Mapping[str, Any], str], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +352,7 @@ class ResolvedOptions:
         spill_dir: Directory for output above the limits.
         writable: Directories that the code can write to.
         keys: The secrets, which branches share; None without any.
+        network: The network rules, which branches share; None without a network.
     """
 
     interpreter: str
@@ -353,6 +365,7 @@ class ResolvedOptions:
     spill_dir: Path | None
     writable: tuple[str, ...]
     keys: SessionKeys | None = None
+    network: LiveNetwork | None = None
 
 
 def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> ResolvedOptions:
@@ -398,6 +411,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         spill_dir=spill_to,
         writable=writable,
         keys=keys,
+        network=live_network(policy.network, defaults.policy.network if defaults.ceiling else None) if tier.ours else None,
     )
 
 

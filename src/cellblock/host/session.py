@@ -43,6 +43,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.past import KeptResults
 from cellblock.host.kernels.questions import Questions
 from cellblock.host.launch.kernel_spec import RunningKernel
+from cellblock.host.network_changes import NetworkChanges
 from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of
 from cellblock.host.ports import Ports
 from cellblock.host.programs.programs import Programs
@@ -53,6 +54,7 @@ from cellblock.host.survival.succession import Succession
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, Undone
+from cellblock.model.network import SessionNetwork
 from cellblock.model.programs import Processes
 
 if TYPE_CHECKING:
@@ -187,9 +189,9 @@ class Session(AsyncOnly):
             keeper=host.keeper,
             remains=remains,
             note=self._note,
-            branched=self._is_branched,
             hold=self.holding.wait,
             step=self.trace.step,
+            share=hooks.network,
         )
         takers = around.takers(hooks.tool_port, self._note_port)
         self.wanted = around.kernel_spec(options, takers=takers, installer=self._install)
@@ -203,6 +205,9 @@ class Session(AsyncOnly):
             resolved.images_dir,
             KeptResults(self.wanted.limits.history),
             around.withdraw_questions,
+        )
+        self._network_changes = NetworkChanges(
+            self._name, resolved.tier, around.network, self._cells.check_running, hooks.network_changed
         )
         self._values = Values(self._name, self._cells.run_silently, self._cells.run_to_look, self._room)
         self._explanations = Explanations(self._cwd, resolved.tier, resolved.policy, lambda: self.files)
@@ -263,10 +268,6 @@ class Session(AsyncOnly):
 
     def _note(self, line: str) -> None:
         self.reader.note(line)
-
-    def _is_branched(self) -> bool:
-        kernel = self._kernels.current
-        return kernel is not None and kernel.family.branched
 
     def _note_port(self, name: str, port: int) -> None:
         self._checkpoints.resuming.ports[name] = port
@@ -434,6 +435,17 @@ class Session(AsyncOnly):
         """How the session's kernels are isolated."""
         return self.wanted.tier.name
 
+    @property
+    def network(self) -> SessionNetwork:
+        """The hosts that the session and its branches can reach now.
+
+        Raises:
+            UnsupportedError: cellblock does not enforce the session's network.
+        """
+        return self._network_changes.shown
+
+    change_network = _of("_network_changes", NetworkChanges.change)
+
     async def close_egress(self, routes: Sequence[str] = ()) -> None:
         """Restrict the network to some of the hosts that the policy allows (by default none).
 
@@ -455,7 +467,8 @@ class Session(AsyncOnly):
         if kernel.family.branched:
             raise StateError(f"{self._name} has branches, which share its network: close it before you make branches")
         kernel.family.seal()
-        await network.close_to(routes)
+        if network.live is not None:
+            await network.live.close_to(routes)
 
     def watch(self, watcher: SessionWatcher) -> None:
         """Notify a watcher of each later cell, and of each later program that ends."""

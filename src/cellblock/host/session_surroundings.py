@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cellblock.host.files.walls import Walls
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
+    from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.sandbox.probe import Facts
 
 
@@ -105,9 +106,9 @@ class SessionSurroundings:
         keeper: Keeper,
         remains: SessionRemains | None,
         note: Callable[[str], None],
-        branched: Callable[[], bool],
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
+        share: Callable[[LiveNetwork], LiveNetwork] | None = None,
     ) -> None:
         """Compute the surroundings without creating anything.
 
@@ -119,9 +120,9 @@ class SessionSurroundings:
             keeper: Preserves sessions for the next host.
             remains: The remains of an earlier host's session, if it continues one.
             note: Shows a line to the reader of the session's output.
-            branched: Returns whether other sessions share its network.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
+            share: As for `SessionHooks.network`.
 
         Raises:
             InvalidInputError: A name or a value is invalid in an environment.
@@ -129,22 +130,20 @@ class SessionSurroundings:
         tier = resolved.tier
         self._name = name
         self._resolved = resolved
-        self._note = note
-        self._on_host = options.on_host
-        self._branched = branched
         kept = keeper.lasting and not tier.wrapped
         self.kept = number if kept else None
         self.places = keeper if kept else NO_PLACES
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
-        rules = resolved.policy.network
-        on_host = None if options.on_host is None else self._may_reach
+        live = resolved.network
+        if live is not None and share is not None:
+            live = share(live)
         self.keys = keys = resolved.keys
         if keys is not None and remains is not None and remains.keys is not None:
             keys.resume(remains.keys)
             remains.keys = None
         self._in_use = False
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
-        self.network = SandboxNetwork(rules, note, on_host, hold, step, keys) if tier.ours else None
+        self.network = SandboxNetwork(live, note, options.on_host, hold, step, keys) if tier.ours else None
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
@@ -192,21 +191,6 @@ class SessionSurroundings:
             return setup
         mounts = self._mounts() if self._resolved.tier.sandboxed else ()
         return replace(setup, environment=self.packages.environment_inside, mounts=mounts)
-
-    async def _may_reach(self, host: str, port: int) -> bool:
-        """Get a decision on a host that the policy does not name.
-
-        Branches share one network, where each can connect to another's proxy. The proxy cannot tell which branch connects, and
-        so whose callback to ask (decision 45).
-        """
-        if self._branched():
-            self._note(
-                f"[cellblock] approval of {host}:{port} is not possible while {self._name} has branches, which share its "
-                "network: name the host in hosts= (--host) when you create the session"
-            )
-            return False
-        assert self._on_host is not None  # otherwise the proxy does not ask
-        return await self._on_host(host, port)
 
     def takers(self, tool_port: OnListener | None, on_port: Callable[[str, int], None]) -> dict[str, OnListener]:
         """Return the callbacks for the listeners of its init, by name.

@@ -12,7 +12,19 @@ empty reply at the end. An ``error`` can replace any of them, and is the last fr
 
 from __future__ import annotations
 
-from cellblock.operations import approvals, checkpoints, executions, files, moving, overview, programs, saving, sessions, tools
+from cellblock.operations import (
+    approvals,
+    checkpoints,
+    executions,
+    files,
+    moving,
+    network,
+    overview,
+    programs,
+    saving,
+    sessions,
+    tools,
+)
 from cellblock.operations.base import OPERATIONS
 
 __all__ = [
@@ -22,6 +34,7 @@ __all__ = [
     "executions",
     "files",
     "moving",
+    "network",
     "overview",
     "programs",
     "saving",

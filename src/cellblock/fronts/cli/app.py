@@ -21,6 +21,7 @@ from cellblock.fronts.cli import (
     kernelspec,
     machine,
     mcp,
+    network,
     ports,
     programs,
     saving,
@@ -310,6 +311,7 @@ def completion(
 sessions.add_to(app)
 programs.add_to(app)
 ports.add_to(app)
+network.add_to(app)
 checkpoints.add_to(app)
 saving.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)

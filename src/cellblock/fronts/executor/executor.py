@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cellblock.host.programs.process import Process
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges, TrashEntry, Undone
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
@@ -357,6 +358,22 @@ class CodeExecutor(AsyncOnly):
     async def trash(self) -> list[TrashEntry]:
         """Return files that undo, redo, restore and adopt replaced or removed, as `Session.trash` does."""
         return await self.session.trash()
+
+    @property
+    def network(self) -> SessionNetwork:
+        """The hosts that the code can reach, as `Session.network`."""
+        return self.session.network
+
+    async def change_network(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+    ) -> SessionNetwork:
+        """Change the hosts that the code can reach, as `Session.change_network` does."""
+        return await self.session.change_network(allow=allow, deny=deny, remove=remove, expect=expect)
 
     async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
         """Copy files back from the trash, as `Session.restore_trash` does."""

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,16 @@ from cellblock.fronts.functions.connection import ask, call, connection
 from cellblock.fronts.given_options import as_meant
 from cellblock.model import CodeExecutionResult
 from cellblock.model.attempts import Attempts
+from cellblock.operations.asking import change_of
 from cellblock.operations.data import milliseconds, session_of
 from cellblock.operations.executions import Lookup, Submit
+from cellblock.operations.network import ShowNetwork
 from cellblock.operations.saving import Variables
 from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.service import settings
 
 if TYPE_CHECKING:
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.sessions import Language, SessionRecord
     from cellblock.model.variables import Variable
 
@@ -255,6 +258,33 @@ def variables(kernel: SessionRecord | str) -> list[Variable]:
         UnsupportedError: It is not a session of Python.
     """
     return ask(Variables(session_of(kernel)))
+
+
+def network(kernel: SessionRecord | str) -> SessionNetwork:
+    """Return the hosts that a session and its branches can reach.
+
+    Raises:
+        NotFoundError: The session does not exist.
+        UnsupportedError: cellblock does not enforce its network.
+    """
+    return ask(ShowNetwork(session_of(kernel)))
+
+
+def change_network(
+    kernel: SessionRecord | str,
+    *,
+    allow: Sequence[str] = (),
+    deny: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    expect: int | None = None,
+) -> SessionNetwork:
+    """Change the hosts that a session and its branches can reach, as `Session.change_network` does.
+
+    Raises:
+        NotFoundError: The session does not exist.
+        CellblockError: As for `Session.change_network`.
+    """
+    return ask(change_of(kernel, allow, deny, remove, expect))
 
 
 def wipe() -> list[str]:

@@ -52,6 +52,7 @@ async def _given(server: Server, named: NamedSession, request: GiveAway) -> Asyn
                 "record": named.stamp().to_dict(),
                 "options": options,
                 "permissions": [[permission.to_dict(), [*key]] for permission, key in store.sessions.permissions(number)],
+                "network": store.networks.state(number),
                 "executions": store.journal.past(number),
                 "hold": hold,
                 "size": report.size,
@@ -115,6 +116,8 @@ async def _taken(
     for permission, key in permissions:
         store.sessions.allow(permission, key)
 
+    store.networks.take(number, about["network"])
+
     async def confirm() -> None:
         store.journal.enter_past(about["executions"])  # before the session accepts requests: a used key must not run again
         deadline = asyncio.get_running_loop().time() + _SURE
@@ -132,6 +135,7 @@ async def _taken(
     except BaseException:
         if server.sessions.known(number) is None:
             store.sessions.forget_permissions(number)
+            store.networks.leave(number)
         raise
     server.origins.add(mark_of(number))
     return as_data(named.shown())

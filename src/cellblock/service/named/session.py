@@ -332,6 +332,7 @@ class NamedSession:
                 remains=remains,
                 on_input=self._on_input,
                 start_from=start_from,
+                network=None if self._store is None else self._store.networks.joining(number),
             )
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)

@@ -331,6 +331,8 @@ class NamedSessions:
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
         record = dataclasses.replace(record, branch_of=branch_of, branch_at=branch_at)
         named = NamedSession(self._host, record, dict(options), read, start_from, lasting=lasting, store=self.store)
+        if branch_of:
+            self.store.networks.share(branch_of, number)
         self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
@@ -434,6 +436,7 @@ class NamedSessions:
                 self.store.sessions.add(named.record, named.options)
         except BaseException:  # also a cancellation: no one else has the session
             await self._close(named)
+            self.store.networks.leave(named.record.kernel_id)
             raise
         self._add(named)
         return named
@@ -577,6 +580,7 @@ class NamedSessions:
             named.durable.remove()
         elif (saves := saves_of(self.store)) is not None and named.options.get("durable"):
             remove_saves(saves / named.record.kernel_id)
+        self.store.networks.leave(named.record.kernel_id)
         self.store.sessions.remove(named.record.kernel_id, ended=named.record.kernel_id not in self._given_away)
 
     async def _end(self, named: NamedSession, *, remove: bool = True) -> None:

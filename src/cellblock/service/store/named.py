@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cellblock.service.store import journal, sessions
 from cellblock.service.store.journal import Journal
+from cellblock.service.store.networks import Networks
 from cellblock.service.store.sessions import SessionRegistry
 from cellblock.service.store.writer import Writer
 
@@ -20,6 +21,7 @@ class NamedStore:
         writer: Writes the file.
         journal: The executions.
         sessions: The sessions, with their requests and permissions.
+        networks: The sessions' networks.
     """
 
     def __init__(self, directory: Path | None = None, max_age: float | None = None) -> None:
@@ -37,6 +39,7 @@ class NamedStore:
         self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
         self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY, kept)
         self.sessions = SessionRegistry(self.writer, kept)
+        self.networks = Networks(self.sessions)
 
     def close(self) -> None:
         """Write pending changes, and close the store."""

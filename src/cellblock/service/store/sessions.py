@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,11 @@ CREATE TABLE IF NOT EXISTS ended (
     id TEXT PRIMARY KEY,
     at REAL NOT NULL,
     record TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS networks (
+    session TEXT PRIMARY KEY,
+    network TEXT NOT NULL,
+    state TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS permissions (
     id TEXT PRIMARY KEY,
@@ -109,6 +114,7 @@ class SessionRegistry:
                 self._writer.later(_TRIM_ENDED, (time.time() - self._max_age, MAX_ENDED))
         self._writer.later("DELETE FROM sessions WHERE id = ?", (session,))
         self._writer.later("DELETE FROM requests WHERE session = ?", (session,))
+        self._writer.later("DELETE FROM networks WHERE session = ?", (session,))
         self.forget_permissions(session)
 
     def all(self) -> list[StoredSession]:
@@ -151,9 +157,10 @@ class SessionRegistry:
     def withdraw_requests(self) -> None:
         """Mark requests of the last process as withdrawn, because their calls ended with it.
 
-        Permissions of sessions that ended with that process are removed.
+        Permissions and networks of sessions that ended with that process are removed.
         """
-        self._writer.later("DELETE FROM permissions WHERE session NOT IN (SELECT id FROM sessions)", ())
+        for table in ("permissions", "networks"):
+            self._writer.later(f"DELETE FROM {table} WHERE session NOT IN (SELECT id FROM sessions)", ())  # noqa: S608  # constants
         self._writer.later("UPDATE requests SET state = 'withdrawn' WHERE state = 'pending'", ())
         self._writer.later("DELETE FROM requests WHERE since < ?", (time.time() - _KEPT_REQUESTS,))
 
@@ -162,6 +169,26 @@ class SessionRegistry:
         rows = self._writer.read("SELECT session, request FROM requests WHERE state = 'withdrawn' ORDER BY since")
         found = (json.loads(request) for owner, request in rows if session in (None, owner))
         return [replace(PendingApproval.from_dict(data), state="withdrawn") for data in found]
+
+    # -- networks ------------------------------------------------------------------------------------------------------
+
+    def set_networks(self, sessions: Iterable[str], network: str, state: str) -> None:
+        """Set the network of sessions. It is written when this returns.
+
+        Args:
+            sessions: The ids of the sessions, which share the network.
+            network: The id of the network.
+            state: Its changed state; empty while it is as the sessions' options say.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        insert = "INSERT OR REPLACE INTO networks (session, network, state) VALUES (?, ?, ?)"
+        self._writer.write(*((insert, (session, network, state)) for session in sessions))
+
+    def networks(self) -> list[tuple[str, str, str]]:
+        """Return the sessions with a shared or changed network, each with the network's id and state."""
+        return self._writer.read("SELECT session, network, state FROM networks")
 
     # -- permissions ---------------------------------------------------------------------------------------------------
 

@@ -278,6 +278,8 @@ class Broker:
 
         This happens at once, so the next request is decided without asking.
         """
+        if request.kind == "network" and request.always == "call":
+            return  # the host becomes a line of the session's network (`SessionServices.may_reach`)
         if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
             return
         key = _keys(self._calls[request.id])[request.always]

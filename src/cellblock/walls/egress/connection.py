@@ -101,6 +101,7 @@ class Connection:
         except OSError:  # TimeoutError is one
             pass
         finally:
+            self._gate.leave(self._client)
             self._client.close()
 
     # --- SOCKS5
@@ -148,7 +149,9 @@ class Connection:
                     await self._connected(request.target, upstream, _ESTABLISHED, reader.trailing_data[0])
                     return
                 ends = PlainEnd(self._client), PlainEnd(upstream)
-                if not await Exchange(*ends, reader, self._limits).run(request.forwarded):
+                whole = await Exchange(*ends, reader, self._limits).run(request.forwarded)
+                self._gate.leave(self._client)
+                if not whole:
                     await self._hang_up(b"")
                     return
                 reader.start_next_cycle()

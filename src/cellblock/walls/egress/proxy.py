@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Hold, Resolve, dial, resolve
-from cellblock.walls.egress.rules import Denial, Rules
+from cellblock.walls.egress.live import LiveNetwork
+from cellblock.walls.egress.rules import Denial
 from cellblock.walls.egress.tunnel import BUFFER
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class EgressProxy:
 
     Args:
         listener: A listening TCP socket, owned by the proxy: `close` closes it.
-        rules: The rules.
+        network: The rules.
         on_denied: Called with every refused attempt, on the loop. It must be quick and must not raise.
         limits: Limits on the session's use of the proxy.
         resolve: Resolves names; called once for each connection, and its results are checked and used.
@@ -40,7 +41,7 @@ class EgressProxy:
     def __init__(
         self,
         listener: socket.socket,
-        rules: Rules,
+        network: LiveNetwork,
         *,
         on_denied: Callable[[Denial], None],
         limits: EgressLimits | None = None,
@@ -55,7 +56,7 @@ class EgressProxy:
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
         self._listener = listener
         self._limits = limits or EgressLimits()
-        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask, hold, step)
+        self._gate = Gate(network, self._limits, on_denied, resolve, dial, ask, hold, step)
         self._opener = opener
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
@@ -79,11 +80,6 @@ class EgressProxy:
     def withdraw_questions(self) -> None:
         """Withdraw open questions about hosts, whose connections are refused."""
         self._gate.withdraw()
-
-    async def change(self, rules: Rules) -> None:
-        """Replace the rules, ask no one, and disconnect all clients."""
-        self._gate.change(rules)
-        await self._cut_off()
 
     async def close(self) -> None:
         """Disconnect all clients and wait for the end of their tasks. Idempotent."""
