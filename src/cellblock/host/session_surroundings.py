@@ -155,7 +155,9 @@ class SessionSurroundings:
             remains.keys = None
         self._in_use = False
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
-        self.network = SandboxNetwork(rules, note, on_host, hold, step, keys) if tier.ours else None
+        self.network = (
+            SandboxNetwork(rules, note, on_host, hold, step, keys, options.on_request, self._may_ask) if tier.ours else None
+        )
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
@@ -218,6 +220,12 @@ class SessionSurroundings:
             return False
         assert self._on_host is not None  # otherwise the proxy does not ask
         return await self._on_host(host, port)
+
+    def _may_ask(self) -> str:
+        """Return why a person cannot decide about a request: with branches, the session that sent it is unknown."""
+        if not self._branched():
+            return ""
+        return f"a person must allow it, which is not possible while {self._name} has branches, which share its network"
 
     def takers(self, tool_port: OnListener | None, on_port: Callable[[str, int], None]) -> dict[str, OnListener]:
         """Return the callbacks for the listeners of its init, by name.

@@ -16,6 +16,7 @@ from cellblock.common import config, telemetry
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model.decisions import CommandRequest, Decision
+from cellblock.service.session.http_requests import RequestApprover
 from cellblock.service.session.options import ServiceOptions
 from cellblock.service.session.policy import with_readable
 from cellblock.service.session.tool_directories import ToolDirectories
@@ -95,6 +96,7 @@ def open_session(
         policy=with_readable(options, named.readable, host),
         on_command=(lambda request: services.may_run(request)) if service_options.approve_shell_cmds else None,
         on_host=lambda name, port: services.may_reach(name, port),
+        on_request=RequestApprover(service_options.rules, lambda: services.broker),
         forbid_programs=service_options.require_shell_escape,
     )
     _LOG.info("%s has the id %s", session.wanted.session, session_id)

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.common.telemetry import MakeStep, untraced
+from cellblock.errors import InvalidInputError
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Network
 
 if TYPE_CHECKING:
     from cellblock.walls.egress.connection import Opener
+    from cellblock.walls.egress.judge import Approver
     from cellblock.walls.egress.proxy import EgressProxy
     from cellblock.walls.egress.rules import Denial
 
@@ -49,6 +51,8 @@ class SandboxNetwork:
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
         opener: Opener | None = None,
+        approver: Approver | None = None,
+        may_ask: Callable[[], str] = lambda: "",
     ) -> None:
         """Parse the rules.
 
@@ -58,10 +62,12 @@ class SandboxNetwork:
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
-            opener: Serves the connections to hosts that receive secrets.
+            opener: Serves the connections to hosts that receive secrets, or about which there are request lines.
+            approver: The rules about requests, and the person.
+            may_ask: Returns why a person cannot be asked about a request; empty if possible.
 
         Raises:
-            InvalidInputError: A pattern is invalid. The message names it.
+            InvalidInputError: A pattern or a request line is invalid, or request lines need an opener. The message names it.
         """
         self.denials: deque[Denial] = deque(maxlen=_LOG)
         self._note = note
@@ -69,6 +75,7 @@ class SandboxNetwork:
         self._hold = hold
         self._step = step
         self._opener = opener
+        self._judge = None
         self._rules = None
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -77,6 +84,16 @@ class SandboxNetwork:
             from cellblock.walls.egress.rules import Rules
 
             self._rules = Rules.parse(network.allow, network.deny)
+        if opener is None and network.judges:
+            raise InvalidInputError("request lines (network.http) are possible for sessions only")
+        if opener is not None:
+            from cellblock.walls.egress.judge import RequestJudge, check_open_hosts
+            from cellblock.walls.egress.lines import Lines
+
+            lines, *within = [Lines.parse(texts) for texts in (network.http, *network.within)]
+            self._judge = RequestJudge(lines, within, approver, may_ask=may_ask, on_denied=self._on_denied)
+            if self._judge.authorities:
+                check_open_hosts(network.allow)
 
     @property
     def reaches(self) -> bool:
@@ -113,6 +130,7 @@ class SandboxNetwork:
             hold=self._hold,
             step=self._step,
             opener=self._opener,
+            judge=self._judge,
         )
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 
@@ -131,6 +149,8 @@ class SandboxNetwork:
         if narrowed is None:
             return  # nothing could be reached
         self._rules, self._ask = narrowed, None
+        if self._judge is not None:
+            self._judge.ask_nobody()
         if self._changing is not None:
             await self._changing
         if self._proxy is not None:
