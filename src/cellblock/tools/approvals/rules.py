@@ -253,12 +253,14 @@ def _http_arguments(arguments: Mapping[str, Any], source: str) -> dict[str, Any]
     given = {"method": "*", "path": "/**", **arguments}
     if given.keys() != {"host", "method", "path"} or not all(isinstance(value, str) for value in given.values()):
         raise InvalidInputError(f"{source}: a rule of kind 'http' needs the argument host, and can have method and path")
+    if not given["path"].startswith("/"):
+        raise InvalidInputError(f"{source}: the path of a request begins with /, not {shown(given['path'])}")
     try:
         line = RequestLine.parse(f"{given['method']} {given['host']}{given['path']}")
     except InvalidInputError as error:
         raise InvalidInputError(f"{source}: {error}") from None
     if line.port in DEFAULT_PORTS or given["path"] != line.path:
-        raise InvalidInputError(f"{source}: the host must be exact, without the ports 80 and 443, and the path begin with /")
+        raise InvalidInputError(f"{source}: the host must be a name, without the ports 80 and 443 and without a path")
     return {**arguments, "host": line.authority}
 
 

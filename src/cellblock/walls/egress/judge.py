@@ -163,7 +163,7 @@ class RequestJudge:
         if outcome == "ask" or ask:
             reason = await self._asked(request, head, client, body)
             # The lines may have changed during the question: an answer does not outlast them.
-            if reason is None and self._judge(head) in (None, "deny"):
+            if reason is None and self._is_outdated(head):
                 reason = "the rules have changed"
         elif self._rule(head) == "allow":
             reason = await self._recorded(head, request)
@@ -186,6 +186,9 @@ class RequestJudge:
             return "deny"
         found = own if ruled is None else ruled
         return "ask" if found == "allow" and "ask" in within else found
+
+    def _is_outdated(self, head: RequestHead) -> bool:
+        return self._judge(head) in (None, "deny")
 
     def _rules_name(self, target: Target) -> bool:
         start = f"{host_text(target.host)}:"

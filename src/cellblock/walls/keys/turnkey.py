@@ -104,7 +104,8 @@ class Turnkey:
 
     async def _ask(self, number: int, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
         """Send the host a message about a connection, and return its answer, perhaps with a connection to the server."""
-        answer = self._answers[number] = self._loop.create_future()
+        answer: asyncio.Future[tuple[dict[str, Any], socket.socket | None]] = self._loop.create_future()
+        self._answers[number] = answer
         try:
             data = json.dumps({"id": number, **said}).encode()
             while True:
