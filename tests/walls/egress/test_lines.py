@@ -24,6 +24,7 @@ def head(text: str) -> RequestHead:
         "deny * api.example/admin/**",
         "WEBSOCKET api.example/socket",
         "* [::1]:8080/",
+        "GET api.example/with blanks/*",
     ],
 )
 def test_a_line_is_written_as_it_was_read(text: str) -> None:

@@ -77,13 +77,15 @@ class RequestLine:
 
     @classmethod
     def _parse(cls, text: str) -> Self:
-        words = text.split()
         outcome: Outcome = "allow"
-        if words and words[0] in ("ask", "deny"):
-            outcome = "ask" if words.pop(0) == "ask" else "deny"
-        if len(words) != 2:
+        first, _, rest = text.strip().partition(" ")
+        if first in ("ask", "deny"):
+            outcome = "ask" if first == "ask" else "deny"
+            text = rest
+        method, _, place = text.strip().partition(" ")
+        place = place.lstrip()  # its path can contain blanks
+        if not place or " " in place.partition("/")[0]:
             raise BadNameError("it needs a method and a host with a path")
-        method, place = words
         if method != "*" and not METHOD.fullmatch(method):
             raise BadNameError("the method must be in capitals, or *")
         if method in _NEVER:
