@@ -140,7 +140,7 @@ async def test_a_broader_policy_must_allow_a_request_too(world: Callable[..., Wo
 
 async def test_a_person_sees_the_request_and_its_body(world: Callable[..., World]) -> None:
     found = world(f"ask POST {HOST}/**")
-    deciding = asyncio.create_task(found.decide("POST", "/a%20b?q=1", "x\u202ey".encode(), secrets=("KEY",)))
+    deciding = asyncio.create_task(found.decide("POST", "/a%20b?q=1", "x\u202ey\u3164".encode(), secrets=("KEY",)))
     request = await found.question()
     assert (request.kind, request.server_name, request.tool_name) == ("http", HOST, "POST")
     assert request.tool_args == {
@@ -149,10 +149,10 @@ async def test_a_person_sees_the_request_and_its_body(world: Callable[..., World
         "path": "/a b",
         "url": f"https://{HOST}/a%20b?q=1",
         "secrets": ["KEY"],
-        "body": "x\u202ey",
+        "body": "x\u202ey\u3164",
     }
     assert "\\u202e" in str(request)
-    assert "\u202e" not in str(request)
+    assert not {"\u202e", "\u3164"} & {*str(request)}
     await request.accept()
     assert await deciding is None
     deciding = asyncio.create_task(found.decide("POST", "/a", b"\xff\x00"))

@@ -81,6 +81,7 @@ COVERED = [
     (f"{WEBSOCKET} api.example/**", f"{WEBSOCKET} api.example/a", True),
     # An encoded slash must be allowed in both readings.
     ("GET api.example/files/*", "GET api.example/files/a%2Fb", False),
+    ("GET api.example/files/a/b", "GET api.example/files/a%2Fb", False),
     ("GET api.example/files/**", "GET api.example/files/a%2Fb", True),
     # Lines that restrict cover what lenient servers read as the same.
     ("deny * api.example/admin", "GET api.example/admin/", True),
