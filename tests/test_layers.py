@@ -179,6 +179,7 @@ TESTED_IN: dict[str, str] = {
     # The proxy with a connection, and secrets with clients in a session.
     "walls/egress/connection": "walls/egress/test_proxy.py",
     "walls/egress/exchange": "walls/egress/test_proxy.py",
+    "walls/egress/bodies": "walls/keys/test_judged.py",
     "walls/keys/fill": "walls/keys/test_opened.py",
     "walls/keys/forking": "host/test_secrets.py",
     "walls/keys/scan": "walls/keys/test_opened.py",

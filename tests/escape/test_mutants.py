@@ -144,6 +144,52 @@ MUTANTS: dict[str, Mutant] = {
         "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
         Edit("walls/egress/connection.py", "Connection._check_plain", "pass"),
     ),
+    "70 paths": mutant(
+        f"{KEYS}judged.py::test_no_spelling_of_a_path_passes_a_line[/a/%2e%2e/b]",
+        Edit("walls/egress/paths.py", "_check", "pass"),
+    ),
+    "70 both readings of a slash": mutant(
+        "walls/egress/test_lines.py::test_what_a_line_covers",
+        Edit("walls/egress/paths.py", "_ENCODED_SLASH", 're.compile("(?!)")'),
+    ),
+    "70 overridden methods": mutant(
+        f"{KEYS}judged.py::test_no_header_replaces_the_method_or_the_path",
+        Edit("walls/egress/http.py", "without_overrides", "return headers"),
+    ),
+    "70 pipelined requests": mutant(
+        f"{KEYS}judged.py::test_a_request_behind_an_allowed_one_is_judged_itself",
+        Edit(
+            "walls/keys/judged.py",
+            "Judge.ask",
+            "self._seen = getattr(self, '_seen', 0) + 1\nif self._seen > 1:\n    return Answer(None)\n"
+            "answer, _ = await self._say({'method': method, 'url': url, 'secrets': secrets})\n"
+            "return Answer(answer['refused'] and tuple(answer['refused']))",
+        ),
+    ),
+    "70 bodies that nobody can read": mutant(
+        f"{KEYS}judged.py::test_a_body_that_is_too_large_to_show_is_refused",
+        Edit("walls/egress/judge.py", "MOST_BODY", "1 << 40"),
+    ),
+    "70 hidden characters": mutant(
+        "walls/egress/test_judge.py::test_a_person_sees_the_request_and_its_body",
+        Edit("tools/approvals/request.py", "visible", "return text"),
+    ),
+    "70 questions": mutant(
+        "walls/egress/test_judge.py::test_questions_are_limited",
+        Edit("walls/egress/judge.py", "MOST_QUESTIONS", "10_000"),
+    ),
+    "70 answers after a change": mutant(
+        "walls/egress/test_judge.py::test_an_answer_does_not_outlast_the_lines",
+        Edit("walls/egress/judge.py", "RequestJudge._is_outdated", "return False"),
+    ),
+    "70 a turnkey that lies": mutant(
+        f"{KEYS}judged.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
+        Edit("walls/keys/session_keys.py", "SessionKeys._on_request", "pass"),
+    ),
+    "70 every host": mutant(
+        "walls/egress/test_judge.py::test_every_host_cannot_be_combined_with_lines",
+        Edit("walls/egress/judge.py", "check_open_hosts", "pass"),
+    ),
     "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, APART),
     "4 handles": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER),
     "14 bpf": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[splice]", FILTER),

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from cellblock.errors import InvalidInputError, shown
 
@@ -36,6 +36,7 @@ class Secret:
         path: A segment of the path, such as ``"bot{}"``.
         attach: Whether to add the first header, or Basic authentication, to requests without it.
         refresh: Seconds after which the value is read again; None for never.
+        ask: Whether a person must allow requests that contain it: ``"first"`` for the first of a session, ``"each"`` for all.
 
     Raises:
         InvalidInputError: A value is invalid.
@@ -49,6 +50,7 @@ class Secret:
     path: str = ""
     attach: bool = False
     refresh: float | None = None
+    ask: Literal["", "first", "each"] = ""
 
     def __post_init__(self) -> None:
         for name in ("hosts", "header"):
@@ -74,6 +76,8 @@ class Secret:
             raise InvalidInputError(f"basic of a secret must contain a colon, such as 'user:{{}}', not {shown(self.basic)}")
         if not isinstance(self.attach, bool):
             raise InvalidInputError(f"attach of a secret must be True or False, not {shown(self.attach)}")
+        if self.ask not in ("", "first", "each"):
+            raise InvalidInputError(f"ask of a secret must be 'first' or 'each', not {shown(self.ask)}")
         if self.refresh is not None and not (isinstance(self.refresh, int | float) and self.refresh > 0):
             raise InvalidInputError(f"refresh of a secret must be a positive number of seconds, not {shown(self.refresh)}")
 

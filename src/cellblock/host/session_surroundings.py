@@ -143,7 +143,11 @@ class SessionSurroundings:
             remains.keys = None
         self._in_use = False
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
-        self.network = SandboxNetwork(live, note, options.on_host, hold, step, keys) if tier.ours else None
+        self.network = (
+            SandboxNetwork(live, note, options.on_host, hold, step, keys, resolved.policy.network, options.on_request)
+            if tier.ours
+            else None
+        )
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)

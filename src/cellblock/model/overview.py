@@ -206,7 +206,7 @@ class DecisionRecord(Plain):
         at: Time in seconds since the epoch.
         outcome: ``allow`` or ``deny``.
         by: Who decided: a rule, a person, the caller, or ``nobody``.
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
+        kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         arguments: The arguments as canonical JSON; the beginning of long ones.

@@ -213,6 +213,7 @@ def _choices(approval: Mapping[str, Any]) -> str:
     one, all_ = {
         "shell": ("this command", "every command"),
         "network": (f"{given.get('host')} port {given.get('port')}", "every host"),
+        "http": ("exactly this request", f"every {approval['tool']} to {approval['server']}"),
     }.get(approval["kind"], ("exactly this call", f"every call of {approval['server']}.{approval['tool']}"))
     return printable(f"[y]es, [n]o; in this session always [c]: {one}, [t]: {all_}", lines=False)
 

@@ -41,7 +41,7 @@ MOST = 4_000
 _PARTS = 8
 """Most forms that show one longer text. Even longer ones are refused: no person reads them."""
 
-_DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
+_DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host", "http": "send a request"}
 _NEXT = ("I have read this part", "no")
 _BEAT = 5.0
 """Seconds between two reports of progress: hosts give up calls that are silent for minutes."""
@@ -229,6 +229,7 @@ def choices(question: PendingApproval) -> tuple[str, str, str]:
     covered = {
         "tool": f"tool {question.tool} of server {question.server}",
         "network": f"{given.get('host')} port {given.get('port')}",
+        "http": "exactly this request",
     }.get(question.kind, "exactly this command")
     return "once", f"always in this session: {visible(covered)}", "no"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Approve = Literal["auto", "ask"]
 
-_FUNCTIONS = {"on_command", "on_host", "forbid_programs", "policy", "limits", "rules", "on_elicitation"}
+_FUNCTIONS = {"on_command", "on_host", "on_request", "forbid_programs", "policy", "limits", "rules", "on_elicitation"}
 """Options that are not JSON data, or are given in another way"""
 
 _SESSION = {item.name for item in dataclasses.fields(SessionOptions)} - _FUNCTIONS

@@ -18,6 +18,7 @@ from cellblock.errors import CellblockError, InvalidInputError, StoreError
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.options import SessionHooks, SessionOptions, ShareNetwork
 from cellblock.model.decisions import CommandRequest, Decision
+from cellblock.service.session.http_requests import RequestApprover
 from cellblock.service.session.options import ServiceOptions
 from cellblock.service.session.policy import with_readable
 from cellblock.service.session.tool_directories import ToolDirectories
@@ -101,6 +102,7 @@ def open_session(
         policy=with_readable(options, named.readable, host),
         on_command=(lambda request: services.may_run(request)) if service_options.approve_shell_cmds else None,
         on_host=lambda name, port: services.may_reach(name, port),
+        on_request=RequestApprover(service_options.rules, lambda: services.broker),
         forbid_programs=service_options.require_shell_escape,
     )
     _LOG.info("%s has the id %s", session.wanted.session, session_id)

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from cellblock.common import config
-from cellblock.errors import ProtocolError, SandboxError, StoreError
+from cellblock.errors import InvalidInputError, ProtocolError, SandboxError, StoreError
 from cellblock.walls.egress.network import SandboxNetwork, live_network
 from cellblock.walls.sandbox import causes, cgroups, probe
 from cellblock.walls.sandbox.fitting import fit
@@ -53,6 +53,8 @@ class ServerSandbox:
         _make_state()
         self.policy = fit(policy)
         self._plan = protect_repositories(make_plan(self.policy, facts, workspace, own))
+        if policy.network.judges:
+            raise InvalidInputError("request lines (network.http) are possible for sessions only")
         # Its policy is fixed: the ceiling allows no further host.
         live = live_network(policy.network, Network())
         self._network = SandboxNetwork(live, lambda line: _LOG.info("MCP server %r: %s", server, line))

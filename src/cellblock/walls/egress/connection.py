@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import h11
 
 from cellblock.common.turns import turns
 from cellblock.walls.egress import http, socks
+from cellblock.walls.egress.bodies import read_body
 from cellblock.walls.egress.ends import PlainEnd
 from cellblock.walls.egress.exchange import HEAD_READ, Exchange
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
+from cellblock.walls.egress.judge import JudgedRequest, RequestJudge
+from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import Target
 from cellblock.walls.egress.tunnel import Tunnel
 
@@ -49,8 +53,24 @@ class Opener(Protocol):
     def has_placeholder(self, texts: Sequence[bytes]) -> bool:
         """Return whether a text contains the placeholder of a secret."""
 
-    async def serve(self, target: Target, client: socket.socket, upstream: socket.socket, early: bytes) -> None:
+    async def serve(
+        self,
+        target: Target,
+        client: socket.socket,
+        upstream: socket.socket,
+        early: bytes,
+        judge: RequestJudge,
+        redial: Callable[[], Awaitable[socket.socket]],
+    ) -> None:
         """Serve a connection until its end.
+
+        Args:
+            target: The target.
+            client: The socket of the client.
+            upstream: The socket of the server.
+            early: Bytes that the client sent ahead.
+            judge: Decides about its requests.
+            redial: Connects to the server again.
 
         Raises:
             OSError: It is broken.
@@ -67,6 +87,7 @@ class Connection:
         scratch: A shared buffer for tunnels.
         turned_away: Whether there are too many clients, so that every request is answered with 503.
         opener: Serves the connections to hosts that receive secrets.
+        judge: Decides about requests; given with `opener`.
     """
 
     def __init__(
@@ -78,9 +99,12 @@ class Connection:
         *,
         turned_away: bool,
         opener: Opener | None = None,
+        judge: RequestJudge | None = None,
     ) -> None:
         self._client = client
         self._opener = opener
+        self._judge = judge
+        self._json = False
         self._gate = gate
         self._limits = limits
         self._scratch = scratch
@@ -142,14 +166,16 @@ class Connection:
         try:
             while (head := await self._head(reader)) is not None:
                 self._method = head.method.decode("ascii")
+                self._json = http.wants_json(head.headers)
                 request = self._understood(head)
                 self._check_plain(head, request)
+                request, body = await self._judged(head, request, reader)
                 upstream = await self._gate.open(request.target, request.method, self._client)
                 if request.forwarded is None:
                     await self._connected(request.target, upstream, _ESTABLISHED, reader.trailing_data[0])
                     return
                 ends = PlainEnd(self._client), PlainEnd(upstream)
-                whole = await Exchange(*ends, reader, self._limits).run(request.forwarded)
+                whole = await Exchange(*ends, reader, self._limits, body=body).run(request.forwarded)
                 self._gate.leave(self._client)
                 if not whole:
                     await self._hang_up(b"")
@@ -209,15 +235,43 @@ class Connection:
         if self._opener.has_placeholder([head.target, *(value for _, value in head.headers)]):
             raise _AnsweredError(403, "Forbidden", _PLAIN)
 
+    async def _judged(
+        self, head: h11.Request, request: http.ProxyRequest, reader: h11.Connection
+    ) -> tuple[http.ProxyRequest, bytes | None]:
+        """Decide about a plain request. Return it, and its body if a person has decided about it."""
+        if self._judge is None or request.forwarded is None or not self._judge.names(request.target):
+            return request, None
+        if request.method == WEBSOCKET or any(name == b"upgrade" for name, _ in head.headers):
+            raise _AnsweredError(403, "Forbidden", "no change of protocol is possible over http://")
+        content: bytes | None = None
+
+        async def body() -> bytes | None:
+            nonlocal content
+            content = await read_body(reader, PlainEnd(self._client), self._idle_seconds)
+            return content
+
+        judged = JudgedRequest(request.target, request.method, request.forwarded.target.decode("ascii"), plain=True)
+        if refused := await self._judge.decide(judged, self._client, body):
+            raise _AnsweredError(refused.status, "Bad Request" if refused.status == 400 else "Forbidden", refused.text)
+        headers = http.without_overrides([*request.forwarded.headers.raw_items()])
+        if content is not None:
+            headers = [(name, value) for name, value in headers if name.lower() != b"expect"]
+        sent = h11.Request(method=head.method, target=request.forwarded.target, headers=headers)
+        return replace(request, forwarded=sent), content
+
     # --- Bytes
 
     async def _connected(self, target: Target, upstream: socket.socket, answer: bytes, early: bytes) -> None:
-        if self._opener is None or not self._opener.opens(target):
+        if self._opener is None or self._judge is None or not (self._opener.opens(target) or self._judge.names(target)):
             await self._tunnel(upstream, answer, early)
             return
+
+        async def redial() -> socket.socket:
+            return await self._gate.open(target, self._method, self._client)
+
         with contextlib.closing(upstream):
             await self._send(self._client, answer)
-            await self._opener.serve(target, self._client, upstream, early)
+            await self._opener.serve(target, self._client, upstream, early, self._judge, redial)
 
     async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
         with contextlib.closing(upstream):
@@ -228,7 +282,8 @@ class Connection:
 
     async def _answer(self, status: int, reason: str, text: str) -> None:
         text = f"cellblock: {text}"
-        await self._hang_up(http.plain_response(status, reason, text, body=self._method != "HEAD"))
+        as_json = self._json and status == 403
+        await self._hang_up(http.plain_response(status, reason, text, body=self._method != "HEAD", as_json=as_json))
 
     async def _hang_up(self, last: bytes) -> None:
         """Send the last bytes, and wait for their arrival: closing with unread bytes would discard them in transit."""

@@ -66,6 +66,7 @@ class LiveNetwork:
     Attributes:
         state: The current state.
         keep: Stores a state, as the arguments of `resume`, before it is used.
+        check_allowed: Raises `InvalidInputError` if patterns cannot be allowed.
     """
 
     def __init__(self, rules: Rules, *, ask: bool = True, ceiling: Network | None = None) -> None:
@@ -79,6 +80,7 @@ class LiveNetwork:
         allow, deny = _texts(rules.allowed), _texts(rules.denied)
         self.state = NetworkState(allow, deny, 0, rules, ask)
         self.keep: Callable[[Mapping[str, Any]], object] = lambda _: None
+        self.check_allowed: Callable[[Sequence[str]], object] = lambda _: None
         self._fixed = frozenset(deny)
         self._ceiling = ceiling
         self._judges: weakref.WeakSet[Judge] = weakref.WeakSet()
@@ -96,6 +98,10 @@ class LiveNetwork:
     def join(self, judge: Judge) -> None:
         """Notify a proxy of changes from now on."""
         self._judges.add(judge)
+
+    def why_closed(self) -> str:
+        """Return why nobody is asked any more; empty if a person can be."""
+        return "the session's network was closed" if self.state.closed else ""
 
     def can_allow(self, pattern: str) -> bool:
         """Return whether a change could allow a pattern."""
@@ -194,6 +200,7 @@ class LiveNetwork:
                 raise StateError("the network was closed permanently (close_egress), so no host can be allowed")
             if not self._is_within(line):
                 raise InvalidInputError(f"{line!r} is not allowed by the host's policy, which can only be narrowed")
+        self.check_allowed(new)
         both = set(gone) & {*_texts(added.allowed), *_texts(added.denied)}
         if both:
             raise InvalidInputError(f"{min(both)!r} is both added and removed: leave one of them out")

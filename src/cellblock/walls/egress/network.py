@@ -13,6 +13,7 @@ from cellblock.walls.sandbox.plan import EGRESS_PORT
 
 if TYPE_CHECKING:
     from cellblock.walls.egress.connection import Opener
+    from cellblock.walls.egress.judge import Approver, RequestJudge
     from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.egress.proxy import EgressProxy
     from cellblock.walls.egress.rules import Denial
@@ -65,6 +66,8 @@ class SandboxNetwork:
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
         opener: Opener | None = None,
+        policy: Network | None = None,
+        approver: Approver | None = None,
     ) -> None:
         """Set up without serving.
 
@@ -74,7 +77,12 @@ class SandboxNetwork:
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
-            opener: Serves the connections to hosts that receive secrets.
+            opener: Serves the connections to hosts that receive secrets, or about which there are request lines.
+            policy: The policy with the request lines.
+            approver: The rules about requests, and the person.
+
+        Raises:
+            InvalidInputError: A request line is invalid, or the hosts include all. The message names it.
         """
         self.live = live
         self.denials: deque[Denial] = deque(maxlen=_LOG)
@@ -85,6 +93,11 @@ class SandboxNetwork:
         self._opener = opener
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
+        self._judge: RequestJudge | None = None
+        if live is not None and opener is not None and policy is not None:
+            from cellblock.walls.egress.judge import RequestJudge
+
+            self._judge = RequestJudge.of(policy, live, approver, self._on_denied)
 
     @property
     def reaches(self) -> bool:
@@ -121,6 +134,7 @@ class SandboxNetwork:
             hold=self._hold,
             step=self._step,
             opener=self._opener,
+            judge=self._judge,
         )
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 

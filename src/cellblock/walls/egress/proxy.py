@@ -16,6 +16,7 @@ from cellblock.walls.egress.tunnel import BUFFER
 
 if TYPE_CHECKING:
     from cellblock.walls.egress.connection import Opener
+    from cellblock.walls.egress.judge import RequestJudge
 
 _TURNED_AWAY = 16
 _ACCEPTS = 16
@@ -36,6 +37,7 @@ class EgressProxy:
         dial: Connects to a checked address.
         ask: Decides about hosts that no rule names; by default they are refused.
         opener: Serves the connections to hosts that receive secrets.
+        judge: Decides about requests; given with `opener`.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class EgressProxy:
         hold: Hold | None = None,
         step: MakeStep = untraced,
         opener: Opener | None = None,
+        judge: RequestJudge | None = None,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
@@ -58,6 +61,7 @@ class EgressProxy:
         self._limits = limits or EgressLimits()
         self._gate = Gate(network, self._limits, on_denied, resolve, dial, ask, hold, step)
         self._opener = opener
+        self._judge = judge
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,8 +82,10 @@ class EgressProxy:
         self._resume()
 
     def withdraw_questions(self) -> None:
-        """Withdraw open questions about hosts, whose connections are refused."""
+        """Withdraw open questions about hosts and requests, which are refused."""
         self._gate.withdraw()
+        if self._judge is not None:
+            self._judge.withdraw()
 
     async def close(self) -> None:
         """Disconnect all clients and wait for the end of their tasks. Idempotent."""
@@ -147,7 +153,13 @@ class EgressProxy:
         if not self._scratch:
             self._scratch = memoryview(bytearray(BUFFER))
         connection = Connection(
-            client, self._gate, self._limits, self._scratch, turned_away=self._is_full(), opener=self._opener
+            client,
+            self._gate,
+            self._limits,
+            self._scratch,
+            turned_away=self._is_full(),
+            opener=self._opener,
+            judge=self._judge,
         )
         task = self._loop.create_task(connection.serve())
         self._clients.add(task)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock import InvalidInputError
-from cellblock.tools.approvals.glob import MAX_PATTERN, Glob
+from cellblock.common.glob import MAX_PATTERN, Glob
 
 
 def as_expression(pattern: str, paths: bool) -> str:
