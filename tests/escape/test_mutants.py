@@ -142,7 +142,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "69 plain HTTP": mutant(
         "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
-        Edit("walls/egress/connection.py", "Connection._check_plain", "pass"),
+        Edit("walls/egress/proxy_connection.py", "Connection._check_plain", "pass"),
     ),
     "70 paths": mutant(
         f"{KEYS}judged.py::test_no_spelling_of_a_path_passes_a_line[/a/%2e%2e/b]",
@@ -248,7 +248,7 @@ MUTANTS: dict[str, Mutant] = {
     "30 headers": mutant(
         "walls/egress/test_limits.py::test_30_endless_header",
         Edit(
-            "walls/egress/connection.py",
+            "walls/egress/proxy_connection.py",
             "Connection._reader",
             "return h11.Connection(h11.SERVER, max_incomplete_event_size=2**40)",
         ),
@@ -326,12 +326,12 @@ MUTANTS: dict[str, Mutant] = {
     "35 daemons": mutant(
         f"{HERE}processes.py::test_a_daemon_ends_with_its_session",
         REAPER,
-        Edit("launch/zygote/server.py", "_Zygote._kill", "pass"),
+        Edit("launch/zygote/fork_server.py", "_Zygote._kill", "pass"),
     ),
     "36 a host that is killed": mutant(
         f"{HERE}processes.py::test_everything_ends_when_the_host_is_killed",
         REAPER,
-        Edit("launch/zygote/server.py", "_Zygote._end", "os._exit(0)"),
+        Edit("launch/zygote/fork_server.py", "_Zygote._end", "os._exit(0)"),
     ),
     "37 text is bounded": mutant(
         "host/output/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
@@ -377,11 +377,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/cli/live.py", "_shown", "return text"),
     ),
     "38 decisions that nobody saw": mutant(
-        "fronts/cli/test_questions.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
-        Edit("fronts/cli/questions.py", "Questions._forget_what_was_typed", "pass"),
+        "fronts/cli/test_prompts.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        Edit("fronts/cli/prompts.py", "Questions._forget_what_was_typed", "pass"),
     ),
     "38 tables": mutant(
-        "fronts/cli/test_files.py::test_names_and_contents_do_not_steer_the_terminal",
+        "fronts/cli/test_file_commands.py::test_names_and_contents_do_not_steer_the_terminal",
         Edit("fronts/cli/output.py", "_cell", "from rich.text import Text; return Text(str(value))"),
     ),
     "39 values are bounded": mutant(
@@ -581,7 +581,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 parameters": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
-        Edit("tools/serving/app.py", "_check_params", "pass"),
+        Edit("tools/serving/tool_app.py", "_check_params", "pass"),
     ),
     "49 directories": mutant(
         "test_ipybox_programs.py::test_what_code_names_itself_cannot_be_called",
@@ -589,19 +589,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 tokens": mutant(
         f"{HERE}tools.py::test_another_sessions_tool_port_wants_its_token",
-        Edit("tools/serving/app.py", "Guard._check_token", "pass"),
+        Edit("tools/serving/tool_app.py", "Guard._check_token", "pass"),
     ),
     "49 what was accepted for one call": mutant(
         f"{HERE}tools.py::test_what_was_approved_is_what_the_server_gets",
         Edit("tools/approvals/broker.py", "_keys", 'return {"tool": (call.tool,), "call": (call.tool,)}'),
     ),
     "49 tools that change": mutant(
-        "tools/serving/test_app.py::test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called",
-        Edit("tools/serving/app.py", "_checker", "return lambda now: None"),
+        "tools/serving/test_tool_app.py::test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called",
+        Edit("tools/serving/tool_app.py", "_checker", "return lambda now: None"),
     ),
     "49 tools that are not there": mutant(
-        "tools/serving/test_server.py::test_a_tool_that_its_server_does_not_have_is_refused",
-        Edit("tools/serving/server.py", "_check_listed", "return lambda now: None"),
+        "tools/serving/test_tool_server.py::test_a_tool_that_its_server_does_not_have_is_refused",
+        Edit("tools/serving/tool_server.py", "_check_listed", "return lambda now: None"),
     ),
     "49 packages that a cell edited": mutant(
         "tools/apigen/test_package.py::test_a_package_that_was_edited_is_written_again[vouched]",
@@ -1030,7 +1030,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("model/untrusted.py", "has_too_many_values", "return False"),
     ),
     "68 values": mutant(
-        "tools/serving/test_app.py::test_a_body_of_many_small_values_is_refused_before_it_is_parsed",
+        "tools/serving/test_tool_app.py::test_a_body_of_many_small_values_is_refused_before_it_is_parsed",
         Edit("model/untrusted.py", "count_values", "return 0"),
     ),
     "58 turns": mutant(
@@ -1039,7 +1039,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "58 kernels that are killed": mutant(
         "fronts/jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
-        Edit("service/daemon/client.py", "Client._bind", "pass"),
+        Edit("service/daemon/client_connection.py", "Client._bind", "pass"),
     ),
     "59 the token": mutant(
         "fronts/mcp_server/test_start.py::test_over_http_only_those_with_the_token",
@@ -1059,7 +1059,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "59 another client's servers": mutant(
         "fronts/mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
-        Edit("service/daemon/tools.py", "_workspace", "return Path(server.sessions.find(session).record.workspace).parent"),
+        Edit(
+            "service/daemon/tool_handlers.py",
+            "_workspace",
+            "return Path(server.sessions.find(session).record.workspace).parent",
+        ),
     ),
     "59 another program's sessions": mutant(
         "fronts/mcp_server/test_server.py::test_sessions_of_other_programs_are_not_there",
@@ -1086,20 +1090,20 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/mcp_server/registering.py", "decide_registration", "return None"),
     ),
     "59 commands of models": mutant(
-        "fronts/mcp_server/test_programs.py::test_rules_decide",
-        Edit("fronts/mcp_server/programs.py", "decide_command", "return None"),
+        "fronts/mcp_server/test_program_runs.py::test_rules_decide",
+        Edit("fronts/mcp_server/program_runs.py", "decide_command", "return None"),
     ),
     "60 messages to programs": mutant(
-        "fronts/gateway/test_programs.py::test_who_may_follow_and_send",
-        Edit("fronts/gateway/programs.py", "check_message", "pass"),
+        "fronts/gateway/test_program_routes.py::test_who_may_follow_and_send",
+        Edit("fronts/gateway/program_routes.py", "check_message", "pass"),
     ),
     "60 programs of those who leave": mutant(
-        "fronts/gateway/test_programs.py::test_a_client_that_leaves_ends_its_program",
+        "fronts/gateway/test_program_routes.py::test_a_client_that_leaves_ends_its_program",
         Edit("fronts/gateway/answers.py", "while_there", "return await work"),
     ),
     "60 programs of lost connections": mutant(
-        "service/daemon/test_programs.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
-        Edit("service/daemon/server.py", "Server.end_program", "pass"),
+        "service/daemon/test_program_handlers.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
+        Edit("service/daemon/daemon_state.py", "Server.end_program", "pass"),
     ),
     "60 names of others": mutant(
         f"{GUARD}a_foreign_name_is_refused[evil.example]", Edit("fronts/gateway/guard.py", "check_host", "pass")
@@ -1137,8 +1141,8 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/e2b/contexts.py", "language_in", "return 'python'"),
     ),
     "60 files that grow": mutant(
-        "fronts/e2b/test_files.py::test_a_body_can_be_compressed_and_cannot_grow_without_end",
-        Edit("fronts/e2b/files.py", "check_size", "pass"),
+        "fronts/e2b/test_file_routes.py::test_a_body_can_be_compressed_and_cannot_grow_without_end",
+        Edit("fronts/e2b/file_routes.py", "check_size", "pass"),
     ),
     "60 tokens": mutant(
         "service/store/test_tokens.py::test_almost_the_same_is_not_the_same",
@@ -1157,12 +1161,12 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/gateway/access.py", "check_scope", "pass"),
     ),
     "60 directories of sessions": mutant(
-        "fronts/gateway/test_sessions.py::test_each_session_can_have_a_directory_of_its_own",
-        Edit("fronts/gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+        "fronts/gateway/test_session_routes.py::test_each_session_can_have_a_directory_of_its_own",
+        Edit("fronts/gateway/session_routes.py", "workspace_in", "return directory.absolute() / name"),
     ),
     "60 names of directories": mutant(
-        "fronts/gateway/test_sessions.py::test_no_session_owns_a_name_that_means_something_to_its_siblings[.git]",
-        Edit("fronts/gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+        "fronts/gateway/test_session_routes.py::test_no_session_owns_a_name_that_means_something_to_its_siblings[.git]",
+        Edit("fronts/gateway/session_routes.py", "workspace_in", "return directory.absolute() / name"),
     ),
     "60 heads without end": mutant(
         "fronts/gateway/test_protocol.py::test_a_head_of_a_request_has_a_limit",
@@ -1230,11 +1234,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "61 answers that nobody reads": mutant(
         "service/daemon/test_floods.py::test_a_client_that_reads_no_answers_does_not_fill_the_memory",
-        Edit("service/daemon/client.py", "_LARGE", "()"),
+        Edit("service/daemon/client_connection.py", "_LARGE", "()"),
     ),
     "61 requests at once": mutant(
         "service/daemon/test_floods.py::test_only_so_many_requests_of_a_client_are_worked_on_at_once",
-        Edit("service/daemon/client.py", "Client._busy", "return False"),
+        Edit("service/daemon/client_connection.py", "Client._busy", "return False"),
     ),
     "61 ids of executions": mutant(
         "service/store/test_journal.py::test_an_id_that_is_none_is_not_found",
@@ -1416,13 +1420,13 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/leftovers.py", "_is", "return True"),
     ),
     "64 memory without files": mutant(
-        f"{COPIES}files.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",
-        Edit("host/checkpoints/files.py", "CheckpointFiles.restore", "await then()\nreturn Changes()"),
+        f"{COPIES}workspace_snapshots.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",
+        Edit("host/checkpoints/workspace_snapshots.py", "CheckpointFiles.restore", "await then()\nreturn Changes()"),
     ),
     "64 files without memory": mutant(
-        f"{COPIES}files.py::test_if_no_kernel_can_be_made_files_become_again_what_they_were",
+        f"{COPIES}workspace_snapshots.py::test_if_no_kernel_can_be_made_files_become_again_what_they_were",
         Edit(
-            "host/checkpoints/files.py",
+            "host/checkpoints/workspace_snapshots.py",
             "CheckpointFiles.restore",
             """
             store = self._make_store()
@@ -1504,8 +1508,8 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/snapshots/trash.py", "_FEWEST", "0"),
     ),
     "62 restores at once": mutant(
-        f"{COPIES}files.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",
-        Edit("host/checkpoints/files.py", "_PATIENCE", "0.0"),
+        f"{COPIES}workspace_snapshots.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",
+        Edit("host/checkpoints/workspace_snapshots.py", "_PATIENCE", "0.0"),
     ),
     "62 files that grow": mutant(
         f"{SNAPSHOTS}test_content.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
@@ -1620,7 +1624,7 @@ MUTANTS: dict[str, Mutant] = {
         f"{VERIFIER}what_watches_programs_is_out_of_reach", Edit("launch/init/watcher.py", "_hide", "pass")
     ),
     "67 the whole tree": mutant(
-        "host/programs/test_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-one that ignores SIGTERM]",
+        "host/programs/test_background_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-one that ignores SIGTERM]",
         Edit("launch/init/watcher.py", "_Watcher._kill_tree", "processes.kill([self._leader])"),
     ),
     "67 what is held": mutant(

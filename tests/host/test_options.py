@@ -12,7 +12,7 @@ import pytest
 
 from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions, SyncCodeExecutor
 from cellblock.host.options import SessionKeywords
-from cellblock.service.session.options import ServiceOptions
+from cellblock.service.session.service_options import ServiceOptions
 
 
 def test_the_keywords_of_a_session_are_its_options() -> None:

@@ -56,7 +56,7 @@ from cellblock.operations.sessions import Destroy, History, Interrupt, Restart, 
 from cellblock.operations.tools import RegisterServer
 
 if TYPE_CHECKING:
-    from cellblock.cluster.connection import ClusterConnection
+    from cellblock.cluster.cluster_connection import ClusterConnection
     from cellblock.model import HistoryEntry
     from cellblock.model.checkpoints import (
         Changes,

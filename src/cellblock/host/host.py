@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeping import Keeping
     from cellblock.host.survival.remains import SessionRemains
-    from cellblock.launch.custody.client import Custodian
+    from cellblock.launch.custody.custodian_client import Custodian
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
 
@@ -367,7 +367,7 @@ class Host(AsyncOnly):
             SnapshotError: The store cannot be created.
         """
         if self._store is None:
-            from cellblock.host.checkpoints.files import make_store
+            from cellblock.host.checkpoints.workspace_snapshots import make_store
 
             self._store = make_store(lasting=self.keeper.lasting)
             self._keep(self._store)

@@ -92,7 +92,7 @@ class NetworkChanges:
         """Return the rules about hosts.
 
         Raises:
-            UnsupportedError: There are none.
+            UnsupportedError: The session has no network that can change.
         """
         tier = self._tier
         if self._network is None:

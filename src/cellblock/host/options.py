@@ -285,7 +285,7 @@ class SessionHooks:
         uncounted_seconds: Returns the total seconds excluded from the timeouts of cells.
         on_begin: Called when a cell has begun and its reader, if any, can receive notices.
         outside: Returns approved external calls since a time, in seconds since the epoch. Undo does not reverse them.
-        network: Returns the network rules to use instead of new ones: those of an earlier process, or of other branches.
+        network: Returns the network rules to use instead of new ones: the rules of an earlier process, or of other branches.
         network_changed: Records a change of the network, with who changed it, before it takes effect.
     """
 

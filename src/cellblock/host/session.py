@@ -20,8 +20,8 @@ from cellblock.errors import InvalidInputError, LaunchError, StateError, Unsuppo
 from cellblock.host import import_guard
 from cellblock.host.checkpoints import undoing
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
-from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.forking import Branching, adopt
+from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.checks import (
     DEFAULT_TIMEOUT,
     INSTALL_TIMEOUT,
@@ -46,7 +46,7 @@ from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.host.network_changes import NetworkChanges
 from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of
 from cellblock.host.ports import Ports
-from cellblock.host.programs.programs import Programs
+from cellblock.host.programs.background_programs import Programs
 from cellblock.host.reader import Reader
 from cellblock.host.session_surroundings import SessionSurroundings, resolve_for, walls_of
 from cellblock.host.survival.keeper import SessionParts
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from cellblock.host.files import Files
     from cellblock.host.host_kernels import Kernels
     from cellblock.host.launch.kernel_spec import KernelSpec
-    from cellblock.host.programs.files import SessionFiles
+    from cellblock.host.programs.program_files import SessionFiles
     from cellblock.host.saving import Saving
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeper import Keeper
@@ -748,7 +748,7 @@ class Session(AsyncOnly):
     @functools.cached_property
     def fs(self) -> SessionFiles:
         """Files as the session's code and programs see them: any path, with links followed and the session's permissions."""
-        from cellblock.host.programs.files import SessionFiles
+        from cellblock.host.programs.program_files import SessionFiles
 
         return SessionFiles(self._programs.helper)
 

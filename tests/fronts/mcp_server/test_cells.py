@@ -12,7 +12,7 @@ import pytest
 
 from cellblock.fronts.mcp_server import asking, cells
 from cellblock.fronts.mcp_server.clients import Clients
-from cellblock.fronts.mcp_server.options import ServerOptions
+from cellblock.fronts.mcp_server.server_options import ServerOptions
 from cellblock.host import Host
 from cellblock.operations.executions import Executions
 from iterations import cancelled_after

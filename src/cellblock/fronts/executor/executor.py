@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
 from cellblock.common.extras import require_extra
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError, did_you_mean
-from cellblock.fronts.executor.options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
+from cellblock.fronts.executor.executor_options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.closing import AsyncOnly
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cellblock.host.eager import Eager
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
-    from cellblock.host.programs.files import SessionFiles
     from cellblock.host.programs.process import Process
+    from cellblock.host.programs.program_files import SessionFiles
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges, TrashEntry, Undone
     from cellblock.model.network import SessionNetwork
@@ -488,7 +488,7 @@ class CodeExecutor(AsyncOnly):
 
     async def _serve(self, run: RunningSession, address: tuple[str, int]) -> EmbeddedGateway:
         from cellblock.fronts.kernel_mgr.server import serve_session  # FastAPI takes long to load
-        from cellblock.service.named.options import NamedOptions, Options
+        from cellblock.service.named.json_options import NamedOptions, Options
 
         options = Options(self._options, self._service_options, NamedOptions())
         return await serve_session(run, options, f"executor-{self.session_id}", address)

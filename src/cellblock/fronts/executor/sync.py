@@ -14,15 +14,15 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, 
 from cellblock.common import loop_thread
 from cellblock.common.loop_thread import LoopThread
 from cellblock.fronts.executor.executor import CodeExecutor
-from cellblock.fronts.executor.options import AS_MADE
+from cellblock.fronts.executor.executor_options import AS_MADE
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.closing import SyncOnly
 from cellblock.host.eager import Eager
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
-from cellblock.host.programs.files import SessionFiles
 from cellblock.host.programs.process import Process
+from cellblock.host.programs.program_files import SessionFiles
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges
 from cellblock.model.files import FileChange, FileInfo

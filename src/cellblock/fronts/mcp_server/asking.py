@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
     from cellblock.fronts.mcp_server.clients import Clients
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
     from cellblock.model.sessions import PendingApproval
 
 _STATELESS = "2026-07-28"

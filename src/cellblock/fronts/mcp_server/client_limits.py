@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
     from mcp_types import CallToolResult
 
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
 
 LIMITS = {
     "mcp": 5,  # the Python SDK's name, which OpenAI Agents leaves unchanged

@@ -22,7 +22,7 @@ from cellblock.operations.sessions import Create, Destroy, Status
 from cellblock.tools.approvals.rules import Rules
 
 if TYPE_CHECKING:
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
     from cellblock.host import Host
     from cellblock.operations.base import AnswerT, Request
 

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, shown
-from cellblock.fronts.mcp_server import answers, asking, cells, client_limits, programs
+from cellblock.fronts.mcp_server import answers, asking, cells, client_limits, program_runs
 from cellblock.fronts.mcp_server.client_input import Input, take_standard_input
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
@@ -209,12 +209,12 @@ class Tools:
         """
         record = await self._clients.session(session or asking.state(ctx).get("session", ""))
         request = CommandRequest("shell", command, cwd=str(self._clients.folder(record) / cwd))
-        if (question := await programs.decide_command(self._clients, record, request, ctx)) is not None:
+        if (question := await program_runs.decide_command(self._clients, record, request, ctx)) is not None:
             return question
         handle = self._handle(record.name)
 
         async def run() -> CallToolResult:
-            return await programs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
+            return await program_runs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
 
         key = ("run", record.kernel_id, command, cwd, timeout, max_output_chars)
         return await self._in_time(key, run, "run_program", ctx, handle)

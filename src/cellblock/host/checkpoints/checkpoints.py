@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Beginning
-    from cellblock.host.checkpoints.files import CheckpointFiles, Then
+    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles, Then
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.family import Copy

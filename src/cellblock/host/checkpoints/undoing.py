@@ -17,7 +17,7 @@ from cellblock.model.checkpoints import Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.files import Then
+    from cellblock.host.checkpoints.workspace_snapshots import Then
     from cellblock.host.kernels.past import Numbered
     from cellblock.host.snapshots.snapshots import Reverted
     from cellblock.model import HistoryEntry

@@ -16,9 +16,9 @@ from cellblock.errors import DaemonError, NotFoundError, ProtocolError, StateErr
 from cellblock.model.sessions import Permission, SessionRecord, mark_of
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.moving import GiveAway, GivenAway, TakeOver
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.link import DaemonLink
-from cellblock.service.daemon.server import Server
 from cellblock.service.daemon.tls import tls
 from cellblock.service.named.arrival import Arrival, check_whole
 from cellblock.service.named.moving import check_can_move, held

@@ -26,10 +26,10 @@ from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.service.named.arrival import Arrival
 from cellblock.service.named.durable import WENT_BACK, Durable, told
 from cellblock.service.named.executions import Execution
+from cellblock.service.named.json_options import NamedOptions, Options, read_options
 from cellblock.service.named.kernel_types import cell, has_run, kernel_of, start_kernel
 from cellblock.service.named.labels import described, ended, label_of
 from cellblock.service.named.lease import LeaseRecord
-from cellblock.service.named.options import NamedOptions, Options, read_options
 from cellblock.service.named.remote_saves import RemoteSaves
 from cellblock.service.named.servers import ServerNotes
 from cellblock.service.session.running import RunningSession

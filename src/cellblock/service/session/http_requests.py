@@ -37,4 +37,4 @@ class RequestApprover:
         decision = await self._broker().decide("http", host, method, arguments, by_person=by_person)
         if decision.allowed:
             return None
-        return decision.reason.removeprefix("rejected: ") or "nobody allowed it"
+        return decision.reason.removeprefix("rejected: ") or "no person allowed it"

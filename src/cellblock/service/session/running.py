@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.options import ShareNetwork
     from cellblock.host.survival.remains import SessionRemains
-    from cellblock.service.session.options import ServiceOptions
+    from cellblock.service.session.service_options import ServiceOptions
     from cellblock.service.session.services import SessionServices
 
 _dropped: set[asyncio.Task[None]] = set()

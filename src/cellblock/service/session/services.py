@@ -19,8 +19,8 @@ from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.options import SessionHooks, SessionOptions, ShareNetwork
 from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.service.session.http_requests import RequestApprover
-from cellblock.service.session.options import ServiceOptions
 from cellblock.service.session.policy import with_readable
+from cellblock.service.session.service_options import ServiceOptions
 from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.call import Origin
@@ -30,9 +30,9 @@ from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.mcp.lease import Lease, SharedServers
 from cellblock.tools.registry.approvals import Approvals
 from cellblock.tools.registry.servers import ServerRegistry
-from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
-from cellblock.tools.serving.server import bind, resolved
+from cellblock.tools.serving.tool_app import session_app
+from cellblock.tools.serving.tool_server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cellblock.service.store.sessions import SessionRegistry
+from cellblock.service.store.session_registry import SessionRegistry
 
 if TYPE_CHECKING:
     from cellblock.host.options import SharedNetwork, ShareNetwork

@@ -96,7 +96,7 @@ class RequestJudge:
         lines: The session's request lines.
         within: Request lines of broader policies, which must allow a request as well.
         approver: The rules and the person, if any.
-        may_ask: Returns why nobody can be asked; empty if a person can.
+        may_ask: Returns why no person can be asked; empty if one can.
         on_denied: Called with each refused request.
     """
 
@@ -117,9 +117,7 @@ class RequestJudge:
         self._seats = 0
 
     @classmethod
-    def of(
-        cls, policy: Network, live: LiveNetwork, approver: Approver | None, on_denied: Callable[[Denial], None]
-    ) -> Self:
+    def of(cls, policy: Network, live: LiveNetwork, approver: Approver | None, on_denied: Callable[[Denial], None]) -> Self:
         """Return what decides by the request lines of a policy.
 
         Raises:
@@ -231,7 +229,7 @@ class RequestJudge:
     async def _asked(self, request: JudgedRequest, head: RequestHead, client: socket.socket, body: Body) -> str | None:
         """Ask a person. Return None if the request is allowed, or else the reason."""
         if self._approver is None:
-            return "a person must allow it, and nobody can be asked"
+            return "a person must allow it, and no person can be asked"
         if why := self._may_ask():
             return why
         if self._seats >= MOST_QUESTIONS:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from cellblock.errors import ConflictError, InvalidInputError, StateError, did_you_mean
 from cellblock.walls.egress.rules import Rule, Rules
 from cellblock.walls.sandbox.narrowing import Hosts
 
 if TYPE_CHECKING:
-    from cellblock.walls.egress.network import OnChange
     from cellblock.walls.sandbox.policy import Network
+
+OnChange: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""Records a change of the rules, before it takes effect."""
 
 MAX_LINES = 1000
 """Lines that a changed network may have: each connection is compared with all of them."""
@@ -31,7 +33,7 @@ class NetworkState:
         revision: The number of changes before.
         rules: These lists, parsed.
         ask: Whether a person is asked about other hosts.
-        closed: Whether no host can be added any more (`LiveNetwork.close_to`).
+        closed: Whether hosts can no longer be added (`LiveNetwork.close_to`).
     """
 
     allow: tuple[str, ...]
@@ -50,7 +52,7 @@ class Judge(Protocol):
     """The part of a proxy that knows its connections and questions."""
 
     def judge_again(self, *, all_connections: bool = False) -> list[asyncio.Task[Any]]:
-        """Judge waiting questions anew, and reset connections that the rules no longer allow.
+        """Judge waiting questions again, and reset connections that the rules no longer allow.
 
         Args:
             all_connections: Whether to reset all of them.
@@ -100,7 +102,7 @@ class LiveNetwork:
         self._judges.add(judge)
 
     def why_closed(self) -> str:
-        """Return why nobody is asked any more; empty if a person can be."""
+        """Return why no person can be asked; empty if one can."""
         return "the session's network was closed" if self.state.closed else ""
 
     def can_allow(self, pattern: str) -> bool:

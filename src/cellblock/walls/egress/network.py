@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 
 if TYPE_CHECKING:
-    from cellblock.walls.egress.connection import Opener
     from cellblock.walls.egress.judge import Approver, RequestJudge
     from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.egress.proxy import EgressProxy
+    from cellblock.walls.egress.proxy_connection import Opener
     from cellblock.walls.egress.rules import Denial
     from cellblock.walls.sandbox.policy import Network
 
@@ -25,9 +25,6 @@ _NO_RETRIES = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_HTT
 
 OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""
-
-OnChange: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
-"""Records a change of the rules, before it takes effect."""
 
 Hold: TypeAlias = Callable[[], Awaitable[None]]
 """Returns when a connection may be made; raises `StateError` if it is no longer wanted."""

@@ -15,8 +15,8 @@ from cellblock.walls.egress.rules import Denial
 from cellblock.walls.egress.tunnel import BUFFER
 
 if TYPE_CHECKING:
-    from cellblock.walls.egress.connection import Opener
     from cellblock.walls.egress.judge import RequestJudge
+    from cellblock.walls.egress.proxy_connection import Opener
 
 _TURNED_AWAY = 16
 _ACCEPTS = 16
@@ -144,7 +144,7 @@ class EgressProxy:
 
     def _serve(self, client: socket.socket) -> None:
         # h11 is loaded for the first client, not with the package: many sessions never make a connection.
-        from cellblock.walls.egress.connection import Connection
+        from cellblock.walls.egress.proxy_connection import Connection
 
         assert self._loop is not None
         client.setblocking(False)

@@ -21,7 +21,7 @@ class Answer:
 
     Attributes:
         refused: The status and the text for the client; None if the request may be sent.
-        body: The body that was decided about, which must be sent; None if nobody was asked.
+        body: The body that was decided about, which must be sent; None if no person was asked.
         upstream: A new connection to the server; None for the present one.
     """
 

@@ -341,7 +341,7 @@ class SessionKeys:
     def _on_body(self, served: _Served, said: Mapping[str, Any]) -> None:
         if served.body is None or served.body.done():
             if served.judging is None or served.body is None:
-                raise _BrokenError("nobody asked for a body")
+                raise _BrokenError("no body was requested")
             return
         if "large" in said:
             served.body.set_result(None)
