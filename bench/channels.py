@@ -19,7 +19,7 @@ from bench.cases import Series, ms
 from bench.systems import System
 
 _SERVE = """
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.serve import serve
 serve(port=0, options=GatewayOptions(auth=False))
 """

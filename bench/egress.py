@@ -16,6 +16,7 @@ from multiprocessing.context import SpawnProcess
 
 from bench.cases import Series
 from bench.systems import System
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Rules
 
@@ -50,7 +51,7 @@ def proxy(pipe: Connection, target: int) -> None:
 
     async def run() -> None:
         listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        egress = EgressProxy(listener, Rules.parse([f"127.0.0.1:{target}"]), on_denied=lambda denial: None)
+        egress = EgressProxy(listener, LiveNetwork(Rules.parse([f"127.0.0.1:{target}"])), on_denied=lambda denial: None)
         await egress.start()
         pipe.send(listener.getsockname()[1])
         await asyncio.Event().wait()

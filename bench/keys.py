@@ -19,6 +19,7 @@ from pathlib import Path
 from bench.cases import Series
 from bench.systems import System
 from cellblock.common.secret import Secret
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Rules
 from cellblock.walls.keys.authority import authority_certificate, leaf
@@ -56,7 +57,7 @@ def proxy(pipe: Connection, directory: str, opened: int, tunnelled: int) -> None
         keys.make_bundle(f"{directory}/trusted.pem")
         rules = Rules.parse([f"127.0.0.1:{opened}", f"127.0.0.1:{tunnelled}"])
         listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        server = EgressProxy(listener, rules, on_denied=lambda _: None, opener=keys)
+        server = EgressProxy(listener, LiveNetwork(rules), on_denied=lambda _: None, opener=keys)
         await server.start()
         pipe.send((listener.getsockname()[1], keys.environment["BENCH_KEY"]))
         await asyncio.to_thread(pipe.recv)

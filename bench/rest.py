@@ -19,7 +19,7 @@ from bench.systems import System
 
 SERVE = {
     "cellblock": """
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.serve import serve
 serve(port={port}, options=GatewayOptions(token="bench"))
 """,

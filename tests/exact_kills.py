@@ -25,8 +25,8 @@ from cellblock import Exact, Host
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.launch.control import Control
 from cellblock.host.session import Session
-from cellblock.launch.custody import client
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody import custodian_client
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
 from fuses import NOT_KILLED, Chain, Fuse, note, noted
 
@@ -34,7 +34,13 @@ CALLS = (
     *("splice", "sendfile", "pwrite", "pwritev", "pread", "lseek", "ftruncate"),
     *("rename", "replace", "unlink", "write", "fdatasync"),
 )
-MOVES = (*((os, name) for name in CALLS), (client, "send"), (Kernel, "_take"), (Control, "_tell"), (Control, "_take"))
+MOVES = (
+    *((os, name) for name in CALLS),
+    (custodian_client, "send"),
+    (Kernel, "_take"),
+    (Control, "_tell"),
+    (Control, "_take"),
+)
 """The calls by which anything moves."""
 
 FEWEST = 2

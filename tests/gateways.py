@@ -25,7 +25,7 @@ _PROGRAM = """
 import json, sys
 from pathlib import Path
 from importlib import import_module
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 serve = import_module(f"cellblock.fronts.{sys.argv[2]}.serve").serve
 given = json.loads(sys.argv[1])
 if "workspaces" in given:

@@ -21,12 +21,12 @@ from typing import Any
 from cellblock import __version__
 from cellblock.errors import CellblockError, DaemonError, NotRunError
 from cellblock.host.kernels.kernel import Kernel
-from cellblock.launch.custody import client
+from cellblock.launch.custody import custodian_client
 from cellblock.operations.base import Request
 from cellblock.operations.executions import Follow, Lookup, Submit
 from cellblock.operations.sessions import Create, Destroy, End
-from cellblock.service.daemon.client import Client
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.client_connection import Client
+from cellblock.service.daemon.daemon_connection import Connection
 from cellblock.service.daemon.main import main as run_daemon
 from cellblock.service.daemon.place import Place
 from cellblock.service.store.writer import Writer
@@ -44,7 +44,7 @@ count
 """
 WHO = b"import os; open('worker', 'w').write(str(os.getpid()))"
 POINTS = ("splice", "sendfile", "pwrite", "pwritev")
-CALLS = ((client, "send"), (Kernel, "_take"), (Kernel, "_end_cell"), (Writer, "_commit"), (Client, "_send"))
+CALLS = ((custodian_client, "send"), (Kernel, "_take"), (Kernel, "_end_cell"), (Writer, "_commit"), (Client, "_send"))
 PATIENCE = 20.0
 
 

@@ -19,8 +19,8 @@ import sys
 from cellblock import Host
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.session import Session
-from cellblock.launch.custody import client
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody import custodian_client
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
 from fuses import Fuse, forked
 
@@ -50,7 +50,7 @@ async def host(state: str, workspace: str, isolate: str, point: int, report: int
         return "line"
 
     held_by = Custodian.connect(state)
-    fuse = Fuse(point, *((os, name) for name in POINTS), (client, "send"), (Kernel, "_take"))
+    fuse = Fuse(point, *((os, name) for name in POINTS), (custodian_client, "send"), (Kernel, "_take"))
     fuse.armed = early and point > 0 and bool(held_by.entries)
     host = Host(isolate=isolate, custodian=held_by)  # type: ignore[arg-type]
     remains = await host.adopt()

@@ -15,8 +15,8 @@ from mcp_types import CallToolResult, ImageContent, Implementation, TextContent
 
 from cellblock.fronts.mcp_server.answers import META
 from cellblock.fronts.mcp_server.clients import Clients
-from cellblock.fronts.mcp_server.options import ServerOptions
 from cellblock.fronts.mcp_server.server import build
+from cellblock.fronts.mcp_server.server_options import ServerOptions
 from cellblock.host import Host
 from processes import eventually
 

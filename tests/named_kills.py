@@ -21,9 +21,9 @@ from pathlib import Path
 from cellblock import Host
 from cellblock.common.database import Database
 from cellblock.errors import NotRunError
-from cellblock.launch.custody.client import Custodian
-from cellblock.service.named.checkpoints import adopt, fork
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.launch.custody.custodian_client import Custodian
+from cellblock.service.named.named_checkpoints import adopt, fork
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from cellblock.service.store.writer import Writer
 from exact_kills import MOVES

@@ -9,9 +9,9 @@ from typing import Any
 from cellblock import Host
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.executions import Execution
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
-from cellblock.service.named.sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from processes import eventually
 

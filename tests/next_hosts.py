@@ -9,7 +9,7 @@ from pathlib import Path
 import processes
 from cellblock.host import Host
 from cellblock.host.survival.remains import SessionRemains
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ import time
 
 from cellblock import Host
 from cellblock.host.session import Session
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
 from fuses import forked
 

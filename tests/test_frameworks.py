@@ -13,7 +13,7 @@ from frameworks import run
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-HELPERS = {"__init__", "code_sandboxes_results", "openai_terminals", "sessions", "verifiers_processes"}
+HELPERS = {"__init__", "code_sandboxes_results", "openai_terminals", "adapter_session", "verifiers_processes"}
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import cellblock
 from cellblock import tools
 from cellblock.fronts.cli.app import made_command
 from cellblock.service import settings
-from cellblock.service.named.options import NamedOptions
+from cellblock.service.named.json_options import NamedOptions
 from cli_commands import command_of, every_option, options_of, wrong_in
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from cellblock.operations import OPERATIONS
-from cellblock.wire import control, copies, messages, programs, sandbox
+from cellblock.wire import control, copies, messages, program_messages, sandbox
 from cellblock.wire.datagrams import Incoming
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,9 @@ def test_every_module_is_listed_with_what_it_does() -> None:
 
 
 def test_every_message_is_listed_with_its_fields() -> None:
-    incoming = [one for module in (control, copies, programs) for one in vars(module).values() if isinstance(one, Incoming)]
+    incoming = [
+        one for module in (control, copies, program_messages) for one in vars(module).values() if isinstance(one, Incoming)
+    ]
     kinds: list[Any] = [*get_args(messages.ToWorker), *get_args(messages.ToHost), *get_args(sandbox.Step)]
     kinds += [kind for one in incoming for kind in one.kinds.values()]
     page = pages.wire()

@@ -13,8 +13,8 @@ from cellblock.errors import McpServerError
 from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
 from cellblock.tools.mcp.changes import ToolFacts
-from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.listen import HttpServer
+from cellblock.tools.serving.tool_app import session_app
 
 Behaviour = Callable[[dict[str, Any]], Awaitable[ToolOutcome]]
 

@@ -88,10 +88,13 @@ TWINS = (
                 r"await asyncio\.to_thread\(open_link, self\._address, self\._patience, self\._options\)",
                 "open_connection(self._address, self._patience, self._options)",
             ),
-            (r"from cellblock\.cluster\.opening import open_link", "from cellblock.cluster.connection import open_connection"),
+            (
+                r"from cellblock\.cluster\.opening import open_link",
+                "from cellblock.cluster.cluster_connection import open_connection",
+            ),
             (
                 r"from cellblock\.cluster\.link import ClusterLink",
-                "from cellblock.cluster.connection import ClusterConnection",
+                "from cellblock.cluster.cluster_connection import ClusterConnection",
             ),
             (r"\bClusterLink\b", "ClusterConnection"),
             (r"self\.link\.director\.asked\(", "self.link.link.director.ask("),

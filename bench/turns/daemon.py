@@ -12,11 +12,11 @@ from pathlib import Path
 from bench import turns
 from cellblock.host import Host
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
-from cellblock.service.daemon.client import Client
-from cellblock.service.daemon.server import Server
+from cellblock.service.daemon.client_connection import Client
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.limits import NamedLimits
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store.journal import Journal, new_id
 from cellblock.service.store.named import NamedStore
 

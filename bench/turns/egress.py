@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from cellblock.walls.egress.gate import EgressLimits
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Rules
 
@@ -83,7 +84,7 @@ async def _attack(request: bytes, upward: bytes, response: bytes, downward: byte
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         proxy_port = listener.getsockname()[1]
         rules = Rules.parse([f"127.0.0.1:{port.decode()}"])
-        proxy = EgressProxy(listener, rules, on_denied=lambda _: None, limits=EgressLimits())
+        proxy = EgressProxy(listener, LiveNetwork(rules), on_denied=lambda _: None, limits=EgressLimits())
         await proxy.start()
         try:
             head = request.replace(b"PORT", port)

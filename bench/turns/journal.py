@@ -17,10 +17,10 @@ from cellblock.model.sessions import ExecutionRecord
 from cellblock.operations.executions import Executions, Follow
 from cellblock.operations.sessions import Create, History
 from cellblock.service.daemon.async_connection import AsyncConnection
-from cellblock.service.daemon.client import Client
-from cellblock.service.daemon.server import Server
+from cellblock.service.daemon.client_connection import Client
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.named.event_log import MAX_EVENTS
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store import journal
 from cellblock.service.store.journal import new_id
 from cellblock.service.store.named import NamedStore

@@ -22,8 +22,8 @@ from cellblock.tools.mcp import dialogue
 from cellblock.tools.mcp.params import RemoteServer, StdioServer
 from cellblock.tools.mcp.servers import Servers
 from cellblock.tools.registry.approvals import Approvals
-from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
+from cellblock.tools.serving.tool_app import session_app
 
 assert dialogue.MAX_TOOLS  # what is measured is not the time that it takes to load
 

@@ -11,7 +11,7 @@ import { go } from "./route.js";
 import { ruleOf } from "./rule.js";
 import { Arguments, Code, Marked } from "./text.jsx";
 
-const KINDS = { tool: "Tool", shell: "Command", network: "Host", server: "New server", question: "Question" };
+const KINDS = { tool: "Tool", shell: "Command", network: "Host", http: "Request", server: "New server", question: "Question" };
 
 /** What was decided in this page. */
 export const own = new Set();
@@ -155,7 +155,7 @@ function Pending({ pending, selected = false, chosen = false, within = false, on
       <div class="pending-head">
         {onChoose && able && <input type="checkbox" checked={chosen} onChange={onChoose} aria-label={`Select ${pending.text.slice(0, 100)}`} />}
         <span class={`kind ${kind}`}>{KINDS[kind] ?? kind}</span>
-        {kind !== "shell" && kind !== "network" && <strong><Marked text={kind === "question" ? server : `${server}.${tool}`} /></strong>}
+        {kind !== "shell" && kind !== "network" && kind !== "http" && <strong><Marked text={kind === "question" ? server : `${server}.${tool}`} /></strong>}
         {!within && <a href={`#/session/${segment(pending.session)}`}><Marked text={pending.session_name} /></a>}
         <span class="age">{age(pending.since)}</span>
       </div>
@@ -169,7 +169,7 @@ function Pending({ pending, selected = false, chosen = false, within = false, on
             <div class="decide">
               <Button kind="solid" keys={selected ? "a" : ""} onClick={() => decide([pending.id], { allow: true })}>Allow once</Button>
               <Button keys={selected ? "s" : ""} onClick={() => ask("call")}>Exactly this, always…</Button>
-              {kind !== "server" && <Button onClick={() => ask("tool")}>{kind === "tool" ? "This tool" : kind === "shell" ? "All commands" : "All hosts"}, always…</Button>}
+              {kind !== "server" && <Button onClick={() => ask("tool")}>{kind === "tool" ? "This tool" : kind === "shell" ? "All commands" : kind === "http" ? `Every ${tool} to ${server}` : "All hosts"}, always…</Button>}
               <Button kind="bad" keys={selected ? "r" : ""} onClick={() => ask("refuse")}>Refuse…</Button>
             </div>
           )}
@@ -188,6 +188,10 @@ function Wanted({ pending: { kind, arguments: given } }) {
     return <><pre class="wanted" tabIndex={0} aria-label="Command">$ <Marked text={command ?? cmd ?? ""} lines /></pre>{cwd && <p class="note">in <code><Marked text={cwd} /></code></p>}{Object.keys(rest).length > 0 && <Arguments value={rest} />}</>;
   }
   if (kind === "network") return <pre class="wanted" tabIndex={0} aria-label="Host"><Marked text={`${given.host}:${given.port}`} /></pre>;
+  if (kind === "http") {
+    const { method, url, host, path, body, ...rest } = given;
+    return <><pre class="wanted" tabIndex={0} aria-label="Request"><Marked text={`${method} ${url}`} /></pre>{body && <pre class="wanted" tabIndex={0} aria-label="Body"><Marked text={body} lines /></pre>}{Object.keys(rest).length > 0 && <Arguments value={rest} />}</>;
+  }
   return Object.keys(given).length ? <Arguments value={given} /> : <p class="note">without arguments</p>;
 }
 
@@ -222,7 +226,7 @@ function Always({ id, scope, onClose }) {
   const rule = { session: name, kind, ...(kind === "tool" || kind === "server" ? { server, tool } : {}), ...(scope === "call" ? { arguments: pending.arguments } : { arguments: "any" }) };
   return (
     <Dialog title="Allow from now on?" onClose={onClose}>
-      <p>In session <strong><Marked text={name} /></strong>, calls like these are made without asking, until the session ends, or you revoke this under Permissions{kind === "tool" && ". It covers the server that has this name now, and no other one that is registered under the same name"}:</p>
+      <p>In session <strong><Marked text={name} /></strong>, calls like these are made without asking, until the session ends, or you {kind === "network" && scope === "call" ? "remove the host from the session's Network" : "revoke this under Permissions"}{kind === "tool" && ". It covers the server that has this name now, and no other one that is registered under the same name"}:</p>
       <Arguments value={rule} />
       {scope === "tool" && <p class="warning">With any arguments, whatever they are.</p>}
       <details>

@@ -21,7 +21,7 @@ export function Refusals() {
             <div>
               <code class="wanted"><Marked text={one.what} /></code>
               <p><Marked text={one.why} /></p>
-              {one.remedy && <details><summary>Allow this</summary><p>It takes a setting of the session, which whoever makes it chooses:</p><Command>{one.remedy}</Command></details>}
+              {one.remedy && <details><summary>Allow this</summary><p>{one.kind === "host" ? "Run this, or use the session's Network tab:" : "It takes a setting of the session, which whoever makes it chooses:"}</p><Command>{one.remedy}</Command></details>}
             </div>
             <span class="quiet"><a href={`#/session/${segment(one.session)}`}><Marked text={one.session_name} /></a> · {age(one.at)} ago</span>
           </li>

@@ -6,7 +6,11 @@ export function ruleOf({ kind, server, tool, arguments: given }, scope) {
     const lines = ["[[rule]]", 'decision = "allow"'];
     if (kind !== "tool") lines.push(`kind = ${toml(kind)}`);
     if (kind === "tool") lines.push(`server = ${pattern(server)}`, `tool = ${pattern(tool)}`);
-    if (scope === "call" && Object.keys(given).length) lines.push(`arguments = ${table(given, pattern)}`);
+    if (kind === "http") {
+      // A rule is about the host, the method and the path, with any body.
+      const { host, method, path } = given;
+      lines.push(`arguments = ${table(scope === "call" ? { host, method, path } : { host, method }, pattern)}`);
+    } else if (scope === "call" && Object.keys(given).length) lines.push(`arguments = ${table(given, pattern)}`);
     return { text: lines.join("\n") };
   } catch (error) {
     if (error instanceof Unsayable) return { why: error.message };

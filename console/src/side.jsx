@@ -1,14 +1,16 @@
-// Beside the cells: variables, files, checkpoints, branches and requests of a session.
+// Beside the cells: variables, files, checkpoints, branches, network and requests of a session.
 import { useRef, useState } from "preact/hooks";
+import { Asleep, asleep } from "./asleep.jsx";
 import { Changes } from "./changes.jsx";
 import { fetched, get, post, remove, segment } from "./api.js";
 import { age, plural, size } from "./format.js";
 import { live, may, useLive } from "./live.js";
+import { Network } from "./network.jsx";
 import { attempt, Button, Confirm, Dialog, Empty, Failure, useFetched } from "./parts.jsx";
 import { State } from "./sessions.jsx";
 import { Marked, Output } from "./text.jsx";
 
-const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", requests: "Requests" };
+const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", network: "Network", requests: "Requests" };
 let last = "variables";
 
 export function Side({ session, version, onChange }) {
@@ -22,7 +24,7 @@ export function Side({ session, version, onChange }) {
     choose(next);
     event.currentTarget.querySelector(`#tab-${next}`).focus();
   };
-  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, requests: Requests }[tab];
+  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, network: Network, requests: Requests }[tab];
   return (
     <aside class="beside" aria-label="State of the session">
       <div class="tabs" role="tablist" aria-label="State" onKeyDown={(event) => ({ ArrowRight: () => step(event, 1), ArrowLeft: () => step(event, -1) })[event.key]?.()}>
@@ -34,10 +36,6 @@ export function Side({ session, version, onChange }) {
     </aside>
   );
 }
-
-// A session without a kernel is not started by looking at it.
-const asleep = (session) => session.status === "dead";
-const Asleep = () => <Empty title="No kernel"><p>The session gets one with its next cell.</p></Empty>;
 
 const NAMES_OF_CODE = new Set(["module", "function", "type", "method", "builtin_function_or_method"]);
 
@@ -253,7 +251,7 @@ function Requests({ session, version }) {
   return (
     <>
       <Failure error={error} retry={retry} />
-      {data && newest.length === 0 && <Empty title="No requests"><p>Requests to hosts that receive secrets appear here.</p></Empty>}
+      {data && newest.length === 0 && <Empty title="No requests"><p>Requests to hosts with secrets or request lines appear here.</p></Empty>}
       <ul class="checkpoints-list">
         {newest.map((one, place) => (
           <li key={newest.length - place}>

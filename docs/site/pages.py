@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from cellblock import errors
 from cellblock.operations import OPERATIONS
-from cellblock.wire import control, copies, datagrams, fields, frames, messages, programs, sandbox
+from cellblock.wire import control, copies, datagrams, fields, frames, messages, program_messages, sandbox
 from cellblock.wire.protocol import TRANSITIONS
 
 PACKAGE = Path(__file__).parents[2] / "src" / "cellblock"
@@ -26,9 +26,9 @@ _CONTROL = {
     "Init → host": control.FROM_INIT,
     "Init → worker": control.TO_WORKER,
     "Init → fork server or guard": control.TO_MAKER,
-    "Host → watcher, in a file": programs.SPECIFICATION,
-    "Host → watcher": programs.TO_WATCHER,
-    "Watcher → host": programs.FROM_WATCHER,
+    "Host → watcher, in a file": program_messages.SPECIFICATION,
+    "Host → watcher": program_messages.TO_WATCHER,
+    "Watcher → host": program_messages.FROM_WATCHER,
     "Host → init, about copies": copies.TO_FAMILY,
     "Init → host, about copies": copies.FROM_FAMILY,
     "Init → copy": copies.TO_COPY,
@@ -37,7 +37,7 @@ _CONTROL = {
     "Init of an MCP server → host": control.FROM_SERVER,
 }
 _ERRORS = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
-_LIMITS = (frames, fields, datagrams, control, programs)
+_LIMITS = (frames, fields, datagrams, control, program_messages)
 _NO_LIMITS = ("VERSION", "EXIT_")
 
 

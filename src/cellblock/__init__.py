@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cellblock.fronts.client.client import Client
     from cellblock.fronts.executor.executor import CodeExecutor
     from cellblock.fronts.executor.sync import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
-    from cellblock.fronts.functions.files import (
+    from cellblock.fronts.functions.file_functions import (
         file_info,
         list_files,
         make_folder,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         rename_file,
         write_file,
     )
-    from cellblock.fronts.functions.programs import (
+    from cellblock.fronts.functions.program_functions import (
         exec_process,
         processes,
         read_process,
@@ -67,12 +67,14 @@ if TYPE_CHECKING:
         stop_process,
         write_process,
     )
-    from cellblock.fronts.functions.sessions import (
+    from cellblock.fronts.functions.session_functions import (
+        change_network,
         destroy,
         execute,
         execute_with_retry,
         get_or_create,
         list_kernels,
+        network,
         restart,
         status,
         variables,
@@ -123,6 +125,7 @@ if TYPE_CHECKING:
     )
     from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.files import FileChange, FileInfo
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput, ProgramOutput
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
@@ -141,7 +144,7 @@ if TYPE_CHECKING:
     from cellblock.tools.calling.runner import ToolRunner
     from cellblock.tools.registry.approvals import Approvals
     from cellblock.tools.serving.approval_channel import ApprovalChannel, ApprovalClient
-    from cellblock.tools.serving.server import ToolServer
+    from cellblock.tools.serving.tool_server import ToolServer
 
 _HOME = {
     "__version__": "common.version",
@@ -186,21 +189,21 @@ _HOME = {
     "Pool": "fronts.rollouts.pool",
     "Rollout": "fronts.rollouts.rollout",
     "Process": "host.programs.process",
-    "file_info": "fronts.functions.files",
-    "list_files": "fronts.functions.files",
-    "make_folder": "fronts.functions.files",
-    "read_file": "fronts.functions.files",
-    "remove_file": "fronts.functions.files",
-    "rename_file": "fronts.functions.files",
-    "write_file": "fronts.functions.files",
-    "exec_process": "fronts.functions.programs",
-    "processes": "fronts.functions.programs",
-    "read_process": "fronts.functions.programs",
-    "resize_process": "fronts.functions.programs",
-    "signal_process": "fronts.functions.programs",
-    "spawn_process": "fronts.functions.programs",
-    "stop_process": "fronts.functions.programs",
-    "write_process": "fronts.functions.programs",
+    "file_info": "fronts.functions.file_functions",
+    "list_files": "fronts.functions.file_functions",
+    "make_folder": "fronts.functions.file_functions",
+    "read_file": "fronts.functions.file_functions",
+    "remove_file": "fronts.functions.file_functions",
+    "rename_file": "fronts.functions.file_functions",
+    "write_file": "fronts.functions.file_functions",
+    "exec_process": "fronts.functions.program_functions",
+    "processes": "fronts.functions.program_functions",
+    "read_process": "fronts.functions.program_functions",
+    "resize_process": "fronts.functions.program_functions",
+    "signal_process": "fronts.functions.program_functions",
+    "spawn_process": "fronts.functions.program_functions",
+    "stop_process": "fronts.functions.program_functions",
+    "write_process": "fronts.functions.program_functions",
     "ProcessOutput": "model.programs",
     "Rolling": "host.options",
     "FileAction": "model.checkpoints",
@@ -230,15 +233,18 @@ _HOME = {
     "Rule": "tools.approvals.rules",
     "Rules": "tools.approvals.rules",
     "ToolRunner": "tools.calling.runner",
-    "ToolServer": "tools.serving.server",
-    "get_or_create": "fronts.functions.sessions",
-    "execute": "fronts.functions.sessions",
-    "execute_with_retry": "fronts.functions.sessions",
-    "destroy": "fronts.functions.sessions",
-    "list_kernels": "fronts.functions.sessions",
-    "status": "fronts.functions.sessions",
-    "restart": "fronts.functions.sessions",
-    "wipe": "fronts.functions.sessions",
+    "ToolServer": "tools.serving.tool_server",
+    "get_or_create": "fronts.functions.session_functions",
+    "execute": "fronts.functions.session_functions",
+    "execute_with_retry": "fronts.functions.session_functions",
+    "destroy": "fronts.functions.session_functions",
+    "list_kernels": "fronts.functions.session_functions",
+    "status": "fronts.functions.session_functions",
+    "restart": "fronts.functions.session_functions",
+    "wipe": "fronts.functions.session_functions",
+    "change_network": "fronts.functions.session_functions",
+    "network": "fronts.functions.session_functions",
+    "SessionNetwork": "model.network",
     "SyncApprovalRequest": "fronts.executor.sync",
     "SyncCodeExecutor": "fronts.executor.sync",
     "SyncFiles": "fronts.executor.sync",
@@ -281,7 +287,7 @@ _HOME = {
     "save": "fronts.functions.states",
     "load": "fronts.functions.states",
     "export": "fronts.functions.states",
-    "variables": "fronts.functions.sessions",
+    "variables": "fronts.functions.session_functions",
     "Changes": "model.checkpoints",
     "StateChanges": "model.checkpoints",
     "FileVersions": "model.checkpoints",
@@ -369,6 +375,7 @@ __all__ = [
     "Secret",
     "Session",
     "SessionLostError",
+    "SessionNetwork",
     "SessionOptions",
     "SessionRecord",
     "SnapshotError",
@@ -388,6 +395,7 @@ __all__ = [
     "Variable",
     "VariableChanges",
     "adopt",
+    "change_network",
     "checkpoint",
     "checkpoints",
     "destroy",
@@ -406,6 +414,7 @@ __all__ = [
     "list_kernels",
     "load",
     "make_folder",
+    "network",
     "printable",
     "processes",
     "read_file",

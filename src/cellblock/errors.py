@@ -55,6 +55,12 @@ def with_host(host: str) -> str:
     return f"hosts=['{host}'] (on the command line: --host {quoted}; for cellblock mcp and serve: --allow-host {quoted})"
 
 
+def allowing(host: str, session: str = "NAME") -> str:
+    """Return how the owner of a running session lets it reach a host. For the quotes, see `with_host`."""
+    quoted = f"'{host}'" if " " in host else host
+    return f"cellblock network {session} --allow {quoted}, or change_network(allow=['{host}'])"
+
+
 NO_NETWORK = f"this session has no network: to reach a host, make a session with {with_host('NAME')}"
 """The explanation for a failed connection in a session without a network."""
 

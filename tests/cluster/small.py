@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.cluster import RayHosts
+from cellblock.cluster.cluster_options import ClusterOptions
 from cellblock.cluster.credentials import make_credentials
 from cellblock.cluster.director import Director
 from cellblock.cluster.link import ClusterLink
 from cellblock.cluster.node import Options
-from cellblock.cluster.options import ClusterOptions
 from cellblock.cluster.renewal import Renewal
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, DaemonError

@@ -44,6 +44,7 @@ from cellblock.operations.files import (
     WriteFile,
     WritePart,
 )
+from cellblock.operations.network import ChangeNetwork, ShowNetwork
 from cellblock.operations.overview import Cells, Decisions, SearchSessions, Watch
 from cellblock.operations.programs import (
     ConnectPort,
@@ -333,6 +334,15 @@ async def test_calls_wait_for_decisions(link: Link, session: str) -> None:
     (allowed,) = await link.call(Allowed(session))
     assert await link.call(Revoke((allowed["id"],))) == [allowed["id"]]
     assert await link.call(Allowed()) == []
+
+
+async def test_the_network_of_a_running_session_changes(link: Link, tmp_path: Path) -> None:
+    name = f"network-{tmp_path.name}"
+    await link.call(Create(name, {"working_dir": str(tmp_path), "allow_hosts": ["a.invalid"]}))
+    assert (await link.call(ShowNetwork(name)))["allow"] == ["a.invalid"]
+    changed = await link.call(ChangeNetwork(name, deny=("b.invalid",), expect=0))
+    assert (changed["deny"], changed["revision"]) == (["b.invalid"], 1)
+    await link.call(Destroy(name))
 
 
 async def test_a_server_is_listed_and_reached(link: Link, session: str) -> None:

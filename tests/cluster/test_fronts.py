@@ -55,7 +55,7 @@ async def test_the_command_line(hosts: RayHosts, environment: dict[str, str], no
     assert cellblock(environment, "exec", "lines", "x = 20; x + 1") == "21\n"
     assert cellblock(environment, "exec", "lines", "print(input('name? '))", given="Ada\n") == "name? Ada\nAda\n"
     assert (await hosts.find("lines")).record.kernel_type == "python3"
-    assert json.loads(cellblock(environment, "list", "--json"))["kernels"][0]["name"] == "lines"
+    assert "lines" in {kernel["name"] for kernel in json.loads(cellblock(environment, "list", "--json"))["kernels"]}
     assert "x" in cellblock(environment, "variables", "lines")
     assert "session 'nobody'" not in cellblock(environment, "destroy", "lines")
     found = json.loads(cellblock(environment, "cluster", "status", "--json"))

@@ -119,7 +119,7 @@ def test_prometheus_gets_the_same_names(figures: Figures) -> None:
     for seconds in (0.0005, 0.001, 0.0011, 1000):
         figures.observe("gen_ai.execute_tool.duration", seconds, (("gen_ai.tool.name", "python"),))
     figures.add("cellblock.egress.requests", 2, (("cellblock.egress.outcome", "refused"),))
-    lines = telemetry.prometheus(figures.as_data())
+    lines = telemetry.prometheus(figures.as_data(), telemetry.HISTOGRAMS, telemetry.COUNTERS)
     name = "gen_ai_execute_tool_duration_seconds"
     for line in (
         f"# TYPE {name} histogram",

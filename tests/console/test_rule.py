@@ -29,6 +29,7 @@ HARMLESS: list[tuple[Any, ...]] = [
     ("tool", "files", "list", {}),
     ("shell", "shell", "shell", {"command": "date; echo '$HOME'", "environment": {"A": "1"}}),
     ("network", "network", "connect", {"host": "example.org", "port": 443}),
+    ("http", "api.example.org", "POST", {"host": "api.example.org", "method": "POST", "path": "/a b"}),
     ("server", "git", "start", {"command": ["git-server", "--all"]}),
 ]
 UNSAYABLE: list[tuple[Any, ...]] = [
@@ -56,7 +57,7 @@ def test_a_rule_allows_the_call_from_which_it_was_made(scope: str) -> None:
     for (kind, server, tool, arguments), rule in zip(HARMLESS, said(HARMLESS, scope), strict=True):
         rules = Rules.parse(tomllib.loads(rule["text"]))
         assert rules.rules[0].matches(Call.freeze(kind, server, tool, arguments)), rule
-        for name in arguments:
+        for name in {*arguments} - ({"host", "method"} if kind == "http" else set()):
             other = {**arguments, name: "another"}
             assert rules.rules[0].matches(Call.freeze(kind, server, tool, other)) == (scope == "tool"), (rule, name)
 

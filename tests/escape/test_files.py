@@ -58,7 +58,7 @@ async def test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else
             "allowWrite": ["."],
         }
         async with (
-            Host(policy=Policy.parse({"filesystem": files})) as host,
+            Host(policy=Policy.parse({"defaults": "sandbox-runtime", "filesystem": files})) as host,
             host.session(working_dir=f"{top}/work", images_dir=f"{top}/images") as session,
         ):
             await arm(session)

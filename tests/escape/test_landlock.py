@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import functools
 import os
 import socket
 import subprocess
@@ -29,6 +31,8 @@ from .conftest import arm
 from .test_system_calls import ABSENT, REFUSED
 
 pytestmark = pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
+
+_PR_SET_SECUREBITS, _SECBIT_NOROOT = 28, 1
 
 # Those between have some of the rights, and some of what stands in for them.
 VERSIONS = [
@@ -173,8 +177,19 @@ said
     assert victim.stat().st_mode & 0o777 == 0o600
 
 
-async def test_no_other_process_is_signalled_limited_traced_or_read(attacker: Session) -> None:
-    outside = [os.getpid(), *await value(attacker, "[os.getppid()]")]
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    """A process outside that any signal ends, without capabilities: Linux protects only those of other users from it."""
+    drop = functools.partial(ctypes.CDLL(None).prctl, _PR_SET_SECUREBITS, _SECBIT_NOROOT, 0, 0, 0)  # an ordinary user has none
+    with subprocess.Popen(["sleep", "60"], start_new_session=True, preexec_fn=drop) as process:
+        yield process
+        process.kill()
+
+
+async def test_no_other_process_is_signalled_limited_traced_or_read(
+    attacker: Session, victim: subprocess.Popen[bytes]
+) -> None:
+    outside = [os.getpid(), victim.pid, *await value(attacker, "[os.getppid()]")]
     for pid in outside:
         tries = [
             f"answer(os.kill, {pid}, 0)",
@@ -196,14 +211,6 @@ async def test_no_other_process_is_signalled_limited_traced_or_read(attacker: Se
             == ["EACCES"] * 3
         )
     assert all(alive(pid) for pid in outside)
-
-
-@pytest.fixture
-def victim() -> Iterator[subprocess.Popen[bytes]]:
-    """A process outside that any signal ends."""
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
-        yield process
-        process.kill()
 
 
 async def test_no_signal_gets_out_in_any_way(attacker: Session, victim: subprocess.Popen[bytes]) -> None:

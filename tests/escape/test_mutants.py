@@ -167,7 +167,53 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "69 plain HTTP": mutant(
         "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
-        Edit("walls/egress/connection.py", "Connection._check_plain", "pass"),
+        Edit("walls/egress/proxy_connection.py", "Connection._check_plain", "pass"),
+    ),
+    "70 paths": mutant(
+        f"{KEYS}judged.py::test_no_spelling_of_a_path_passes_a_line[/a/%2e%2e/b]",
+        Edit("walls/egress/paths.py", "_check", "pass"),
+    ),
+    "70 both readings of a slash": mutant(
+        "walls/egress/test_lines.py::test_what_a_line_covers",
+        Edit("walls/egress/paths.py", "_ENCODED_SLASH", 're.compile("(?!)")'),
+    ),
+    "70 overridden methods": mutant(
+        f"{KEYS}judged.py::test_no_header_replaces_the_method_or_the_path",
+        Edit("walls/egress/http.py", "without_overrides", "return headers"),
+    ),
+    "70 pipelined requests": mutant(
+        f"{KEYS}judged.py::test_a_request_behind_an_allowed_one_is_judged_itself",
+        Edit(
+            "walls/keys/judged.py",
+            "Judge.ask",
+            "self._seen = getattr(self, '_seen', 0) + 1\nif self._seen > 1:\n    return Answer(None)\n"
+            "answer, _ = await self._say({'method': method, 'url': url, 'secrets': secrets})\n"
+            "return Answer(answer['refused'] and tuple(answer['refused']))",
+        ),
+    ),
+    "70 bodies that nobody can read": mutant(
+        f"{KEYS}judged.py::test_a_body_that_is_too_large_to_show_is_refused",
+        Edit("walls/egress/judge.py", "MOST_BODY", "1 << 40"),
+    ),
+    "70 hidden characters": mutant(
+        "walls/egress/test_judge.py::test_a_person_sees_the_request_and_its_body",
+        Edit("tools/approvals/request.py", "visible", "return text"),
+    ),
+    "70 questions": mutant(
+        "walls/egress/test_judge.py::test_questions_are_limited",
+        Edit("walls/egress/judge.py", "MOST_QUESTIONS", "10_000"),
+    ),
+    "70 answers after a change": mutant(
+        "walls/egress/test_judge.py::test_an_answer_does_not_outlast_the_lines",
+        Edit("walls/egress/judge.py", "RequestJudge._is_outdated", "return False"),
+    ),
+    "70 a turnkey that lies": mutant(
+        f"{KEYS}judged.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
+        Edit("walls/keys/session_keys.py", "SessionKeys._on_request", "pass"),
+    ),
+    "70 every host": mutant(
+        "walls/egress/test_judge.py::test_every_host_cannot_be_combined_with_lines",
+        Edit("walls/egress/judge.py", "check_open_hosts", "pass"),
     ),
     "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, APART),
     "4 handles": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER),
@@ -227,7 +273,7 @@ MUTANTS: dict[str, Mutant] = {
     "30 headers": mutant(
         "walls/egress/test_limits.py::test_30_endless_header",
         Edit(
-            "walls/egress/connection.py",
+            "walls/egress/proxy_connection.py",
             "Connection._reader",
             "return h11.Connection(h11.SERVER, max_incomplete_event_size=2**40)",
         ),
@@ -285,6 +331,7 @@ MUTANTS: dict[str, Mutant] = {
     "48 copies that nobody wants": mutant(
         f"{HERE}channel.py::test_a_process_that_says_it_is_a_copy_is_not_spared",
         Edit("launch/init/serving.py", "Init._copy_made", "self._tell_family(Copied(number))"),
+        Edit("launch/init/parked.py", "Parked.end_silent", "pass"),
     ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
@@ -304,12 +351,12 @@ MUTANTS: dict[str, Mutant] = {
     "35 daemons": mutant(
         f"{HERE}processes.py::test_a_daemon_ends_with_its_session",
         REAPER,
-        Edit("launch/zygote/server.py", "_Zygote._kill", "pass"),
+        Edit("launch/zygote/fork_server.py", "_Zygote._kill", "pass"),
     ),
     "36 a host that is killed": mutant(
         f"{HERE}processes.py::test_everything_ends_when_the_host_is_killed",
         REAPER,
-        Edit("launch/zygote/server.py", "_Zygote._end", "os._exit(0)"),
+        Edit("launch/zygote/fork_server.py", "_Zygote._end", "os._exit(0)"),
     ),
     "37 text is bounded": mutant(
         "host/output/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
@@ -355,11 +402,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/cli/live.py", "_shown", "return text"),
     ),
     "38 decisions that nobody saw": mutant(
-        "fronts/cli/test_questions.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
-        Edit("fronts/cli/questions.py", "Questions._forget_what_was_typed", "pass"),
+        "fronts/cli/test_prompts.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        Edit("fronts/cli/prompts.py", "Questions._forget_what_was_typed", "pass"),
     ),
     "38 tables": mutant(
-        "fronts/cli/test_files.py::test_names_and_contents_do_not_steer_the_terminal",
+        "fronts/cli/test_file_commands.py::test_names_and_contents_do_not_steer_the_terminal",
         Edit("fronts/cli/output.py", "_cell", "from rich.text import Text; return Text(str(value))"),
     ),
     "39 values are bounded": mutant(
@@ -484,7 +531,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/init/sockets.py", "buffered", "return 0"),
     ),
     "45 limits of sockets": mutant(
-        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in large sockets]",
+        "launch/init/test_sockets.py::test_buffers_are_never_larger_than_the_estimate",
         Edit("launch/init/sockets.py", "_limit", "return -_ONE_MORE // 2"),
     ),
     "45 shared memory and queues of System V": mutant(
@@ -559,7 +606,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 parameters": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
-        Edit("tools/serving/app.py", "_check_params", "pass"),
+        Edit("tools/serving/tool_app.py", "_check_params", "pass"),
     ),
     "49 directories": mutant(
         "test_ipybox_programs.py::test_what_code_names_itself_cannot_be_called",
@@ -567,19 +614,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 tokens": mutant(
         f"{HERE}tools.py::test_another_sessions_tool_port_wants_its_token",
-        Edit("tools/serving/app.py", "Guard._check_token", "pass"),
+        Edit("tools/serving/tool_app.py", "Guard._check_token", "pass"),
     ),
     "49 what was accepted for one call": mutant(
         f"{HERE}tools.py::test_what_was_approved_is_what_the_server_gets",
         Edit("tools/approvals/broker.py", "_keys", 'return {"tool": (call.tool,), "call": (call.tool,)}'),
     ),
     "49 tools that change": mutant(
-        "tools/serving/test_app.py::test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called",
-        Edit("tools/serving/app.py", "_checker", "return lambda now: None"),
+        "tools/serving/test_tool_app.py::test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called",
+        Edit("tools/serving/tool_app.py", "_checker", "return lambda now: None"),
     ),
     "49 tools that are not there": mutant(
-        "tools/serving/test_server.py::test_a_tool_that_its_server_does_not_have_is_refused",
-        Edit("tools/serving/server.py", "_check_listed", "return lambda now: None"),
+        "tools/serving/test_tool_server.py::test_a_tool_that_its_server_does_not_have_is_refused",
+        Edit("tools/serving/tool_server.py", "_check_listed", "return lambda now: None"),
     ),
     "49 packages that a cell edited": mutant(
         "tools/apigen/test_package.py::test_a_package_that_was_edited_is_written_again[vouched]",
@@ -1008,7 +1055,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("model/untrusted.py", "has_too_many_values", "return False"),
     ),
     "68 values": mutant(
-        "tools/serving/test_app.py::test_a_body_of_many_small_values_is_refused_before_it_is_parsed",
+        "tools/serving/test_tool_app.py::test_a_body_of_many_small_values_is_refused_before_it_is_parsed",
         Edit("model/untrusted.py", "count_values", "return 0"),
     ),
     "58 turns": mutant(
@@ -1017,7 +1064,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "58 kernels that are killed": mutant(
         "fronts/jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
-        Edit("service/daemon/client.py", "Client._bind", "pass"),
+        Edit("service/daemon/client_connection.py", "Client._bind", "pass"),
     ),
     "59 the token": mutant(
         "fronts/mcp_server/test_start.py::test_over_http_only_those_with_the_token",
@@ -1027,7 +1074,8 @@ MUTANTS: dict[str, Mutant] = {
         "fronts/mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
         Edit(
             "fronts/mcp_server/asking.py",
-            "take_answers",
+            "_take_answers",
+            "from cellblock.operations.approvals import Pending\n"
             "answers = ctx.input_responses or {}\n"
             "for question in await clients.ask(Pending()):\n"
             "    if question.id in answers:\n"
@@ -1036,7 +1084,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "59 another client's servers": mutant(
         "fronts/mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
-        Edit("service/daemon/tools.py", "_workspace", "return Path(server.sessions.find(session).record.workspace).parent"),
+        Edit(
+            "service/daemon/tool_handlers.py",
+            "_workspace",
+            "return Path(server.sessions.find(session).record.workspace).parent",
+        ),
     ),
     "59 another program's sessions": mutant(
         "fronts/mcp_server/test_server.py::test_sessions_of_other_programs_are_not_there",
@@ -1063,20 +1115,20 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/mcp_server/registering.py", "decide_registration", "return None"),
     ),
     "59 commands of models": mutant(
-        "fronts/mcp_server/test_programs.py::test_rules_decide",
-        Edit("fronts/mcp_server/programs.py", "decide_command", "return None"),
+        "fronts/mcp_server/test_program_runs.py::test_rules_decide",
+        Edit("fronts/mcp_server/program_runs.py", "decide_command", "return None"),
     ),
     "60 messages to programs": mutant(
-        "fronts/gateway/test_programs.py::test_who_may_follow_and_send",
-        Edit("fronts/gateway/programs.py", "check_message", "pass"),
+        "fronts/gateway/test_program_routes.py::test_who_may_follow_and_send",
+        Edit("fronts/gateway/program_routes.py", "check_message", "pass"),
     ),
     "60 programs of those who leave": mutant(
-        "fronts/gateway/test_programs.py::test_a_client_that_leaves_ends_its_program",
+        "fronts/gateway/test_program_routes.py::test_a_client_that_leaves_ends_its_program",
         Edit("fronts/gateway/answers.py", "while_there", "return await work"),
     ),
     "60 programs of lost connections": mutant(
-        "service/daemon/test_programs.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
-        Edit("service/daemon/server.py", "Server.end_program", "pass"),
+        "service/daemon/test_program_handlers.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
+        Edit("service/daemon/daemon_state.py", "Server.end_program", "pass"),
     ),
     "60 names of others": mutant(
         f"{GUARD}a_foreign_name_is_refused[evil.example]", Edit("fronts/gateway/guard.py", "check_host", "pass")
@@ -1114,8 +1166,8 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/e2b/contexts.py", "language_in", "return 'python'"),
     ),
     "60 files that grow": mutant(
-        "fronts/e2b/test_files.py::test_a_body_can_be_compressed_and_cannot_grow_without_end",
-        Edit("fronts/e2b/files.py", "check_size", "pass"),
+        "fronts/e2b/test_file_routes.py::test_a_body_can_be_compressed_and_cannot_grow_without_end",
+        Edit("fronts/e2b/file_routes.py", "check_size", "pass"),
     ),
     "60 tokens": mutant(
         "service/store/test_tokens.py::test_almost_the_same_is_not_the_same",
@@ -1134,12 +1186,12 @@ MUTANTS: dict[str, Mutant] = {
         Edit("fronts/gateway/access.py", "check_scope", "pass"),
     ),
     "60 directories of sessions": mutant(
-        "fronts/gateway/test_sessions.py::test_each_session_can_have_a_directory_of_its_own",
-        Edit("fronts/gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+        "fronts/gateway/test_session_routes.py::test_each_session_can_have_a_directory_of_its_own",
+        Edit("fronts/gateway/session_routes.py", "workspace_in", "return directory.absolute() / name"),
     ),
     "60 names of directories": mutant(
-        "fronts/gateway/test_sessions.py::test_no_session_owns_a_name_that_means_something_to_its_siblings[.git]",
-        Edit("fronts/gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+        "fronts/gateway/test_session_routes.py::test_no_session_owns_a_name_that_means_something_to_its_siblings[.git]",
+        Edit("fronts/gateway/session_routes.py", "workspace_in", "return directory.absolute() / name"),
     ),
     "60 heads without end": mutant(
         "fronts/gateway/test_protocol.py::test_a_head_of_a_request_has_a_limit",
@@ -1207,11 +1259,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "61 answers that nobody reads": mutant(
         "service/daemon/test_floods.py::test_a_client_that_reads_no_answers_does_not_fill_the_memory",
-        Edit("service/daemon/client.py", "_LARGE", "()"),
+        Edit("service/daemon/client_connection.py", "_LARGE", "()"),
     ),
     "61 requests at once": mutant(
         "service/daemon/test_floods.py::test_only_so_many_requests_of_a_client_are_worked_on_at_once",
-        Edit("service/daemon/client.py", "Client._busy", "return False"),
+        Edit("service/daemon/client_connection.py", "Client._busy", "return False"),
     ),
     "61 ids of executions": mutant(
         "service/store/test_journal.py::test_an_id_that_is_none_is_not_found",
@@ -1265,12 +1317,12 @@ MUTANTS: dict[str, Mutant] = {
     "26 what tasks write while an undo is finished": mutant(
         f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it[none]",
         Edit(
-            "host/checkpoints/checkpoints.py",
-            "Checkpoints.finish_undo",
+            "host/checkpoints/undoing.py",
+            "finish_undo",
             """
-            state = self.fresh_state if checkpoint is None else checkpoint.moment.state
-            intervals, left = await intervals_of(self, self.past.pairs.after(state))
-            await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
+            state = states.fresh_state if checkpoint is None else checkpoint.moment.state
+            intervals, left = await _intervals_of(states, states.past.pairs.after(state))
+            await _go_back(states, Way(checkpoint, intervals, left, 0.0), states.past.line, partial=True)
             """,
         ),
     ),
@@ -1364,6 +1416,18 @@ MUTANTS: dict[str, Mutant] = {
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
         Edit("host/files/walls.py", "Walls.names", "return set()"),
     ),
+    "29 connections that the rules no longer allow": mutant(
+        "walls/egress/test_live.py::test_a_connection_begun_by_the_old_rules_does_not_outlive_them",
+        Edit("walls/egress/gate.py", "Gate.judge_again", "return []"),
+    ),
+    "29 questions that the rules have answered": mutant(
+        "walls/egress/test_live.py::test_a_waiting_question_is_judged_anew",
+        Edit("walls/egress/live.py", "LiveNetwork.join", "pass"),
+    ),
+    "29 hosts beyond the policy": mutant(
+        "walls/egress/test_live.py::test_the_hosts_policy_is_the_ceiling",
+        Edit("walls/egress/live.py", "LiveNetwork._is_within", "return True"),
+    ),
     "30 hosts that a client no longer wants": mutant(
         "walls/egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",
         Edit("walls/egress/hang_up.py", "on_hang_up", "yield lambda: False"),
@@ -1372,22 +1436,22 @@ MUTANTS: dict[str, Mutant] = {
         "host/test_network.py::test_a_question_about_a_host_ends_with_the_code_that_asked[cancel]",
         Edit("walls/egress/network.py", "SandboxNetwork.withdraw_questions", "pass"),
     ),
-    "64 hosts that a branch asks for": mutant(
-        f"{COPIES}branches.py::test_nobody_is_asked_about_a_host_while_there_are_branches",
-        Edit("host/kernels/family.py", "Family.branched", "return False"),
+    "64 hosts that a branch is denied": mutant(
+        "service/store/test_networks.py::test_branches_share_a_network_also_after_a_restart",
+        Edit("service/store/networks.py", "Networks.share", "pass"),
     ),
     "64 something else in the place of a branch": mutant(
         f"{COPIES}branches.py::test_code_cannot_have_something_else_removed",
         Edit("launch/leftovers.py", "_is", "return True"),
     ),
     "64 memory without files": mutant(
-        f"{COPIES}files.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",
-        Edit("host/checkpoints/files.py", "CheckpointFiles.restore", "await then()\nreturn Changes()"),
+        f"{COPIES}workspace_snapshots.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",
+        Edit("host/checkpoints/workspace_snapshots.py", "CheckpointFiles.restore", "await then()\nreturn Changes()"),
     ),
     "64 files without memory": mutant(
-        f"{COPIES}files.py::test_if_no_kernel_can_be_made_files_become_again_what_they_were",
+        f"{COPIES}workspace_snapshots.py::test_if_no_kernel_can_be_made_files_become_again_what_they_were",
         Edit(
-            "host/checkpoints/files.py",
+            "host/checkpoints/workspace_snapshots.py",
             "CheckpointFiles.restore",
             """
             store = self._make_store()
@@ -1418,11 +1482,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
-        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("common/open_flags.py", "SAFE", "os.O_CLOEXEC")
     ),
     "62 links that are written through": mutant(
         f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_written",
-        Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC"),
+        Edit("common/open_flags.py", "SAFE", "os.O_CLOEXEC"),
     ),
     "62 what others write while a restore is taken back": mutant(
         f"{SNAPSHOTS}test_restore.py::"
@@ -1469,8 +1533,8 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/snapshots/trash.py", "_FEWEST", "0"),
     ),
     "62 restores at once": mutant(
-        f"{COPIES}files.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",
-        Edit("host/checkpoints/files.py", "_PATIENCE", "0.0"),
+        f"{COPIES}workspace_snapshots.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",
+        Edit("host/checkpoints/workspace_snapshots.py", "_PATIENCE", "0.0"),
     ),
     "62 files that grow": mutant(
         f"{SNAPSHOTS}test_content.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
@@ -1585,7 +1649,7 @@ MUTANTS: dict[str, Mutant] = {
         f"{VERIFIER}what_watches_programs_is_out_of_reach", Edit("launch/init/watcher.py", "_hide", "pass")
     ),
     "67 the whole tree": mutant(
-        "host/programs/test_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-one that ignores SIGTERM]",
+        "host/programs/test_background_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-one that ignores SIGTERM]",
         Edit("launch/init/watcher.py", "_Watcher._kill_tree", "processes.kill([self._leader])"),
     ),
     "67 what is held": mutant(
@@ -1594,7 +1658,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "67 egress that is closed": mutant(
         "fronts/rollouts/test_pool.py::test_egress_is_closed_for_good",
-        Edit("walls/egress/gate.py", "Gate.change", "self.withdraw()"),
+        Edit("walls/egress/live.py", "LiveNetwork.close_to", "pass"),
     ),
     "67 branches of what is closed": mutant(
         "fronts/rollouts/test_pool.py::test_egress_is_closed_for_good",

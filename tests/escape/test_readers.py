@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from cellblock import CodeExecutor, Host
 from cellblock.fronts.gateway.embedded import EmbeddedGateway
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from tool_sessions import CALL, register, streamed
 
 pytestmark = pytest.mark.slow

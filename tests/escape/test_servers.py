@@ -50,9 +50,9 @@ def field(monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
 
 
 def narrow(field: Field, **more: Any) -> dict[str, Any]:
-    """Return what is the default policy, but that the server's own script and one directory are there."""
+    """Return a policy that denies everything but the server's own script and one directory."""
     files = {"denyRead": ["/"], "allowRead": [str(SERVER)], "allowWrite": [str(field.data)]}
-    return {"filesystem": files, **more}
+    return {"defaults": "sandbox-runtime", "filesystem": files, **more}
 
 
 def wide(field: Field) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .landlock import DIFFERENT
 from .test_mutants import MUTANTS
 from .test_mutations import CODE, DATA
 
-ATTACKS = range(1, 70)
+ATTACKS = range(1, 71)
 WITHOUT_MUTATION = {46}
 """The table says why."""
 

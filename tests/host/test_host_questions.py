@@ -20,7 +20,7 @@ ASK = """
 import os, socket, threading, time
 
 def ask(kind, name):
-    proxy = socket.create_connection(("127.0.0.1", 3128))
+    proxy = socket.create_connection(("127.0.0.1", int(os.environ["CELLBLOCK_EGRESS_PORT"])))
     if kind == "SOCKS5":
         proxy.sendall(b"\\5\\1\\0")
         assert proxy.recv(2) == b"\\5\\0"
@@ -158,3 +158,24 @@ async def test_a_kernel_that_is_replaced_leaves_no_question(asking: CodeExecutor
             await session.close()
     await is_withdrawn(request[0])
     assert looked_up == []
+
+
+async def test_a_host_that_is_allowed_from_now_on_is_a_line_of_the_network(asking: CodeExecutor, looked_up: list[str]) -> None:
+    async def decide(request: ApprovalRequest) -> None:
+        await request.accept(always="call")
+
+    code = "print(ask('CONNECT', {name!r}).recv(12))"
+    seen = await streamed(asking, code.format(name="a.test"), decide)
+    assert (len(seen.asked), looked_up) == (1, ["a.test"])
+    assert (asking.network.allow, asking.network.revision) == (("a.test:443",), 1)
+    assert recorded(1)[0].tool == "change"
+    (branch,) = await asking.fork(1)
+    seen = await streamed(branch, code.format(name="a.test"), reject)
+    assert (seen.asked, looked_up) == ([], ["a.test", "a.test"])
+    seen = await streamed(branch, code.format(name="b.test"), decide)
+    assert len(seen.asked) == 1
+    await branch.stop()
+    await asking.change_network(remove=["a.test:443"])
+    assert asking.network.allow == ("b.test:443",)
+    seen = await streamed(asking, code.format(name="a.test"), reject)
+    assert (len(seen.asked), "403" in seen.text) == (1, True)

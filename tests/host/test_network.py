@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, InvalidInputError, Network, Policy, Session
+from cellblock import (
+    ConflictError,
+    Host,
+    InvalidInputError,
+    Network,
+    Policy,
+    Session,
+    SessionNetwork,
+    UnsupportedError,
+)
 from cellblock.errors import NO_NETWORK, ONLY_PROXY
 from processes import eventually
 
@@ -61,7 +70,7 @@ async def test_what_the_policy_does_not_name_is_refused_and_the_session_is_told_
         result = await session.execute(f"{GET}opener.open('http://127.0.0.1:{port}/')")
     assert result.error is not None
     assert result.error.evalue.startswith("HTTP Error 403")
-    remedy = f"to allow it, make a session with hosts=['127.0.0.1:{port}']"
+    remedy = f"to allow it: cellblock network NAME --allow 127.0.0.1:{port}"
     assert remedy in result.stderr
     assert remedy in result.error.evalue
     assert [(denial.host, denial.port) for denial in session.denials] == [("127.0.0.1", port)]
@@ -203,3 +212,55 @@ async def test_a_question_of_background_work_outlives_its_cell_until_another_is_
         assert with_deadline.status == "timeout"
         await eventually(lambda: person.withdrawn == 1)
         assert (await session.execute("kept.recv(12)")).return_value == "b'HTTP/1.1 403'"
+
+
+OPEN = """
+import socket
+tunnel = socket.create_connection(("127.0.0.1", 3128))
+tunnel.sendall(b"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: 127.0.0.1:{port}\\r\\n\\r\\n")
+print(tunnel.recv(100)[:12])
+"""
+
+
+async def test_the_network_of_a_running_session_changes_at_once(port: int, native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path, policy=policy("example.org")) as session:
+        url, line = f"http://127.0.0.1:{port}/", f"127.0.0.1:{port}"
+        assert "403" in await fetch(session, url)
+        changed = await session.change_network(allow=[line], expect=0)
+        assert (changed.allow, changed.revision, changed.closed) == (("example.org", line), 1, 0)
+        assert await fetch(session, url) == "'hello'"
+        await session.undo(2)
+        await session.reset()
+        assert session.network == changed
+        assert await fetch(session, url) == "'hello'"
+        assert (await session.execute(OPEN.format(port=port))).text == "b'HTTP/1.1 200'"
+        with pytest.raises(ConflictError, match="has revision 1, not 0"):
+            await session.change_network(remove=[line], expect=0)
+        assert (await session.change_network(remove=[line])).closed == 1
+        result = await session.execute("tunnel.send(b'GET / HTTP/1.1'); tunnel.recv(9)")
+        assert result.error is not None
+        assert result.error.ename in ("ConnectionResetError", "BrokenPipeError")
+        assert "403" in await fetch(session, url)
+
+
+async def test_the_hosts_policy_limits_a_change(tmp_path: Path) -> None:
+    async with (
+        Host(isolate="native", policy=policy("*.example.org")) as host,
+        host.session(working_dir=tmp_path, policy=policy("a.example.org")) as session,
+    ):
+        await session.change_network(allow=["b.example.org"])
+        with pytest.raises(InvalidInputError, match="not allowed by the host's policy"):
+            await session.change_network(allow=["example.com"])
+        assert session.network.allow == ("a.example.org", "b.example.org")
+
+
+async def test_a_network_that_cellblock_does_not_enforce_cannot_be_changed(tmp_path: Path, native_host: Host) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        assert session.network == SessionNetwork()
+        with pytest.raises(UnsupportedError, match="was made without a network"):
+            await session.change_network(allow=["example.org"])
+    async with Host(isolate="none") as host, host.session(working_dir=tmp_path) as session:
+        with pytest.raises(UnsupportedError, match="without a sandbox, nothing restricts it"):
+            await session.change_network(allow=["example.org"])
+        with pytest.raises(UnsupportedError, match="without a sandbox"):
+            _ = session.network

@@ -12,7 +12,7 @@ import pytest
 
 from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions, SyncCodeExecutor
 from cellblock.host.options import SessionKeywords
-from cellblock.service.session.options import ServiceOptions
+from cellblock.service.session.service_options import ServiceOptions
 
 
 def test_the_keywords_of_a_session_are_its_options() -> None:
@@ -22,7 +22,7 @@ def test_the_keywords_of_a_session_are_its_options() -> None:
 
 def test_an_executor_takes_every_option_with_the_same_default() -> None:
     keywords = inspect.signature(CodeExecutor).parameters
-    decided_by_services = {"on_command", "on_host", "forbid_programs", "policy"}
+    decided_by_services = {"on_command", "on_host", "on_request", "forbid_programs", "policy"}
     for options in (SessionOptions, ServiceOptions):
         for field in dataclasses.fields(options):
             if field.name not in decided_by_services:

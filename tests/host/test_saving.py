@@ -313,7 +313,7 @@ async def test_a_save_can_be_cancelled(session: Session, tmp_path: Path) -> None
 @pytest.mark.parametrize("lie", ["lambda n: None", "lambda n: get_ipython().display_pub.publish({MIME: b'.{}'})", "lie"])
 async def test_a_session_that_lies_is_not_saved(session: Session, tmp_path: Path, lie: str) -> None:
     await session.execute(
-        "import cellblock.worker.values.saving as s\nMIME = s.VALUE_MIME\n"
+        "import cellblock.worker.values.saved_values as s\nMIME = s.VALUE_MIME\n"
         "def lie(n):\n    for _ in range(2): get_ipython().display_pub.publish({MIME: b'+x'})\n"
         f"s.save = {lie}"
     )

@@ -147,8 +147,7 @@ async def test_a_refused_host_is_told_first_with_the_rule_that_allows_it(native_
         result = caught.value.result
         assert result is not None
         assert result.error is not None
-        told = "example.org:8080 was refused: to allow it, make a session with hosts=['example.org:8080'] "
-        told += "(on the command line: --host example.org:8080;"
+        told = "example.org:8080 was refused. To allow it: cellblock network NAME --allow example.org:8080,"
         assert result.for_model().startswith(f"Error: {result.error.ename}: {told} ")
         assert result.for_model().count("example.org:8080 was refused") == 1
         assert "names this host; to allow it" in result.error.evalue

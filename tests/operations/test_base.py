@@ -16,9 +16,9 @@ from cellblock import operations
 from cellblock.operations.base import PROTOCOL, Request
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create, Interrupt, Status
-from cellblock.service.named import options
+from cellblock.service.named import json_options
 
-SHAPES = {4: "757e056a7290", 5: "e7614f4cf4e6", 6: "3c7eb8541493"}
+SHAPES = {4: "757e056a7290", 5: "e7614f4cf4e6", 6: "1527a2f31b3b"}
 """For each number of the protocol, a digest of what requests have and which options sessions take"""
 
 
@@ -49,7 +49,7 @@ def shapes() -> str:
         f"{name}: " + ", ".join(f"{field.name}: {without_limits(kind, field)}{default(field)}" for field in fields(kind))
         for name, kind in operations.OPERATIONS.items()
     ]
-    lines.append("options: " + ", ".join(sorted(options._SESSION | options._SERVICES | options._NAMED)))
+    lines.append("options: " + ", ".join(sorted(json_options._SESSION | json_options._SERVICES | json_options._NAMED)))
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:12]
 
 

@@ -70,4 +70,4 @@ async def test_a_completion_that_is_called_off_leaves_nothing_in_the_next_cells_
         begun.unlink()
         result = await session.execute("'alive'")
         assert (result.text, result.stderr, result.recovery) == ("'alive'", "", None)
-    assert await value(session, "__import__('sys').excepthook.__module__ != 'cellblock.worker.questions'") is True
+    assert await value(session, "__import__('sys').excepthook.__module__ != 'cellblock.worker.editor_answers'") is True

@@ -12,8 +12,8 @@ from code_sandboxes.base import Sandbox, marks_execution
 from code_sandboxes.commands import CommandResult, SandboxCommands
 from code_sandboxes.models import Context, ExecutionResult, SandboxConfig, SandboxInfo
 
+from cellblock.adapters.adapter_session import SyncSession
 from cellblock.adapters.code_sandboxes_results import converted, messages, result
-from cellblock.adapters.sessions import SyncSession
 from cellblock.errors import CellblockError
 from cellblock.fronts.executor.sync import SyncCodeExecutor
 

@@ -7,7 +7,7 @@ from typing import Any
 from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
 from deepagents.backends.sandbox import BaseSandbox
 
-from cellblock.adapters.sessions import SyncSession
+from cellblock.adapters.adapter_session import SyncSession
 from cellblock.fronts.executor.sync import SyncCodeExecutor
 
 _TIMED_OUT = 124

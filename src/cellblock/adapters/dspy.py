@@ -10,7 +10,7 @@ from typing import Any, Self
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
 from pydantic_core import to_jsonable_python
 
-from cellblock.adapters.sessions import SyncSession
+from cellblock.adapters.adapter_session import SyncSession
 from cellblock.errors import CellblockError
 from cellblock.fronts.executor.sync import SyncCodeExecutor
 from cellblock.model import CodeExecutionResult

@@ -12,8 +12,8 @@ from google.adk.code_executors import BaseCodeExecutor
 from google.adk.code_executors.code_execution_utils import CodeExecutionInput, CodeExecutionResult, File
 from pydantic import PrivateAttr
 
-from cellblock.adapters.sessions import SyncSession
-from cellblock.fronts.executor.options import AS_MADE
+from cellblock.adapters.adapter_session import SyncSession
+from cellblock.fronts.executor.executor_options import AS_MADE
 from cellblock.model import CodeExecutionResult as Result
 from cellblock.model.blocks import PICTURES, pictures
 

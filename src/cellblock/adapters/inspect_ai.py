@@ -26,7 +26,7 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict
 
-from cellblock.adapters.sessions import AsyncSession
+from cellblock.adapters.adapter_session import AsyncSession
 from cellblock.fronts.executor.executor import CodeExecutor
 
 

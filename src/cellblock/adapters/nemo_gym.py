@@ -19,7 +19,7 @@ from nemo_gym.sandbox.providers.base import (
     SandboxStatus,
 )
 
-from cellblock.adapters.sessions import AsyncSession
+from cellblock.adapters.adapter_session import AsyncSession
 from cellblock.errors import CellblockError
 from cellblock.fronts.executor.executor import CodeExecutor
 

@@ -20,8 +20,8 @@ from agents.sandbox.session.tar_workspace import shell_tar_exclude_args
 from agents.sandbox.snapshot import resolve_snapshot
 from agents.sandbox.types import ExecResult
 
+from cellblock.adapters.adapter_session import AsyncSession
 from cellblock.adapters.openai_terminals import TerminalSession
-from cellblock.adapters.sessions import AsyncSession
 from cellblock.errors import CellblockError
 from cellblock.fronts.executor.executor import CodeExecutor
 

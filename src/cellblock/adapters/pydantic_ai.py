@@ -22,7 +22,7 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from cellblock.adapters.sessions import AsyncSession
+from cellblock.adapters.adapter_session import AsyncSession
 from cellblock.errors import StateError
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.model.files import FileInfo

@@ -14,7 +14,7 @@ import PIL.Image
 from smolagents import serialization
 from smolagents.local_python_executor import CodeOutput, PythonExecutor
 
-from cellblock.adapters.sessions import SyncSession
+from cellblock.adapters.adapter_session import SyncSession
 from cellblock.errors import CodeExecutionError
 from cellblock.fronts.executor.sync import SyncCodeExecutor
 from cellblock.model import CodeExecutionResult

@@ -15,7 +15,7 @@ from strands.sandbox.types import ExecutionResult, FileInfo, OutputFile, StreamC
 from strands.vended_tools.file_editor import make_file_editor
 from strands.vended_tools.shell import make_shell
 
-from cellblock.adapters.sessions import AsyncSession
+from cellblock.adapters.adapter_session import AsyncSession
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.host.programs.process import Process
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult

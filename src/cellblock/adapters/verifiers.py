@@ -14,7 +14,7 @@ from verifiers.v1.interception.server import InterceptionServer
 from verifiers.v1.runtimes.base import ProgramResult, Runtime, RuntimeProcess
 from verifiers.v1.runtimes.subprocess import SubprocessRuntimeInfo
 
-from cellblock.adapters.sessions import AsyncSession
+from cellblock.adapters.adapter_session import AsyncSession
 from cellblock.adapters.verifiers_processes import MAX_OUTPUT, CellblockProcess, exit_code
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.host.programs.process import Process

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cellblock.cluster.cluster_options import ClusterOptions
 from cellblock.cluster.hosts import RayHosts
-from cellblock.cluster.options import ClusterOptions
 from cellblock.cluster.sync_hosts import SyncRayHosts
 
 __all__ = ["ClusterOptions", "RayHosts", "SyncRayHosts"]

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from cellblock.cluster.cluster_options import ClusterOptions
 from cellblock.cluster.emptying import Emptying
 from cellblock.cluster.names import InDoubt, Names, Site
 from cellblock.cluster.node import be_as_important
-from cellblock.cluster.options import ClusterOptions
 from cellblock.cluster.placement import Node, Wanted
 from cellblock.cluster.reaching import connect, context_of
 from cellblock.cluster.routing import Where

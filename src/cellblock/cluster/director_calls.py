@@ -14,8 +14,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from cellblock.cluster.cluster_options import DIRECTOR, NAMESPACE, ClusterOptions
 from cellblock.cluster.director import Director
-from cellblock.cluster.options import DIRECTOR, NAMESPACE, ClusterOptions
 from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, UnsupportedError
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import ray
 
+from cellblock.cluster.cluster_options import DIRECTOR, NAMESPACE
 from cellblock.cluster.node import Options, be_as_important
-from cellblock.cluster.options import DIRECTOR, NAMESPACE
 from cellblock.cluster.renewal import Renewal
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, DaemonError, UnsupportedError
 from cellblock.operations.sessions import Census
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.daemon_connection import Connection
 from cellblock.service.daemon.lease import Lease, now
 from cellblock.service.daemon.place import Place, is_held
 
@@ -238,7 +238,7 @@ def _end_earlier(base: Path, node: str) -> None:
 
 def _wait_for_the_end(state: Path) -> None:
     """End a daemon's custodian with all kernels. Wait for it and the daemon, by the locks that they hold."""
-    from cellblock.launch.custody.client import Custodian
+    from cellblock.launch.custody.custodian_client import Custodian
 
     for lock in ("daemon.lock", "custodian.lock"):
         deadline = time.monotonic() + 5.0

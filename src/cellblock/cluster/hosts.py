@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from cellblock.cluster.options import ClusterOptions
+from cellblock.cluster.cluster_options import ClusterOptions
 from cellblock.cluster.routing import PATIENCE
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.sessions import SessionRecord

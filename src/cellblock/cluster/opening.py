@@ -8,9 +8,9 @@ from cellblock.cluster import local
 from cellblock.common.extras import require_extra
 
 if TYPE_CHECKING:
+    from cellblock.cluster.cluster_options import ClusterOptions
     from cellblock.cluster.director_calls import DirectorCalls
     from cellblock.cluster.link import ClusterLink
-    from cellblock.cluster.options import ClusterOptions
 
 
 def open_director(address: str, options: ClusterOptions | None = None) -> DirectorCalls:

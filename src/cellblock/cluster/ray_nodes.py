@@ -13,8 +13,8 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_list, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cellblock.cluster.cluster_options import NAMESPACE
 from cellblock.cluster.host_actor import HostActor
-from cellblock.cluster.options import NAMESPACE
 from cellblock.common.version import __version__
 
 _NUMBERS = b"cellblock-directors"

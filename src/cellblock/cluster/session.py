@@ -23,7 +23,7 @@ from cellblock.model.sessions import (
     outcome_of,
 )
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
-from cellblock.operations.asking import as_bytes, exec_of, fork_of, read_of, spawn_of, stop_of
+from cellblock.operations.asking import as_bytes, change_of, exec_of, fork_of, read_of, spawn_of, stop_of
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
     Adopt,
@@ -41,6 +41,7 @@ from cellblock.operations.checkpoints import (
 from cellblock.operations.data import Data, checkpoint_of, execution_of, milliseconds, process_of, read_answer
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
 from cellblock.operations.files import Install, ListFiles, ReadFile, RemoveFile, WriteFile, WritePart
+from cellblock.operations.network import ShowNetwork
 from cellblock.operations.programs import (
     Processes,
     ResizeProcess,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         Undone,
     )
     from cellblock.model.files import FileInfo
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -458,6 +460,23 @@ class ClusterSession:
     async def revoke(self, *ids: str) -> list[str]:
         """Revoke permissions by the ids of `allowed`; return the ids that existed."""
         return await self._ask(Revoke(ids))
+
+    # -- network ---------------------------------------------------------------------------------------------------------
+
+    async def network(self) -> SessionNetwork:
+        """Return the hosts that the session and its branches can reach."""
+        return await self._ask(ShowNetwork(self.id))
+
+    async def change_network(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+    ) -> SessionNetwork:
+        """Change the hosts that the session and its branches can reach, as `Session.change_network` does."""
+        return await self._ask(change_of(self.id, allow, deny, remove, expect))
 
     # -- requests --------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from cellblock.cluster.options import ClusterOptions
+from cellblock.cluster.cluster_options import ClusterOptions
 from cellblock.cluster.routing import PATIENCE
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.sessions import SessionRecord
@@ -17,7 +17,7 @@ from cellblock.operations.data import read_answer
 from cellblock.operations.sessions import Create, List, Status
 
 if TYPE_CHECKING:
-    from cellblock.cluster.connection import ClusterConnection
+    from cellblock.cluster.cluster_connection import ClusterConnection
     from cellblock.cluster.sync_session import SyncClusterSession
 
 
@@ -64,7 +64,7 @@ class SyncRayHosts:
             UnsupportedError: The cluster has another version of cellblock, or Ray is not installed.
         """
         if self._made is None:
-            from cellblock.cluster.connection import open_connection
+            from cellblock.cluster.cluster_connection import open_connection
 
             self._made = open_connection(self._address, self._patience, self._options)
 

@@ -25,7 +25,7 @@ from cellblock.model.sessions import (
     outcome_of,
 )
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
-from cellblock.operations.asking import as_bytes, exec_of, fork_of, read_of, spawn_of, stop_of
+from cellblock.operations.asking import as_bytes, change_of, exec_of, fork_of, read_of, spawn_of, stop_of
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
     Adopt,
@@ -43,6 +43,7 @@ from cellblock.operations.checkpoints import (
 from cellblock.operations.data import Data, checkpoint_of, execution_of, milliseconds, process_of, read_answer
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
 from cellblock.operations.files import Install, ListFiles, ReadFile, RemoveFile, WriteFile, WritePart
+from cellblock.operations.network import ShowNetwork
 from cellblock.operations.programs import (
     Processes,
     ResizeProcess,
@@ -55,7 +56,7 @@ from cellblock.operations.sessions import Destroy, History, Interrupt, Restart, 
 from cellblock.operations.tools import RegisterServer
 
 if TYPE_CHECKING:
-    from cellblock.cluster.connection import ClusterConnection
+    from cellblock.cluster.cluster_connection import ClusterConnection
     from cellblock.model import HistoryEntry
     from cellblock.model.checkpoints import (
         Changes,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         Undone,
     )
     from cellblock.model.files import FileInfo
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -455,6 +457,23 @@ class SyncClusterSession:
     def revoke(self, *ids: str) -> list[str]:
         """Revoke permissions by the ids of `allowed`; return the ids that existed."""
         return self._ask(Revoke(ids))
+
+    # -- network ---------------------------------------------------------------------------------------------------------
+
+    def network(self) -> SessionNetwork:
+        """Return the hosts that the session and its branches can reach."""
+        return self._ask(ShowNetwork(self.id))
+
+    def change_network(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+    ) -> SessionNetwork:
+        """Change the hosts that the session and its branches can reach, as `Session.change_network` does."""
+        return self._ask(change_of(self.id, allow, deny, remove, expect))
 
     # -- requests --------------------------------------------------------------------------------------------------------
 

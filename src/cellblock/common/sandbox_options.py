@@ -34,6 +34,8 @@ class SandboxOptions:
             ``.git`` and ``.env`` are protected at the top of each directory, as in a workspace.
         hosts: Hosts that code may reach, such as ``"pypi.org"``, ``"*.example.org"`` or ``"example.org:8443"``: one or a list.
         allow_hosts: Another name of `hosts`, for a list only.
+        http: The only requests that hosts get, such as ``"GET api.example.org/**"``, perhaps after ``ask`` or ``deny``: one or
+            a list. These hosts become allowed (docs/egress.md).
         secrets: Secrets that code uses by placeholders in variables, and whose hosts it may reach (docs/keys.md): `Secret` by
             name, or texts such as ``"GITHUB_TOKEN"`` or ``"ACME_KEY=file:~/acme.key@api.acme.example"``.
 
@@ -62,6 +64,14 @@ class SandboxOptions:
         },
     )
     allow_hosts: Sequence[str] = ()
+    http: Sequence[str] | str = field(
+        default=(),
+        metadata={
+            "flags": ["--allow-http"],
+            "metavar": "'METHOD HOST/PATH'",
+            "help": "Allow these requests to a host, and no others. Can be repeated.",
+        },
+    )
     secrets: Secrets = field(
         default=(),
         metadata={
@@ -78,6 +88,7 @@ class SandboxOptions:
         if isinstance(self.allow_hosts, str):
             raise InvalidInputError(f"allow_hosts must be a list of host names, not {shown(self.allow_hosts)}")
         self.allow_hosts = _texts("allow_hosts", self.allow_hosts, "a list of host names")
+        self.http = _texts("http", self.http, "a request line such as 'GET api.example.org/**', or a list of lines")
         self.secrets = parse_secrets(self.secrets) if self.secrets else ()
 
     @property

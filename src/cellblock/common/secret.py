@@ -39,6 +39,7 @@ class Secret:
         responses: ``"scan"`` replaces the value in responses. ``"pass"`` forwards them unchanged, also compressed ones: the
             code can then read the value if the host returns it.
         refresh: Seconds after which the value is read again; None for never.
+        ask: Whether a person must allow requests that contain it: ``"first"`` for the first of a session, ``"each"`` for all.
 
     Raises:
         InvalidInputError: A value is invalid.
@@ -54,6 +55,7 @@ class Secret:
     attach: bool = False
     responses: Literal["scan", "pass"] = "scan"
     refresh: float | None = None
+    ask: Literal["", "first", "each"] = ""
 
     def __post_init__(self) -> None:
         for name in ("hosts", "header"):
@@ -82,6 +84,8 @@ class Secret:
                 raise InvalidInputError(f"{name} of a secret must be True or False, not {shown(getattr(self, name))}")
         if self.responses not in ("scan", "pass"):
             raise InvalidInputError(f"responses of a secret must be 'scan' or 'pass', not {shown(self.responses)}")
+        if self.ask not in ("", "first", "each"):
+            raise InvalidInputError(f"ask of a secret must be 'first' or 'each', not {shown(self.ask)}")
         if self.refresh is not None and not (isinstance(self.refresh, int | float) and self.refresh > 0):
             raise InvalidInputError(f"refresh of a secret must be a positive number of seconds, not {shown(self.refresh)}")
 

@@ -163,10 +163,16 @@ def measure_memory(used: Callable[[], int]) -> None:
         )
 
 
-def prometheus(data: Mapping[str, Any]) -> list[str]:
-    """Format the data of `Figures.as_data` for Prometheus, with the names of OpenTelemetry's exporters."""
+def prometheus(data: Mapping[str, Any], histograms: Mapping[str, str], counters: Mapping[str, str]) -> list[str]:
+    """Format the data of `Figures.as_data` for Prometheus, with the names of OpenTelemetry's exporters.
+
+    Args:
+        data: The data.
+        histograms: The histograms to show, with their descriptions.
+        counters: The counters to show, with their descriptions.
+    """
     lines: list[str] = []
-    for name, help_ in HISTOGRAMS.items():
+    for name, help_ in histograms.items():
         shown = f"{_shown(name)}_seconds"
         lines += [f"# HELP {shown} {help_}", f"# TYPE {shown} histogram"]
         for labels, values in ((labels, values) for one, labels, values in data["histograms"] if one == name):
@@ -176,7 +182,7 @@ def prometheus(data: Mapping[str, Any]) -> list[str]:
                 le = "+Inf" if bound == float("inf") else f"{bound:g}"
                 lines.append(f"{shown}_bucket{_braces([*labels, ('le', le)])} {total}")
             lines += [f"{shown}_sum{_braces(labels)} {values[-1]:.6f}", f"{shown}_count{_braces(labels)} {total}"]
-    for name, help_ in COUNTERS.items():
+    for name, help_ in counters.items():
         shown = f"{_shown(name)}_total"
         lines += [f"# HELP {shown} {help_}", f"# TYPE {shown} counter"]
         lines += [f"{shown}{_braces(labels)} {count}" for one, labels, count in data["numbers"] if one == name]

@@ -8,8 +8,8 @@ from cellblock.service import settings
 from cellblock.service.daemon.place import Place
 
 if TYPE_CHECKING:
-    from cellblock.cluster.connection import ClusterConnection
-    from cellblock.service.daemon.connection import SessionConnection
+    from cellblock.cluster.cluster_connection import ClusterConnection
+    from cellblock.service.daemon.daemon_connection import SessionConnection
     from cellblock.service.daemon.link import SessionLink
 
 
@@ -34,13 +34,13 @@ def open_if_running() -> SessionConnection | None:
     """
     if address := settings.current().ray_address:
         return _in_cluster(address)
-    from cellblock.service.daemon import connection
+    from cellblock.service.daemon import daemon_connection
 
-    return connection.open_if_running(Place())
+    return daemon_connection.open_if_running(Place())
 
 
 def _in_cluster(address: str) -> ClusterConnection:
-    from cellblock.cluster.connection import shared_connection
+    from cellblock.cluster.cluster_connection import shared_connection
 
     return shared_connection(address, settings.current().ray_patience)
 

@@ -188,6 +188,19 @@ def check_state_apart(writable: Iterable[str]) -> None:
             )
 
 
+def check_requests(tier: Tier) -> None:
+    """Check that a sandbox can restrict requests.
+
+    Raises:
+        UnsupportedError: It cannot.
+    """
+    if not tier.own_network:
+        raise UnsupportedError(
+            f"request lines and rules of kind 'http' need isolate='native': with isolate={tier.name!r}, cellblock cannot read "
+            "requests. Use the native sandbox, or leave them out (http=, --allow-http, network.http)"
+        )
+
+
 def check_secrets(tier: Tier) -> None:
     """Check that a sandbox can keep secrets outside.
 

@@ -214,7 +214,7 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
     return {
         "isolate": tier.name,
         **files,
-        "reachable": list(policy.network.allow),
+        "reachable": [*policy.network.allow, *policy.network.http],
         "unreachable": list(policy.network.deny),
         "weaker_proc": policy.weaker_proc,
         "limits": limits,

@@ -78,7 +78,7 @@ class Explanations:
         return found.st_dev, found.st_ino
 
     async def explained(self, result: CodeExecutionResult) -> CodeExecutionResult:
-        """Return the result of a cell, with an explanation of its error if there is one."""
+        """Return the result of a failed cell, with an explanation of its error if there is one."""
         error = result.error
         if error is None or result.status != "error":
             return result

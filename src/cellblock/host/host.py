@@ -18,8 +18,8 @@ from cellblock.common import config
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.checkpoints.budget import Budget
+from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier, find_tier, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
 from cellblock.host.host_kernels import Kernels, Launch
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeping import Keeping
     from cellblock.host.survival.remains import SessionRemains
-    from cellblock.launch.custody.client import Custodian
+    from cellblock.launch.custody.custodian_client import Custodian
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
 
@@ -367,7 +367,7 @@ class Host(AsyncOnly):
             SnapshotError: The store cannot be created.
         """
         if self._store is None:
-            from cellblock.host.checkpoints.files import make_store
+            from cellblock.host.checkpoints.workspace_snapshots import make_store
 
             self._store = make_store(lasting=self.keeper.lasting)
             self._keep(self._store)

@@ -165,7 +165,7 @@ class Kernels:
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.survival.recovery import recover
 
-        # A session whose last secret was removed may have no network any more.
+        # A session whose last secret was removed may no longer have a network.
         takers = dict.fromkeys(remains.listeners, _end) | dict(wanted.takers)
         kernel = Kernel(
             self._family_of(remains),

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from cellblock.common.config import Isolate
+from cellblock.common.extras import require_extra
 from cellblock.common.secret import Secrets, parse_secrets
 from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
-from cellblock.host.checks import check_forbidding, check_possible, check_secrets, check_state_apart, find_tier, fit_policy
+from cellblock.host.checks import (
+    check_forbidding,
+    check_possible,
+    check_requests,
+    check_secrets,
+    check_state_apart,
+    find_tier,
+    fit_policy,
+)
+from cellblock.walls.egress.network import live_network
 from cellblock.walls.sandbox.narrowing import Hosts
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
@@ -20,11 +30,19 @@ from cellblock.walls.sandbox.srt import SrtPolicy
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import OnCommand, OnListener
     from cellblock.host.output.limits import Limits
+    from cellblock.walls.egress.judge import Approver
+    from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.egress.network import OnHost
+    from cellblock.walls.keys.bindings import Binding
     from cellblock.walls.keys.session_keys import SessionKeys
     from cellblock.walls.sandbox.probe import Facts
     from cellblock.walls.sandbox.tiers import Tier
 
+ShareNetwork: TypeAlias = "Callable[[LiveNetwork], LiveNetwork]"
+"""Returns the network rules to use instead of new ones."""
+
+SharedNetwork: TypeAlias = "LiveNetwork"
+"""The network rules of a sandbox, for services that store them."""
 
 _ELSEWHERE = {
     "timeout": " of a session: each execution has its own",
@@ -51,6 +69,7 @@ _POLICY = {
     "read": "filesystem=Filesystem(read=[…])",
     "write": "filesystem=Filesystem(write=['.', …])",
     "hosts": "network=Network(allow=[…])",
+    "http": "network=Network(http=[…])",
 }
 """What `Host.session` takes in place of an option of the sandbox."""
 
@@ -176,6 +195,8 @@ class SessionOptions:
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
             (docs/shell.md). Only True means yes; a string means no and gives the reason. By default, all commands may run.
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
+        on_request: Decides about HTTP requests that the policy's lines leave open, by rules and by a person (docs/egress.md).
+            Without it, such requests are refused.
         forbid_programs: Prevents the kernel from executing programs, so that code cannot bypass `on_command`. Approved
             commands run outside the kernel. ``native`` and ``landlock`` only.
         secrets: Secrets that code uses by placeholders in variables, and whose hosts it may reach (docs/keys.md). Their values
@@ -201,6 +222,7 @@ class SessionOptions:
     policy: Policy | None = None
     on_command: OnCommand | None = None
     on_host: OnHost | None = None
+    on_request: Approver | None = None
     forbid_programs: bool = False
     secrets: Secrets = ()
     recovery: RecoveryOption = "exact"
@@ -227,7 +249,10 @@ class SessionOptions:
 
     def same_surroundings(self, other: SessionOptions) -> bool:
         """Return whether both resolve to the same interpreter, sandbox and directories (`resolve`)."""
-        rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "packages", "recovery", "secrets")}
+        rest = {
+            name: getattr(self, name)
+            for name in ("kernel_env", "limits", "on_host", "on_request", "packages", "recovery", "secrets")
+        }
         return replace(other, **rest) == self
 
 
@@ -246,6 +271,7 @@ class SessionKeywords(TypedDict, total=False):
     policy: Policy | None
     on_command: OnCommand | None
     on_host: OnHost | None
+    on_request: Approver | None
     forbid_programs: bool
     secrets: Secrets
     recovery: RecoveryOption
@@ -260,12 +286,16 @@ class SessionHooks:
         uncounted_seconds: Returns the total seconds excluded from the timeouts of cells.
         on_begin: Called when a cell has begun and its reader, if any, can receive notices.
         outside: Returns approved external calls since a time, in seconds since the epoch. Undo does not reverse them.
+        network: Returns the network rules to use instead of new ones: the rules of an earlier process, or of other branches.
+        network_changed: Records a change of the network, with who changed it, before it takes effect.
     """
 
     tool_port: OnListener | None = None
     uncounted_seconds: Callable[[], float] = lambda: 0.0
     on_begin: Callable[[], object] = lambda: None
     outside: Callable[[float], list[str]] = lambda _since: []
+    network: ShareNetwork | None = None
+    network_changed: Callable[[Mapping[str, Any], str], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +353,7 @@ class Defaults:
             return policy
         if isinstance(policy, SrtPolicy):
             return policy.narrow(self.policy)
-        return fit_policy(self.policy.narrow(policy), tier)
+        return fit_policy(_with_hosts_of_lines(self.policy).narrow(policy), tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +371,7 @@ class ResolvedOptions:
         spill_dir: Directory for output above the limits.
         writable: Directories that the code can write to.
         keys: The secrets, which branches share; None without any.
+        network: The network rules, which branches share; None without a network.
     """
 
     interpreter: str
@@ -353,6 +384,7 @@ class ResolvedOptions:
     spill_dir: Path | None
     writable: tuple[str, ...]
     keys: SessionKeys | None = None
+    network: LiveNetwork | None = None
 
 
 def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> ResolvedOptions:
@@ -369,10 +401,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         check_forbidding(tier, options.on_command is not None)
     if options.isolate is not None:
         check_possible(tier)
-    keys, wanted = None, options.policy
-    if options.secrets:
-        keys, wanted = _keys(options.secrets, defaults.policy if wanted is None else wanted, tier)
-    policy = defaults.policy_for(wanted, tier)
+    policy, keys = _policy_and_keys(options, defaults, tier)
     here = environment.current_directory()
     stay_in = None
     if options.working_dir is not None:
@@ -398,22 +427,54 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         spill_dir=spill_to,
         writable=writable,
         keys=keys,
+        network=live_network(policy.network, defaults.policy.network if defaults.ceiling else None) if tier.ours else None,
     )
 
 
-def _keys(declared: Secrets, policy: Policy, tier: Tier) -> tuple[SessionKeys, Policy]:
-    """Return the secrets of a session, and its policy with their hosts.
+def _policy_and_keys(options: SessionOptions, defaults: Defaults, tier: Tier) -> tuple[Policy, SessionKeys | None]:
+    """Return the policy of a session, with the hosts of its secrets and request lines, and what opens connections to them.
 
     Raises:
-        InvalidInputError: A secret is invalid.
-        UnsupportedError: The sandbox cannot keep secrets outside, or the extra ``keys`` is not installed.
+        InvalidInputError: A secret or a line is invalid.
+        UnsupportedError: The sandbox cannot read requests, or the extra ``keys`` is not installed.
     """
-    check_secrets(tier)
-    from cellblock.walls.keys.session_keys import SessionKeys, bindings_of  # most sessions have none
+    wanted = options.policy
+    base = defaults.policy if wanted is None else wanted
+    bindings: tuple[Binding, ...] = ()
+    if options.secrets:
+        check_secrets(tier)
+        from cellblock.walls.keys.bindings import patterns  # most sessions have none
+        from cellblock.walls.keys.session_keys import bindings_of
 
-    keys = SessionKeys(bindings_of(parse_secrets(declared)))
+        bindings = bindings_of(parse_secrets(options.secrets))
+        hosts = Hosts(base.network.allow)
+        base = wanted = base.widened(hosts=[host for host in patterns(bindings) if not hosts.cover(host)])
+    ruled = set() if options.on_request is None else set(options.on_request.authorities())
+    if base.network.judges:
+        check_requests(tier)
+        base = wanted = _with_hosts_of_lines(base)
+    policy = defaults.policy_for(wanted, tier)
+    if not (bindings or ruled or policy.network.judges):
+        return policy, None
+    if ruled or policy.network.judges:
+        check_requests(tier)
+    from cellblock.walls.egress.lines import Lines
+    from cellblock.walls.keys.session_keys import SessionKeys
+
+    require_extra("keys", "secrets and request lines")
+    for texts in (policy.network.http, *policy.network.within):
+        ruled.update(Lines.parse(texts).authorities)
+    return policy, SessionKeys(bindings, ruled)
+
+
+def _with_hosts_of_lines(policy: Policy) -> Policy:
+    """Return a policy that allows the hosts of its request lines."""
+    if not policy.network.http:
+        return policy
+    from cellblock.walls.egress.lines import Lines
+
     hosts = Hosts(policy.network.allow)
-    return keys, policy.widened(hosts=[host for host in keys.patterns if not hosts.cover(host)])
+    return policy.widened(hosts=[host for host in Lines.parse(policy.network.http).patterns if not hosts.cover(host)])
 
 
 def _images_dir(options: SessionOptions, cwd: str, writable: Sequence[str]) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.common.sandbox_options import SandboxOptions
 from cellblock.errors import InvalidInputError
+from cellblock.host.checks import check_requests
 from cellblock.walls.sandbox.narrowing import Hosts, Paths
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import check_workspace
@@ -69,6 +70,7 @@ def requested_policy(
         )
     hosts = (*options.allow_hosts, *options.hosts)
     _check_hosts(hosts, "hosts" if options.hosts else "allow_hosts")
+    _check_lines(options.http, tier)
     read, write = options.paths("read"), options.paths("write")
     for path in write:
         _check_writable(path)
@@ -77,7 +79,7 @@ def requested_policy(
         read = tuple(path for path in read if not Paths(files.read).cover(path))
         write = tuple(path for path in write if not Paths(files.write).cover(path))
         hosts = tuple(name for name in hosts if not Hosts(base.network.allow).cover(name))
-    return base.widened(memory, read, write, hosts)
+    return base.widened(memory, read, write, hosts, options.http)
 
 
 def _listed(names: list[str]) -> str:
@@ -93,6 +95,14 @@ def _check_hosts(hosts: Sequence[str], name: str) -> None:
             Rule.parse(one)
         except InvalidInputError as error:
             raise InvalidInputError(f"{name}: {error}") from None
+
+
+def _check_lines(lines: Sequence[str], tier: Tier) -> None:
+    if lines:
+        from cellblock.walls.egress.lines import Lines
+
+        Lines.parse(lines)
+        check_requests(tier)
 
 
 def _check_writable(path: str) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _ROOM = 4096  # for the other parts of a message
 _PICKLING = "__import__('cellblock.worker.pickling', fromlist=['x'])"
-_SAVE = "__import__('cellblock.worker.values.saving', fromlist=['x']).save"
+_SAVE = "__import__('cellblock.worker.values.saved_values', fromlist=['x']).save"
 _LOAD = "__import__('cellblock.worker.values.loading', fromlist=['x']).load"
 
 Take = Callable[[bytes], Awaitable[None]]

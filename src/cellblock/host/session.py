@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError, shown
 from cellblock.host import import_guard
+from cellblock.host.checkpoints import undoing
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
-from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.forking import Branching, adopt
+from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.checks import (
     DEFAULT_TIMEOUT,
     INSTALL_TIMEOUT,
@@ -39,12 +40,13 @@ from cellblock.host.kernels.cell_events import Event
 from cellblock.host.kernels.cells import Cells, SessionWatcher
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
+from cellblock.host.kernels.past import KeptResults
 from cellblock.host.kernels.questions import Questions
 from cellblock.host.launch.kernel_spec import RunningKernel
+from cellblock.host.network_changes import NetworkChanges
 from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of
-from cellblock.host.output.kept import KeptResults
 from cellblock.host.ports import Ports
-from cellblock.host.programs.programs import Programs
+from cellblock.host.programs.background_programs import Programs
 from cellblock.host.reader import Reader
 from cellblock.host.session_surroundings import SessionSurroundings, resolve_for, walls_of
 from cellblock.host.survival.keeper import SessionParts
@@ -52,18 +54,18 @@ from cellblock.host.survival.succession import Succession
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, Undone
+from cellblock.model.network import SessionNetwork
 from cellblock.model.programs import Processes
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.budget import Budget
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.eager import Eager
     from cellblock.host.environments.build import Environments
     from cellblock.host.files import Files
     from cellblock.host.host_kernels import Kernels
     from cellblock.host.launch.kernel_spec import KernelSpec
-    from cellblock.host.programs.files import SessionFiles
+    from cellblock.host.programs.program_files import SessionFiles
     from cellblock.host.saving import Saving
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeper import Keeper
@@ -168,7 +170,9 @@ class Session(AsyncOnly):
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
         self.untouched = remains is not None
-        resolved = resolve_for(host, options, self._branch, start_from)
+        moment = None if start_from is None else start_from.checkpoint.moment
+        own = moment if moment is not None and moment.host is host else None
+        resolved = resolve_for(host.defaults, host.facts, options, self._branch, own)
         self._host = host
         self._name = f"session {number}"
         self._cwd = resolved.stay_in or resolved.cwd
@@ -186,16 +190,14 @@ class Session(AsyncOnly):
             number,
             keeper=host.keeper,
             remains=remains,
-            note=lambda line: self.reader.note(line),
-            branched=lambda: self._kernels.current is not None and self._kernels.current.family.branched,
+            note=self._note,
             hold=self.holding.wait,
             step=self.trace.step,
+            share=hooks.network,
         )
-        takers = around.takers(hooks.tool_port, lambda name, port: self._checkpoints.resuming.ports.update({name: port}))
+        takers = around.takers(hooks.tool_port, self._note_port)
         self.wanted = around.kernel_spec(options, takers=takers, installer=self._install)
-        self._kernels = KernelSlot(
-            self._launch, around.withdraw_questions, lambda why: self._programs.kill_all(f"{self._name} is {why}")
-        )
+        self._kernels = KernelSlot(self._launch, around.withdraw_questions, self._kill_programs)
         self._cells = Cells(
             self._name,
             self._kernels,
@@ -206,6 +208,9 @@ class Session(AsyncOnly):
             KeptResults(self.wanted.limits.history),
             around.withdraw_questions,
         )
+        self._network_changes = NetworkChanges(
+            self._name, resolved.tier, around.network, self._cells.check_running, hooks.network_changed
+        )
         self._values = Values(self._name, self._cells.run_silently, self._cells.run_to_look, self._room)
         self._explanations = Explanations(self._cwd, resolved.tier, resolved.policy, lambda: self.files)
         self._questions = Questions(self._cells)
@@ -215,20 +220,7 @@ class Session(AsyncOnly):
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks, label)
-        parts = SessionParts(
-            number,
-            around.place,
-            around.env,
-            self._branch,
-            self.wanted,
-            self._cells,
-            self._kernels,
-            self._checkpoints,
-            self.reader.note,
-            host.kernels.recover,
-            around.keys,
-        )
-        self._keeper = host.keeper.session(parts, label, remains)
+        self._keeper = host.keeper.session(self._parts(number), label, remains)
         self.succession = Succession(self._keeper, self._cells, self._kernels, self._checkpoints)
         self._closing = Closing()
 
@@ -256,6 +248,34 @@ class Session(AsyncOnly):
             ),
             self._branch,
         )
+
+    def _parts(self, number: int) -> SessionParts:
+        """Return the parts that another host needs to continue the session."""
+        around = self._around
+        return SessionParts(
+            number,
+            around.place,
+            around.env,
+            self._branch,
+            self.wanted,
+            self._cells,
+            self._kernels,
+            self._checkpoints,
+            self.reader.note,
+            self._host.kernels.recover,
+            around.keys,
+        )
+
+    # These are called later, by parts of the session that are made before the parts named here.
+
+    def _note(self, line: str) -> None:
+        self.reader.note(line)
+
+    def _note_port(self, name: str, port: int) -> None:
+        self._checkpoints.resuming.ports[name] = port
+
+    def _kill_programs(self, why: str) -> bool:
+        return self._programs.kill_all(f"{self._name} is {why}")
 
     async def __aenter__(self) -> Self:
         if self._cells.state != "running":  # `Host.load` has started it
@@ -409,7 +429,7 @@ class Session(AsyncOnly):
 
     @property
     def requests(self) -> list[RequestRecord]:
-        """The last requests to hosts that receive secrets, oldest first, without queries, headers and bodies."""
+        """The last requests to hosts with secrets or request lines, oldest first, without queries, headers and bodies."""
         return [] if self._around.keys is None else list(self._around.keys.requests)
 
     @property
@@ -448,6 +468,17 @@ class Session(AsyncOnly):
         """How the session's kernels are isolated."""
         return self.wanted.tier.name
 
+    @property
+    def network(self) -> SessionNetwork:
+        """The hosts that the session and its branches can reach now.
+
+        Raises:
+            UnsupportedError: cellblock does not enforce the session's network.
+        """
+        return self._network_changes.shown
+
+    change_network = _of("_network_changes", NetworkChanges.change)
+
     async def close_egress(self, routes: Sequence[str] = ()) -> None:
         """Restrict the network to some of the hosts that the policy allows (by default none).
 
@@ -469,7 +500,8 @@ class Session(AsyncOnly):
         if kernel.family.branched:
             raise StateError(f"{self._name} has branches, which share its network: close it before you make branches")
         kernel.family.seal()
-        await network.close_to(routes)
+        if network.live is not None:
+            await network.live.close_to(routes)
 
     def watch(self, watcher: SessionWatcher) -> None:
         """Notify a watcher of each later cell, and of each later program that ends."""
@@ -564,7 +596,8 @@ class Session(AsyncOnly):
             on_begin=on_begin,
             on_notice=on_notice,
         )
-        return await self._explanations.explained(await self._cells.run(cell, timeout))
+        result = await self._cells.run(cell, timeout)
+        return result if result.error is None else await self._explanations.explained(result)
 
     async def stream(
         self,
@@ -615,7 +648,9 @@ class Session(AsyncOnly):
         )
         async with aclosing(self._cells.stream(cell, timeout)) as events:
             async for event in events:
-                yield await self._explanations.explained(event) if isinstance(event, CodeExecutionResult) else event
+                if isinstance(event, CodeExecutionResult) and event.error is not None:
+                    event = await self._explanations.explained(event)
+                yield event
 
     def eager(self, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None) -> Eager:
         """Run a cell while a model is still writing it, one complete statement at a time.
@@ -746,7 +781,7 @@ class Session(AsyncOnly):
     @functools.cached_property
     def fs(self) -> SessionFiles:
         """Files as the session's code and programs see them: any path, with links followed and the session's permissions."""
-        from cellblock.host.programs.files import SessionFiles
+        from cellblock.host.programs.program_files import SessionFiles
 
         return SessionFiles(self._programs.helper)
 
@@ -845,13 +880,13 @@ class Session(AsyncOnly):
                 raised with `partial`: the files are left unchanged.
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
-        undone = await self._checkpoints.undo(count, partial=partial, before=self._ending(processes))
+        undone = await undoing.undo(self._checkpoints, count, partial=partial, before=self._ending(processes))
         going_on = [
             f"process {one.id} keeps running: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running
         ]
         return replace(undone, outside=[*undone.outside, *going_on]) if going_on else undone
 
-    redo = _traced("redo")(_of("_checkpoints", Checkpoints.redo))
+    redo = _traced("redo")(_of("_checkpoints", undoing.redo))
     trash = _of("_checkpoints", Checkpoints.trash)
     restore_trash = _of("_checkpoints", Checkpoints.restore_trash)
 

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cellblock.common import config
 from cellblock.common.telemetry import MakeStep, untraced
@@ -25,10 +25,12 @@ from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.checkpoints.branches import BranchDirectory
+    from cellblock.host.checkpoints.checkpoint import Moment
     from cellblock.host.files.walls import Walls
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
+    from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.sandbox.probe import Facts
 
 
@@ -36,20 +38,8 @@ if TYPE_CHECKING:
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
-class Resolver(Protocol):
-    """The part of a host that resolves options.
-
-    Attributes:
-        defaults: Defaults for session options.
-        facts: Facts about this machine.
-    """
-
-    defaults: Defaults
-    facts: Facts
-
-
 def resolve_for(
-    host: Resolver, options: SessionOptions, branch: BranchDirectory | None, start_from: Beginning | None
+    defaults: Defaults, facts: Facts, options: SessionOptions, branch: BranchDirectory | None, moment: Moment | None
 ) -> ResolvedOptions:
     """Resolve the options of a session, which may be a branch with its own files.
 
@@ -57,18 +47,18 @@ def resolve_for(
     even if this program's directory has changed.
 
     Args:
-        host: Its host.
+        defaults: Its host's defaults.
+        facts: Facts about this machine.
         options: The options.
         branch: The directory of its files, if it has its own.
-        start_from: The initial checkpoint, if any.
+        moment: The content of its initial checkpoint, if it has one of the same host.
     """
-    moment = None if start_from is None else start_from.checkpoint.moment
-    if moment is not None and moment.host is host and options.same_surroundings(moment.options):
+    if moment is not None and options.same_surroundings(moment.options):
         resolved = moment.resolved
     elif branch is None:
-        return resolve(options, host.defaults, host.facts)
+        return resolve(options, defaults, facts)
     else:
-        resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
+        resolved = resolve(replace(options, working_dir=branch.root), defaults, facts)
     return resolved if branch is None else replace(resolved, stay_in=branch.files)
 
 
@@ -116,9 +106,9 @@ class SessionSurroundings:
         keeper: Keeper,
         remains: SessionRemains | None,
         note: Callable[[str], None],
-        branched: Callable[[], bool],
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
+        share: Callable[[LiveNetwork], LiveNetwork] | None = None,
     ) -> None:
         """Compute the surroundings without creating anything.
 
@@ -130,9 +120,9 @@ class SessionSurroundings:
             keeper: Preserves sessions for the next host.
             remains: The remains of an earlier host's session, if it continues one.
             note: Shows a line to the reader of the session's output.
-            branched: Returns whether other sessions share its network.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
+            share: As for `SessionHooks.network`.
 
         Raises:
             InvalidInputError: A name or a value is invalid in an environment.
@@ -140,22 +130,24 @@ class SessionSurroundings:
         tier = resolved.tier
         self._name = name
         self._resolved = resolved
-        self._note = note
-        self._on_host = options.on_host
-        self._branched = branched
         kept = keeper.lasting and not tier.wrapped
         self.kept = number if kept else None
         self.places = keeper if kept else NO_PLACES
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
-        rules = resolved.policy.network
-        on_host = None if options.on_host is None else self._may_reach
+        live = resolved.network
+        if live is not None and share is not None:
+            live = share(live)
         self.keys = keys = resolved.keys
         if keys is not None and remains is not None and remains.keys is not None:
             keys.resume(remains.keys)
             remains.keys = None
         self._in_use = False
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
-        self.network = SandboxNetwork(rules, note, on_host, hold, step, keys) if tier.ours else None
+        self.network = (
+            SandboxNetwork(live, note, options.on_host, hold, step, keys, resolved.policy.network, options.on_request)
+            if tier.ours
+            else None
+        )
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
@@ -203,21 +195,6 @@ class SessionSurroundings:
             return setup
         mounts = self._mounts() if self._resolved.tier.sandboxed else ()
         return replace(setup, environment=self.packages.environment_inside, mounts=mounts)
-
-    async def _may_reach(self, host: str, port: int) -> bool:
-        """Get a decision on a host that the policy does not name.
-
-        Branches share one network, where each can connect to another's proxy. The proxy cannot tell which branch connects, and
-        so whose callback to ask (decision 45).
-        """
-        if self._branched():
-            self._note(
-                f"[cellblock] approval of {host}:{port} is not possible while {self._name} has branches, which share its "
-                "network: name the host in hosts= (--host) when you create the session"
-            )
-            return False
-        assert self._on_host is not None  # otherwise the proxy does not ask
-        return await self._on_host(host, port)
 
     def takers(self, tool_port: OnListener | None, on_port: Callable[[str, int], None]) -> dict[str, OnListener]:
         """Return the callbacks for the listeners of its init, by name.

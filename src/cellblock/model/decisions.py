@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 from cellblock.model.plain import Plain
 
-CallKind = Literal["tool", "shell", "network", "server"]
-"""The kind of an action outside a session: calling an MCP tool, running a command, reaching a host, adding an MCP server."""
+CallKind = Literal["tool", "shell", "network", "http", "server"]
+"""The kind of an action outside a session: calling an MCP tool, running a command, reaching a host, sending an HTTP request,
+adding an MCP server.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Decision:
         outcome: ``allow`` or ``deny``.
         by: The text of a rule, ``person``, ``caller`` (`CodeExecutor.execute`) or ``nobody``, also after a timeout.
         session: The session whose code asked.
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
-        server: The MCP server's name, or ``shell``, or ``network``.
-        tool: The tool's name.
+        kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
+        server: The MCP server's name, or ``shell``, ``network``, or the host of a request.
+        tool: The tool's name, or the method of a request.
         payload: The arguments as canonical JSON: the bytes that were shown, and that are executed.
         at: Time of the decision, in seconds since the epoch.
         reason: Why it was denied, for the code that asked.

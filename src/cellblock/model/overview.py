@@ -200,7 +200,7 @@ class FoundSession(Plain):
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord(Plain):
-    """A request to a host that receives secrets, without its query, headers and body.
+    """An HTTPS request to a host with secrets or request lines, without its query, headers and body.
 
     Attributes:
         at: Time in seconds since the epoch.
@@ -231,7 +231,7 @@ class DecisionRecord(Plain):
         at: Time in seconds since the epoch.
         outcome: ``allow`` or ``deny``.
         by: Who decided: a rule, a person, the caller, or ``nobody``.
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
+        kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         arguments: The arguments as canonical JSON; the beginning of long ones.

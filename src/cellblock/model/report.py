@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, InvalidInputError, with_host
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, InvalidInputError, allowing
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, ErrorInfo
@@ -36,7 +36,7 @@ _MODULES = re.compile(r"\n?^Extension modules: [^\n]*\n?", re.MULTILINE)
 _EXIT_HINT = "An exception has occurred, use %tb to see the full traceback."
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
-_REFUSED = re.compile(r"403.{1,200}; to allow it, make a session with hosts=\[\\?'([^'\\]{1,300})\\?'\]")
+_REFUSED = re.compile(r"403.{1,200}; to allow it: [^\[]{1,400}\[\\?'([^'\\]{1,300})\\?'\]")
 _NOT_GENERATED = re.compile(r"No module named '(mcptools(?:\.\w{1,100})?)'")
 _MAX_SOUGHT = 10_000
 _MAX_TOLD = 20_000
@@ -102,7 +102,7 @@ def _refused(told: str) -> str:
     """Return how to allow a host, if this error comes from the session's proxy refusing it; else empty."""
     if (match := _REFUSED.search(told)) is None:
         return ""
-    return f"{match[1]} was refused: to allow it, make a session with {with_host(match[1])}"
+    return f"{match[1]} was refused. To allow it: {allowing(match[1])}"
 
 
 def _shown(result: CodeExecutionResult) -> str:

@@ -195,7 +195,7 @@ class PendingApproval(Plain):
         session: Id of the session whose code asks.
         session_name: Name of the session.
         execution: Id of the execution during which it asked; empty if none ran.
-        kind: ``tool``, ``shell``, ``network`` or ``server``; or ``question``, for a form of an MCP server.
+        kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``; or ``question``, for a form of an MCP server.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name; empty for a question.
         arguments: The exact arguments to execute. For a question, the ``message`` and the ``schema`` of the form.
@@ -228,7 +228,7 @@ class Permission(Plain):
         session: Id of the session.
         session_name: Name of the session.
         scope: ``tool`` for any arguments; ``call`` for exactly these arguments.
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
+        kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         text: The permitted call, in one line.

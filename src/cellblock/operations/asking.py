@@ -11,11 +11,28 @@ from cellblock.model.checkpoints import branch_names, check_seeds
 from cellblock.model.programs import as_command, check_size
 from cellblock.operations.checkpoints import Fork
 from cellblock.operations.data import milliseconds, process_of, session_of
+from cellblock.operations.network import ChangeNetwork
 from cellblock.operations.programs import Exec, ReadProcess, Spawn, StopProcess
 
 if TYPE_CHECKING:
     from cellblock.model.programs import ProcessInfo
     from cellblock.model.sessions import SessionRecord
+
+
+def change_of(
+    kernel: SessionRecord | str,
+    allow: Sequence[str],
+    deny: Sequence[str],
+    remove: Sequence[str],
+    expect: int | None,
+    by: str = "",
+) -> ChangeNetwork:
+    """Return the request of `change_network`."""
+    for lines in (allow, deny, remove):
+        if isinstance(lines, str):
+            raise InvalidInputError(f"the lines of a network are a list of patterns; write [{lines!r}]")
+    lists = tuple(allow), tuple(deny), tuple(remove)
+    return ChangeNetwork(session_of(kernel), *lists, -1 if expect is None else expect, by)
 
 
 def exec_of(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class GiveAway(Request[Any], op="give away"):
     """Hold a session between two cells, and send its state.
 
-    Answered by parts: first a dictionary with the session's ``record``, ``options``, ``permissions`` and past
+    Answered by parts: first a dictionary with the session's ``record``, ``options``, ``permissions``, ``network`` and past
     ``executions``, the ``hold`` for `GivenAway`, and the size of the save in bytes; then these bytes. Until the answer is
     closed, the session is held, and other requests are refused with `MovingError`. If the answer is closed before
     `GivenAway`, the session continues.

@@ -17,7 +17,7 @@ class Requests(
     repeatable=True,
     route=Route("GET", "/sessions/{session}/requests", "List requests to hosts with secrets", scope="read", within="requests"),
 ):
-    """List the last requests to hosts that receive secrets, oldest first, without queries, headers and bodies."""
+    """List the last requests to hosts with secrets or request lines, oldest first, without queries, headers and bodies."""
 
     session: str
     count: Annotated[int, Limits(ge=1, le=1000)] = 200

@@ -197,7 +197,7 @@ class Run:
 
 @record
 class Exec:
-    """Run a background program with its own streams (`cellblock.wire.programs`).
+    """Run a background program with its own streams (`cellblock.wire.program_messages`).
 
     Attached are the connection to its watcher, a file with its specification, and its standard streams.
 

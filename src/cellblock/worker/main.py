@@ -46,6 +46,7 @@ from cellblock.wire.messages import (
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands, end_scripts
 from cellblock.worker.comms import Comms
+from cellblock.worker.editor_answers import Questions
 from cellblock.worker.forks import hot_pages
 from cellblock.worker.forks import safety as fork_safety
 from cellblock.worker.forks.descriptors import Moved
@@ -54,7 +55,6 @@ from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, Standstill, drop_work, has_work, new_loop, renew
 from cellblock.worker.offline import explain_failures
 from cellblock.worker.outbox import Outbox
-from cellblock.worker.questions import Questions
 from cellblock.worker.requests import Requester
 from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import replace_streams, restore_streams

@@ -30,8 +30,8 @@ from cellblock import (
 from cellblock.common import loop_thread
 from cellblock.fronts.executor.sync import SyncProcess, SyncSessionFiles
 from cellblock.host.files import Files
-from cellblock.host.programs.files import SessionFiles
 from cellblock.host.programs.process import Process
+from cellblock.host.programs.program_files import SessionFiles
 from cellblock.model.programs import ProgramOutput
 from processes import eventually
 

@@ -23,7 +23,7 @@ from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, Out
 from cellblock.fronts.functions.connection import call, connection
 from cellblock.operations.executions import Lookup, Submit
 from cellblock.operations.sessions import About, Interrupt
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.daemon_connection import Connection
 from daemons import own_daemon
 from processes import eventually
 

@@ -14,8 +14,8 @@ from websockets.sync.client import connect
 
 from cellblock.fronts.cli import main
 from cellblock.fronts.gateway.app import make_app
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import PUBLIC
-from cellblock.fronts.gateway.options import GatewayOptions
 from gateways import Gateway, token
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from starlette.types import Message
 from cellblock.errors import AccessError, InvalidInputError
 from cellblock.fronts.gateway.app import _PARTS, _uploads, make_app
 from cellblock.fronts.gateway.bodies import MAX_ITEMS, CheckedRoute, parse_body
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Guard
-from cellblock.fronts.gateway.options import GatewayOptions
 
 
 @pytest.fixture(autouse=True)

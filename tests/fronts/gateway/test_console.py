@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cellblock.fronts.gateway.app import make_app
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.service.daemon.place import Place
 from cellblock.service.store.tokens import Tokens
 

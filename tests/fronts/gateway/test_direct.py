@@ -11,8 +11,8 @@ import pytest
 from cellblock.fronts.gateway import metrics
 from cellblock.fronts.gateway.app import Gateway as Gateway_
 from cellblock.fronts.gateway.app import make_app
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Guard
-from cellblock.fronts.gateway.options import GatewayOptions
 from gateways import Gateway
 
 TOKEN = "the-token-of-this-run"

@@ -15,8 +15,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.app import make_app
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Refused, _Use, check_host, check_use
-from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.serve import check_address
 from cellblock.service.store.tokens import Tokens
 from daemons import own_daemon

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from cellblock.fronts.gateway.app import make_app
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 
 
 @pytest.mark.parametrize("page", ["docs", "redoc"])

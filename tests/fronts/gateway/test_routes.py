@@ -15,7 +15,7 @@ from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request, Route
 from cellblock.service.daemon.place import Place
 
-SHAPES = "ab6ff092c0ee"
+SHAPES = "ac043b1a58e4"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 

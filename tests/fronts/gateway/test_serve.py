@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 
 import cellblock
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.serve import check_certificate, check_key, serve
 from cli_runs import run_here
 from daemons import own_daemon

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from cellblock.fronts.mcp_server import cells
+from cellblock.fronts.mcp_server import asking, cells
 from cellblock.fronts.mcp_server.clients import Clients
-from cellblock.fronts.mcp_server.options import ServerOptions
+from cellblock.fronts.mcp_server.server_options import ServerOptions
 from cellblock.host import Host
 from cellblock.operations.executions import Executions
 from iterations import cancelled_after
@@ -45,7 +45,7 @@ async def test_whenever_a_call_is_cancelled_its_cell_ends(clients: Clients) -> N
         cell = await cells.begin(clients, session, code, 60)
         begun += 1
         try:
-            await cells.run(clients, cell, 60, call())
+            await asking.run(clients, cell, 60, call())
         finally:
             await cell.close()
 

@@ -17,8 +17,8 @@ from mcp_types import CallToolResult, ElicitResult, ImageContent, InputRequiredR
 
 from cellblock.fronts.mcp_server import answers
 from cellblock.fronts.mcp_server.clients import Clients
-from cellblock.fronts.mcp_server.options import ServerOptions
 from cellblock.fronts.mcp_server.server import INSTRUCTIONS, build
+from cellblock.fronts.mcp_server.server_options import ServerOptions
 from cellblock.host import Host
 from cellblock.model import HistoryEntry
 from cellblock.model.checkpoints import FileAction, Undone

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import CheckpointError, Exact, Host, InvalidInputError, Rolling, Session
-from cellblock.host.checkpoints import files as checkpoint_files
+from cellblock.host.checkpoints import workspace_snapshots as checkpoint_files
 from cellblock.host.kernels import pairs, past
 from cellblock.host.snapshots import SnapshotLimits
 from clocks import WallClock

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from cellblock import (
 from cellblock.host.checkpoints import branches as branching
 from cellblock.host.snapshots import SnapshotLimits
 from cellblock.host.snapshots.journal import Journal
+from processes import eventually
 
 
 @pytest.fixture(params=["none", "native", "landlock"])
@@ -216,45 +218,85 @@ async def test_what_a_killed_program_has_left_is_removed_by_the_next(workspace: 
 
 
 _CONNECT = """
-import socket
-def connect(name):
-    with socket.create_connection(("127.0.0.1", 3128)) as proxy:
+import os, socket
+def connect(name, port):
+    with socket.create_connection(("127.0.0.1", int(port))) as proxy:
         proxy.sendall(f"CONNECT {name}:443 HTTP/1.1\\r\\nHost: {name}:443\\r\\n\\r\\n".encode())
         return proxy.recv(100)[:12].decode()
 """
 
 
-async def test_nobody_is_asked_about_a_host_while_there_are_branches(native_host: Host, workspace: Path) -> None:
+async def connect(session: Session, name: str) -> str:
+    result = await session.execute(f"{_CONNECT}\nconnect({name!r}, os.environ['CELLBLOCK_EGRESS_PORT'])")
+    assert result.return_value is not None, result
+    return result.return_value[-4:-1]
+
+
+async def test_branches_ask_about_hosts_and_share_the_rules(native_host: Host, workspace: Path) -> None:
     asked: list[str] = []
 
     async def on_host(host: str, port: int) -> bool:
         asked.append(host)
         return False
 
-    async def connect(session: Session, name: str) -> str:
-        result = await session.execute(f"{_CONNECT}\nconnect({name!r})")
-        assert result.return_value == "'HTTP/1.1 403'", result
-        return result.text or ""
-
     asking = Policy(network=Network(ask=True))
     async with native_host.session(working_dir=workspace, policy=asking, on_host=on_host, recovery="none") as session:
         await connect(session, "before.test")
         (branch,) = await session.fork(1)
         await connect(branch, "of-branch.test")
-        assert "while session" in await connect(session, "beside-branch.test")
+        await connect(session, "beside-branch.test")
         (twig,) = await branch.fork(1)
         await connect(twig, "of-twig.test")
+        assert asked == ["before.test", "of-branch.test", "beside-branch.test", "of-twig.test"]
+        changed = await branch.change_network(allow=["allowed.invalid"], deny=["denied.test"])
+        for one in (session, branch, twig):
+            assert one.network == replace(changed, closed=0)
+            assert await connect(one, "denied.test") == "403"
+            assert await connect(one, "allowed.invalid") == "502"  # allowed, and unknown
+        assert len(asked) == 4
         await session.reset()
-        await connect(session, "after-reset.test")
-        await twig.close()
-        await branch.close()
-        assert asked == ["before.test", "after-reset.test"]
-    asked.clear()
-    async with native_host.session(working_dir=workspace, policy=asking, on_host=on_host, recovery="none") as session:
-        (branch,) = await session.fork(1)
-        await branch.close()
-        await connect(session, "after.test")
-        (branch,) = await session.fork(1)
-        await session.adopt(branch)
-        await connect(session, "after-adoption.test")
-        assert asked == ["after.test", "after-adoption.test"]
+        assert await connect(session, "denied.test") == "403"
+        await session.close()
+        assert await connect(twig, "denied.test") == "403"
+        await connect(twig, "after.test")
+        assert asked[4:] == ["after.test"]
+        await asyncio.gather(branch.close(), twig.close())
+
+
+@pytest.mark.parametrize("how", ["fork", "undo of a branch", "adopt"])
+async def test_a_question_is_neither_lost_nor_asked_twice(native_host: Host, workspace: Path, how: str) -> None:
+    asked: list[tuple[str, asyncio.Future[bool]]] = []
+
+    async def on_host(host: str, port: int) -> bool:
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        asked.append((host, answer))
+        return await answer
+
+    asking = Policy(network=Network(ask=True))
+    later = f"""{_CONNECT}
+import threading
+answers = []
+port = os.environ["CELLBLOCK_EGRESS_PORT"]
+threading.Thread(target=lambda: answers.append(connect("asked.invalid", port)), daemon=True).start()
+"""
+    async with native_host.session(working_dir=workspace, policy=asking, on_host=on_host) as session:
+        (branch,) = branches = await session.fork(1)
+        await branch.execute("1")
+        await session.execute(later)
+        await eventually(lambda: bool(asked))
+        match how:
+            case "fork":
+                branches += await branch.fork(1)
+                await branches[1].execute("1")
+            case "undo of a branch":
+                await branch.undo()
+            case _:
+                (other,) = await branch.fork(1)
+                await branch.adopt(other)
+        assert len(asked) == 1
+        assert not asked[0][1].done()
+        asked[0][1].set_result(True)
+        waits = "import time\nwhile not answers: time.sleep(0.01)\nanswers"
+        assert (await session.execute(waits)).return_value == "['HTTP/1.1 502']"
+        assert len(asked) == 1
+        await asyncio.gather(*(one.close() for one in branches))

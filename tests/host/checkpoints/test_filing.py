@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cellblock import CheckpointError, Host, Rolling, Session
-from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import filing
+from cellblock.host.checkpoints import workspace_snapshots as checkpoint_files
 from cellblock.host.snapshots import Snapshot, SnapshotLimits
 from processes import eventually
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.past import _KEPT, Past
-from cellblock.model import HistoryEntry
+from cellblock.host.kernels.past import _KEPT, KeptResults, Past
+from cellblock.model import CodeExecutionResult, HistoryEntry, OutputItem
 
 
 def entry(code: str) -> HistoryEntry:
@@ -80,3 +80,19 @@ def test_a_cell_tells_after_which_one_it_began() -> None:
     assert run("d") == "b"
     past.begin_anew()
     assert run("e") == ""
+
+
+def test_old_results_make_room_for_new_ones() -> None:
+    kept = KeptResults(10_000)
+    first = kept.keep(CodeExecutionResult(text="x" * 4000))
+    second = kept.keep(CodeExecutionResult(outputs=[OutputItem("display_data", data={"a": b"x" * 2000})]))
+    assert (first.result is None, second.result is None) == (False, False)
+    third = kept.keep(CodeExecutionResult(text="x" * 1000))
+    assert (first.result is None, second.result is None, third.result is None) == (True, False, False)
+    assert kept.keep(CodeExecutionResult(text="x" * 20_000)).result is None
+    assert third.result is None
+    assert kept.keep(CodeExecutionResult()).result is not None
+
+
+def test_nothing_is_kept_without_room() -> None:
+    assert KeptResults(0).keep(CodeExecutionResult()).result is None

@@ -8,9 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellblock.host.snapshots.entries import Entries
+from cellblock.host.snapshots.entries import Entries, Entry, LeftOut
 from cellblock.host.snapshots.file import Link
-from cellblock.host.snapshots.tree import Entry, LeftOut
 
 LINK, LEFT_OUT = Link("a", (0, 0)), LeftOut("it is large", folder=False)
 NAMES = st.integers(0, 999).map(str)

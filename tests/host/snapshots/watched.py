@@ -10,8 +10,9 @@ from pathlib import Path
 
 from cellblock.host.snapshots import Snapshot, SnapshotLimits, Snapshots, Store
 from cellblock.host.snapshots.content import DIGEST_BYTES
+from cellblock.host.snapshots.entries import Folder, LeftOut, Totals
 from cellblock.host.snapshots.file import File, Link, facts, is_kept
-from cellblock.host.snapshots.tree import Folder, LeftOut, Totals, total
+from cellblock.host.snapshots.tree import total
 
 LIMITS = SnapshotLimits(max_file_bytes=2**16)
 

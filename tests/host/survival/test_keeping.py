@@ -23,8 +23,8 @@ from cellblock.host import Host
 from cellblock.host.options import SessionHooks
 from cellblock.host.session import Session
 from cellblock.host.survival.recording import TapeRecording
-from cellblock.launch.custody.client import Custodian
 from cellblock.launch.custody.custodian import SOCKET
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
 from next_hosts import next_host
 from warm_python import WarmPython
@@ -36,7 +36,7 @@ RANDOM = TESTS / "random_kills.py"
 
 HOST = """
 import asyncio, os, signal, sys
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.host import Host
 
 def die():

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.past import Past
-from cellblock.host.kernels.state_record import StateRecord
+from cellblock.host.kernels.past import Past, StateRecord
 from cellblock.host.survival.recalled import Kept, LastCell, Recalled
 from cellblock.model import HistoryEntry
 

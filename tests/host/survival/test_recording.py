@@ -12,7 +12,7 @@ from cellblock.host.kernels.recording import Extra
 from cellblock.host.session import Session
 from cellblock.host.survival.recording import TapeRecording, read_trusted
 from cellblock.host.survival.tape import Kind
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model.decisions import CommandRequest
 
 

@@ -19,13 +19,13 @@ import processes
 from cellblock.common import config
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
-from cellblock.host.checkpoints.files import CheckpointFiles
+from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.pairs import files_time
 from cellblock.host.session import Session
 from cellblock.host.snapshots import Snapshot
-from cellblock.host.snapshots.tree import Folder
+from cellblock.host.snapshots.entries import Folder
 from cellblock.host.survival.remains import SessionRemains
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
 from next_hosts import next_host
 from warm_python import WarmPython
@@ -35,14 +35,14 @@ CHAIN = Path(__file__).parents[2] / "exact_kills.py"
 HOST = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.host import Host
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.going_back import GoingBack
 from cellblock.host.checkpoints.resuming import Resuming
 from cellblock.host.survival.takeover import Takeover
-from cellblock.host.checkpoints.files import CheckpointFiles
+from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot

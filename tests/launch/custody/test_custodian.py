@@ -16,8 +16,8 @@ import pytest
 
 import processes
 from cellblock.errors import CustodianError
-from cellblock.launch.custody.client import Custodian, Process
 from cellblock.launch.custody.custodian import MAX_DATA, address, open_directory
+from cellblock.launch.custody.custodian_client import Custodian, Process
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run_client(directory: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Run a client in a process of its own, which ends by SIGKILL."""
     program = f"""
 import asyncio, os, signal
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 custodian = Custodian.connect({str(directory)!r})
 async def main():
 {textwrap.indent(textwrap.dedent(code), "    ")}
@@ -136,7 +136,7 @@ async def test_a_started_process_has_an_exit_code_and_can_be_killed(directory: P
 
 async def test_only_one_client_at_a_time_is_served(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Custodian.connect(directory)
-    monkeypatch.setattr("cellblock.launch.custody.client._START", 0.05)
+    monkeypatch.setattr("cellblock.launch.custody.custodian_client._START", 0.05)
     with pytest.raises(CustodianError, match="another process uses it"):
         Custodian.connect(directory)
     await first.put("still", b"served", [])

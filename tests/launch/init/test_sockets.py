@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -40,3 +41,22 @@ def test_a_kernel_that_refuses_is_no_empty_list(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(OSError, match="Invalid argument"):
         sockets.listening()
     assert sockets.buffered() == 0
+
+
+def test_buffers_are_never_larger_than_the_estimate() -> None:
+    before = sockets.at_most()
+    pairs = [socket.socketpair() for _ in range(20)]
+    try:
+        for one, _ in pairs:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)  # the system takes what it allows
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    one.send(bytes(2**16))
+        held = sockets.buffered()
+        assert held > 20 * 2**16
+        assert sockets.at_most() - before >= held * 0.9
+    finally:
+        for pair in pairs:
+            for one in pair:
+                one.close()

@@ -14,8 +14,8 @@ from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request
 from cellblock.operations.checkpoints import Undo
 from cellblock.service.daemon import answering  # noqa: F401  # it loads all handlers
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.handlers import HANDLERS, answers
-from cellblock.service.daemon.server import Server
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_the_daemon_does_not_start_if_an_operation_has_no_handler() -> None:
 from cellblock.operations.base import Request
 class Forgotten(Request[bool], op="forgotten"):
     "Nobody answers it."
-import cellblock.service.daemon.client
+import cellblock.service.daemon.client_connection
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1

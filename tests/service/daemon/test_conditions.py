@@ -23,7 +23,7 @@ import pytest
 import cellblock
 from cellblock import BusyError, CellblockError, DaemonError
 from cellblock.operations.executions import Submit
-from cellblock.service.daemon import connection, control
+from cellblock.service.daemon import control, daemon_connection
 from cellblock.service.daemon.place import Place
 from daemons import own_daemon
 from processes import alive, eventually
@@ -208,7 +208,7 @@ async def test_a_custodian_that_stands_still_costs_nothing(home: Path) -> None:
 
 
 async def test_a_daemon_that_is_stopped_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "ANSWER", 0.5)
+    monkeypatch.setattr(daemon_connection, "ANSWER", 0.5)
     monkeypatch.setattr(control, "_PATIENCE", 0.5)
     pid = about()["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -221,9 +221,9 @@ async def test_a_daemon_that_is_stopped_is_told(home: Path, monkeypatch: pytest.
 
 
 def test_an_answer_may_wait_for_a_cell(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "ANSWER", 2.0)
+    monkeypatch.setattr(daemon_connection, "ANSWER", 2.0)
     cellblock.get_or_create("one", **OPTIONS)
-    opened = connection.open_if_running(Place(home))
+    opened = daemon_connection.open_if_running(Place(home))
     assert opened is not None
     with closing(opened):
         result = opened.call(Submit("one", wait=True), b"import time; time.sleep(3)")

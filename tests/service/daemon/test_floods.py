@@ -24,14 +24,14 @@ from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.operations.base import PROTOCOL
 from cellblock.operations.executions import Executions, Follow, Submit
 from cellblock.operations.sessions import List
-from cellblock.service.daemon import client as client_module
-from cellblock.service.daemon import sessions as sessions_module
+from cellblock.service.daemon import client_connection as client_module
+from cellblock.service.daemon import session_handlers as sessions_module
 from cellblock.service.daemon.answering import answer
 from cellblock.service.daemon.async_connection import AsyncConnection
-from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.client_connection import Client
 from cellblock.service.daemon.codec import MAX_REPLY
-from cellblock.service.daemon.server import Server
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.daemon.daemon_state import Server
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store import journal
 from cellblock.service.store.journal import new_id
 from cellblock.service.store.named import NamedStore

@@ -457,7 +457,7 @@ def test_another_version_is_told_in_one_line_and_can_be_stopped(
 ) -> None:
     daemon = control.start()["pid"]
     with monkeypatch.context() as patch:
-        patch.setattr("cellblock.service.daemon.connection.PROTOCOL", ours)
+        patch.setattr("cellblock.service.daemon.daemon_connection.PROTOCOL", ours)
         with pytest.raises(DaemonError, match=r"the daemon is cellblock .*'cellblock daemon restart' replaces it") as caught:
             control.status()
         assert "\n" not in str(caught.value)

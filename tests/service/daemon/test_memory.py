@@ -10,7 +10,7 @@ import pytest
 from cellblock import Host
 from cellblock.service.daemon import memory
 from cellblock.service.daemon.memory import Memory, resident
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from processes import eventually
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import Approvals, Host
-from cellblock.service.named import checkpoints
+from cellblock.service.named import named_checkpoints
 from cellblock.service.named.executions import Execution
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
-from cellblock.service.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
 
@@ -94,13 +94,13 @@ async def test_branches_share_no_decision_and_no_permission(sessions: NamedSessi
 
     parent = await sessions.create("parent", APPROVED)
     await asked(parent, "tool")
-    await checkpoints.fork(sessions, "parent", ("first", "second", "third"), files="shared")
+    await named_checkpoints.fork(sessions, "parent", ("first", "second", "third"), files="shared")
     first, second, third = (sessions.find(name) for name in ("first", "second", "third"))
     assert [one.session_name for one in sessions.approvals.allowed()] == ["parent"]
     await asked(first, "tool")  # what was allowed for the parent is not allowed for its branches
     waits = await asked(second)  # nor for one what was allowed for another
     assert [one.session_name for one in sessions.approvals.allowed()] == ["parent", "first"]
-    await checkpoints.adopt(sessions, "parent", "first")
+    await named_checkpoints.adopt(sessions, "parent", "first")
     assert [one.session_name for one in sessions.approvals.allowed()] == ["parent"]
     assert "done" in (await submit(sessions, parent, ASKS, live=True).wait()).output  # it keeps what it was allowed
     await sessions.destroy("parent")

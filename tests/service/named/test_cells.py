@@ -1,4 +1,4 @@
-"""The cells of a session are in order, and each tells after which one it ran (also tests/fronts/gateway/test_overview.py)."""
+"""The cells of a session are in order, and each tells after which one it ran."""
 
 from __future__ import annotations
 

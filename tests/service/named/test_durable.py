@@ -19,11 +19,11 @@ from cellblock import Host, InvalidInputError, StoreError
 from cellblock.host.saved_file import SavedFile
 from cellblock.model import CodeExecutionResult
 from cellblock.service.daemon import control
-from cellblock.service.named.checkpoints import adopt, fork
 from cellblock.service.named.durable import Durable, sort_out
-from cellblock.service.named.options import read_options
+from cellblock.service.named.json_options import read_options
+from cellblock.service.named.named_checkpoints import adopt, fork
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.session import NamedSession
-from cellblock.service.named.sessions import NamedSessions
 from daemons import own_daemon
 from named_sessions import OPTIONS, after_a_kill, saved, submit
 from processes import eventually

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host
-from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.service.named.limits import NamedLimits
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually

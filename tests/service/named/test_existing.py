@@ -11,8 +11,8 @@ import pytest
 from cellblock import Host
 from cellblock.errors import InvalidInputError
 from cellblock.service.named.existing import Given, check_existing
-from cellblock.service.named.options import read_options, with_real_paths
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.json_options import read_options, with_real_paths
+from cellblock.service.named.named_sessions import NamedSessions
 from named_sessions import OPTIONS
 
 

@@ -10,7 +10,7 @@ from cellblock import BusyError, Host, NotRunError
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.limits import NamedLimits
 from cellblock.service.named.moving import held
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from named_sessions import OPTIONS, submit
 from processes import eventually
 

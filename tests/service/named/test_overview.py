@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.overview import Overview
-from cellblock.service.named.sessions import NamedSessions
 from named_sessions import OPTIONS, submit
 
 Changes = AsyncGenerator[dict[str, Any], None]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, NotFoundError, NotRunError, OutcomeUnknownError
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import InvalidInputError
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from named_sessions import OPTIONS, submit
 from processes import eventually
 from tool_sessions import ASK, register

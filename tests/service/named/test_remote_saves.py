@@ -20,10 +20,10 @@ from cellblock.common.url_folder import folder_at
 from cellblock.model import CodeExecutionResult
 from cellblock.service.daemon import control
 from cellblock.service.named import lease, remote_saves
-from cellblock.service.named.options import read_options
+from cellblock.service.named.json_options import read_options
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.remote_saves import folder_name
 from cellblock.service.named.session import NamedSession
-from cellblock.service.named.sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from daemons import own_daemon
 from named_sessions import OPTIONS, saved, submit

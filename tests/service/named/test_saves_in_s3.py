@@ -9,7 +9,7 @@ import pytest
 from cellblock import BusyError, Host
 from cellblock.common.url_folder import age, folder_at
 from cellblock.service.named import lease
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from named_sessions import OPTIONS, submit
 from processes import eventually

@@ -10,8 +10,8 @@ import pytest
 
 from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import SessionRecord
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.searching import search
-from cellblock.service.named.sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from named_sessions import OPTIONS, submit
 
@@ -67,8 +67,8 @@ async def test_ended_sessions_survive_the_daemon_but_not_their_days(sessions: Na
 
 
 async def test_old_ones_and_too_many_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellblock.service.store.sessions.MAX_ENDED", 3)
-    monkeypatch.setattr("cellblock.service.store.sessions._TRIM_EVERY", 0)
+    monkeypatch.setattr("cellblock.service.store.session_registry.MAX_ENDED", 3)
+    monkeypatch.setattr("cellblock.service.store.session_registry._TRIM_EVERY", 0)
     store = NamedStore(tmp_path)
     for number in range(6):
         record = SessionRecord(f"{number:032}", f"s{number}", "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+00:00")

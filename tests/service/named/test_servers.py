@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from named_sessions import OPTIONS, submit
 

@@ -11,8 +11,8 @@ import pytest
 
 from cellblock import BusyError, ConflictError, Host, NotFoundError, NotRunError, Session, StoreError
 from cellblock.host.kernels.channel import Line
+from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.session import NamedSession
-from cellblock.service.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
 

@@ -16,7 +16,7 @@ import pytest
 from cellblock import ApprovalRequest, CodeExecutionResult, CodeExecutor, Host, Session
 from cellblock.host.options import SessionOptions
 from cellblock.model.decisions import CommandRequest
-from cellblock.service.session.options import ServiceOptions
+from cellblock.service.session.service_options import ServiceOptions
 from cellblock.service.session.services import SessionServices, open_session
 from cellblock.tools.approvals.rules import Rule, Rules
 from processes import eventually

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellblock.common.glob import Glob
 from cellblock.errors import InvalidInputError
 from cellblock.tools.approvals.call import Call, Hints
-from cellblock.tools.approvals.glob import Glob
 from cellblock.tools.approvals.rules import Rule, Rules, decide
 
 LETTERS = "ab/.*?"

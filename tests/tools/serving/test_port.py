@@ -15,8 +15,8 @@ from cellblock.tools.approvals.rules import Rules
 from cellblock.tools.calling import pool
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
 from cellblock.tools.serving import listen
-from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
+from cellblock.tools.serving.tool_app import session_app
 from processes import descriptors, eventually
 from tool_calls import Recorded
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cellblock.walls.egress.gate import Ask, EgressLimits, dial
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import Address
 from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Denial, Rules
@@ -56,7 +57,8 @@ class Running:
 
     proxy: EgressProxy
     port: int
-    denials: list[Denial] = field(default_factory=list)
+    denials: list[Denial]
+    network: LiveNetwork
     lookups: list[str] = field(default_factory=list)
     dialled: list[str] = field(default_factory=list)
 
@@ -140,17 +142,18 @@ class Starter:
             return await dial(address, port)
 
         denials: list[Denial] = []
+        live = LiveNetwork(Rules.parse(patterns, denied))
         made = listener(backlog)
         proxy = EgressProxy(
             made,
-            Rules.parse(patterns, denied),
+            live,
             on_denied=denials.append,
             limits=limits or EgressLimits(),
             resolve=looked_up,
             dial=dialled,
             ask=ask,
         )
-        running = Running(proxy, port_of(made), denials)
+        running = Running(proxy, port_of(made), denials, live)
         await proxy.start()
         self._stack.push_async_callback(proxy.close)
         return running

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import Address, Target
 from cellblock.walls.egress.rules import Denial, Rules
 from clocks import Clock
@@ -30,7 +31,7 @@ class World:
         self.denials: list[Denial] = []
         self.peers: list[socket.socket] = []
         rules = Rules.parse(patterns, denied)
-        self.gate = Gate(rules, EgressLimits(), self.denials.append, self.resolve, self.dial, self.ask)
+        self.gate = Gate(LiveNetwork(rules), EgressLimits(), self.denials.append, self.resolve, self.dial, self.ask)
         self.client, self.served = socket.socketpair()
         self.peers += [self.client, self.served]
 

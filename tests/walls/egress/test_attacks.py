@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from cellblock.errors import with_host
+from cellblock.errors import allowing
 from cellblock.walls.egress import addresses
 from cellblock.walls.egress.addresses import Objection
 from cellblock.walls.egress.names import Address
@@ -460,14 +460,15 @@ async def test_29_redirects_are_the_clients_to_follow(start: Starter) -> None:
     good = f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
     answer = await running.ask(good + plain("169.254.169.254"))
     assert answer.startswith(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n")
-    assert b"\r\n\r\nHTTP/1.1 403 Forbidden: no rule names this host; to allow it, make a session with hosts=['169." in answer
+    refusal = b"403 Forbidden: no rule names this host; to allow it: cellblock network NAME --allow 169."
+    assert b"\r\n\r\nHTTP/1.1 " + refusal in answer
     assert len(heard) == 1
 
 
 async def test_denials_say_which_rule_is_missing(start: Starter) -> None:
     running = await start.proxy("allowed.test", "db.test:5432", names={"db.test": ["10.0.0.5"]})
     answer = await running.ask(plain("pypi.test"))
-    remedy = f"to allow it, make a session with {with_host('pypi.test')}"
+    remedy = f"to allow it: {allowing('pypi.test')}"
     assert answer.startswith(f"HTTP/1.1 403 Forbidden: no rule names this host; {remedy}\r\n".encode())
     line = f"egress to pypi.test:80 denied: no rule names this host; {remedy}"
     assert answer.endswith(f"\r\n\r\ncellblock: {line}\n".encode())

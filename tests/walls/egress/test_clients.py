@@ -161,8 +161,8 @@ async def test_python_clients(world: World, program: str) -> None:
     refused, refused_tls = await asyncio.gather(
         world.python(program, "http://other.test/", check=False), world.python(program, "https://other.test/", check=False)
     )
-    assert "403" in refused or "hosts=" in refused
-    assert "no rule names this host; to allow it, make a session with hosts=['other.test']" in refused_tls
+    assert "403" in refused or "allow=" in refused
+    assert "no rule names this host; to allow it: cellblock network NAME --allow other.test" in refused_tls
     hosts = {(denial.host, denial.port, denial.rule_needed) for denial in world.running.denials}
     assert hosts == {("other.test", 80, "other.test"), ("other.test", 443, "other.test")}
 
@@ -173,8 +173,8 @@ async def test_curl(world: World) -> None:
         assert await world.run("curl", "-sS", url) == "hello from the web"
         assert await world.run("curl", "-sS", "--noproxy", "", "-x", f"socks5h://127.0.0.1:{world.running.port}", url)
     refused = await world.run("curl", "-sS", "http://other.test/")
-    options = "(on the command line: --host other.test; for cellblock mcp and serve: --allow-host other.test)"
-    reason = f"no rule names this host; to allow it, make a session with hosts=['other.test'] {options}"
+    command = "cellblock network NAME --allow other.test, or change_network(allow=['other.test'])"
+    reason = f"no rule names this host; to allow it: {command}"
     assert refused == f"cellblock: egress to other.test:80 denied: {reason}\n"
     assert "403" in await world.run("curl", "-sS", "https://other.test/", check=False)
     assert [denial.method for denial in world.running.denials] == ["GET", "CONNECT"]

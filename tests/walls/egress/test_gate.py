@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError, dial, resolve
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import Address, Target, canonical_host
 from cellblock.walls.egress.rules import Denial, Rules
 
@@ -59,7 +60,7 @@ class World:
 
     async def open(self, host: str, *allowed: str, denied: tuple[str, ...] = (), port: int = 443) -> None:
         rules = Rules.parse(allowed, denied)
-        gate = Gate(rules, EgressLimits(), self.denied.append, self.resolve, self.dial, self.ask)
+        gate = Gate(LiveNetwork(rules), EgressLimits(), self.denied.append, self.resolve, self.dial, self.ask)
         with client() as served:
             (await gate.open(Target(canonical_host(host), port), "CONNECT", served)).close()
         await gate.close()
@@ -138,7 +139,7 @@ async def test_a_client_that_gives_up_leaves_its_lookup_in_its_slot(served: sock
         await end.wait()
         return [PUBLIC]
 
-    gate = Gate(Rules.parse(["*"]), EgressLimits(), world.denied.append, resolve, world.dial)
+    gate = Gate(LiveNetwork(Rules.parse(["*"])), EgressLimits(), world.denied.append, resolve, world.dial)
     opening = asyncio.create_task(gate.open(Target("a.example", 443), "CONNECT", served))
     await started.wait()
     opening.cancel()
@@ -187,7 +188,7 @@ async def test_a_name_whose_address_changes_is_judged_anew_and_dialled_by_addres
             monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
             denied: list[Denial] = []
             rules = Rules.parse([f"fickle.test:{port}", f"127.0.0.1:{port}"])
-            gate = Gate(rules, EgressLimits(), denied.append, resolve, dial)
+            gate = Gate(LiveNetwork(rules), EgressLimits(), denied.append, resolve, dial)
             (await gate.open(Target("fickle.test", port), "CONNECT", served)).close()
             with pytest.raises(DeniedError, match="loopback"):
                 await gate.open(Target("fickle.test", port), "CONNECT", served)
@@ -205,7 +206,7 @@ async def test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_deni
         asked.append(host)
         return await answered.wait()
 
-    gate = Gate(Rules.parse(["a.example"]), EgressLimits(), world.denied.append, world.resolve, world.dial, ask)
+    gate = Gate(LiveNetwork(Rules.parse(["a.example"])), EgressLimits(), world.denied.append, world.resolve, world.dial, ask)
     wanted = asyncio.create_task(gate.open(Target("wanted.example", 443), "CONNECT", served))
     await asyncio.sleep(0)
     flood = [asyncio.create_task(gate.open(Target(f"h{number}.example", 443), "CONNECT", served)) for number in range(1000)]

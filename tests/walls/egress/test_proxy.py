@@ -14,6 +14,7 @@ import pytest
 
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress.gate import EgressLimits
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Denial, Rules
 from processes import eventually
@@ -329,11 +330,11 @@ async def test_a_proxy_needs_a_listening_socket() -> None:
 
     for made in (socket.socket(), socket.socket(type=socket.SOCK_DGRAM)):
         with made, pytest.raises(InvalidInputError, match="listening stream socket"):
-            EgressProxy(made, Rules(), on_denied=ignore)
+            EgressProxy(made, LiveNetwork(Rules()), on_denied=ignore)
     with listener() as made:
         with pytest.raises(InvalidInputError, match=r"EgressLimits\.connections"):
             EgressLimits(connections=0)
-        proxy = EgressProxy(made, Rules(), on_denied=ignore)
+        proxy = EgressProxy(made, LiveNetwork(Rules()), on_denied=ignore)
         await proxy.start()
         with pytest.raises(StateError):
             await proxy.start()

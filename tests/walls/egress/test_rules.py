@@ -148,8 +148,7 @@ def test_addresses(patterns: list[str], host: str, address: str, port: int, need
 def test_denials_as_lines() -> None:
     denial = Denial("a.example", 443, "no rule names this host", "a.example", "CONNECT")
     assert denial.message == "egress to a.example:443 denied: no rule names this host; " + (
-        "to allow it, make a session with hosts=['a.example'] "
-        "(on the command line: --host a.example; for cellblock mcp and serve: --allow-host a.example)"
+        "to allow it: cellblock network NAME --allow a.example, or change_network(allow=['a.example'])"
     )
     assert Denial("a\\x00b", 0, "it is wrong", None, "GET").message == "egress to a\\x00b denied: it is wrong"
 

@@ -12,7 +12,7 @@ import pytest
 from cellblock.common.secret import Secret, parse_secrets
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model.overview import RequestRecord
-from cellblock.walls.keys.messages import MESSAGE, REPORTED, SHOWN, parse_report
+from cellblock.walls.keys.messages import MESSAGE, PIECE, REPORTED, SHOWN, Ended, Log, Piece, Question, TooLarge, parse_report
 from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
 
 HOSTS = frozenset({"api.test:443"})
@@ -20,6 +20,7 @@ ENTRY = {
     "ms": 1_500, "method": "GET", "host": "api.test:443", "path": "/a", "status": 200, "bytes": 3, "secrets": ["KEY"],
     "decision": "allowed",
 }  # fmt: skip
+QUESTION = {"id": 1, "method": "POST", "url": "/a?b=c", "secrets": ["KEY"]}
 
 WRONG: dict[str, Any] = {
     "no object": [],
@@ -41,13 +42,36 @@ WRONG: dict[str, Any] = {
     "secret": {"log": [{**ENTRY, "secrets": ["OTHER"]}]},
     "twice": {"log": [{**ENTRY, "secrets": ["KEY", "KEY"]}]},
     "decision": {"log": [{**ENTRY, "decision": "maybe"}]},
+    "two kinds": {"log": [ENTRY], "ended": 7},
+    "question without number": {name: value for name, value in QUESTION.items() if name != "id"},
+    "question with a list": {**QUESTION, "url": ["/a"]},
+    "question with a control character": {**QUESTION, "url": "/\x1b[2J"},
+    "long question": {**QUESTION, "url": "/" * (64 * 1024 + 1)},
+    "question with a strange secret": {**QUESTION, "secrets": ["OTHER"]},
+    "question with a secret twice": {**QUESTION, "secrets": ["KEY", "KEY"]},
+    "long piece": {"id": 1, "piece": "A" * (PIECE * 2), "last": False},
+    "piece without an end": {"id": 1, "piece": ""},
+    "large": {"id": 1, "large": 1},
 }
 
 
 def test_a_report_becomes_records() -> None:
-    records, ended = parse_report(json.dumps({"log": [ENTRY], "ended": 7}).encode(), HOSTS, {"KEY"})
-    assert records == [RequestRecord(1.5, "GET", "api.test:443", "/a", 200, 3, ("KEY",), "allowed")]
-    assert ended == 7
+    report = parse_report(json.dumps({"log": [ENTRY]}).encode(), HOSTS, {"KEY"})
+    assert isinstance(report, Log)
+    assert report.records == [RequestRecord(1.5, "GET", "api.test:443", "/a", 200, 3, ("KEY",), "allowed")]
+
+
+@pytest.mark.parametrize(
+    ("said", "report"),
+    [
+        ({"ended": 7}, Ended(7)),
+        (QUESTION, Question(1, "POST", "/a?b=c", ("KEY",))),
+        ({"id": 1, "piece": "YWI=", "last": True}, Piece(1, "YWI=", last=True)),
+        ({"id": 1, "large": True}, TooLarge(1, large=True)),
+    ],
+)
+def test_other_messages_are_typed(said: dict[str, Any], report: object) -> None:
+    assert parse_report(json.dumps(said).encode(), HOSTS, {"KEY"}) == report
 
 
 @pytest.mark.parametrize("name", WRONG)

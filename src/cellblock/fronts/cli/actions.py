@@ -116,7 +116,7 @@ def run(
 def _run_alone(code: str, options: dict[str, Any], as_json: bool) -> int:
     """Run code in a session that ends with it."""
     from cellblock.fronts.cli import execute
-    from cellblock.fronts.cli.client import ask, session_options
+    from cellblock.fronts.cli.daemon_access import ask, session_options
     from cellblock.operations.sessions import Create, Destroy
 
     session = ask(Create("", session_options({"idle_timeout": 60} | options)))["kernel_id"]

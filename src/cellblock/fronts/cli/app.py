@@ -13,19 +13,20 @@ import typer
 from cellblock.errors import did_you_mean
 from cellblock.fronts.cli import (
     actions,
-    approvals,
-    checkpoints,
+    approval_commands,
+    checkpoint_commands,
     cluster,
     daemon,
-    files,
+    file_commands,
     kernelspec,
     machine,
     mcp,
+    network_commands,
     ports,
-    programs,
-    saving,
-    secrets,
-    sessions,
+    program_commands,
+    save_commands,
+    secret_commands,
+    session_commands,
     tokens,
     tools,
     web_console,
@@ -275,7 +276,7 @@ def serve(
 
     The options from --workspace to --option apply to new sessions.
     """
-    from cellblock.fronts.gateway.options import GatewayOptions
+    from cellblock.fronts.gateway.gateway_options import GatewayOptions
 
     if ray is not None:
         os.environ["CELLBLOCK_RAY_ADDRESS"] = ray
@@ -308,22 +309,23 @@ def completion(
     return 0
 
 
-sessions.add_to(app)
-programs.add_to(app)
+session_commands.add_to(app)
+program_commands.add_to(app)
 ports.add_to(app)
-checkpoints.add_to(app)
-saving.add_to(app)
-secrets.add_to(app)
+network_commands.add_to(app)
+checkpoint_commands.add_to(app)
+save_commands.add_to(app)
+secret_commands.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)
 app.command("console", rich_help_panel=SERVERS)(web_console.console)
 app.command("mcp", rich_help_panel=SERVERS)(mcp.mcp)
 machine.add_to(app)
 app.command("completion", rich_help_panel=MACHINE)(completion)
 app.add_typer(actions.app, name="actions", rich_help_panel=TOOLS)
-app.add_typer(approvals.app, name="approvals", rich_help_panel=TOOLS)
+app.add_typer(approval_commands.app, name="approvals", rich_help_panel=TOOLS)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=SERVERS)
 app.add_typer(daemon.app, name="daemon", rich_help_panel=SERVERS)
-app.add_typer(files.app, name="files", rich_help_panel=FILES)
+app.add_typer(file_commands.app, name="files", rich_help_panel=FILES)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=SERVERS)
 app.add_typer(kernelspec.app, name="kernelspec", rich_help_panel=SERVERS)
 app.add_typer(tools.app, name="tools", rich_help_panel=TOOLS)

@@ -89,6 +89,7 @@ Write = Annotated[list[str] | None, _declared("write")]
 Hosts = Annotated[list[str] | None, _declared("hosts")]
 AllowHost = Annotated[list[str] | None, _declared("hosts", "--allow-host")]
 """The same for commands whose ``--host`` is the address to listen on."""
+Http = Annotated[list[str] | None, _declared("http")]
 Secrets = Annotated[list[str] | None, _declared("secrets")]
 SandboxConfig = Annotated[
     str | None,
@@ -111,13 +112,14 @@ _OF_SESSIONS: dict[str, Any] = {
     "read": Read,
     "write": Write,
     "hosts": Hosts,
+    "http": Http,
     "secrets": Secrets,
     "sandbox_config": SandboxConfig,
     "no_sandbox": NoSandbox,
     "option": Option,
 }
 _OF_SERVERS = _OF_SESSIONS | {"hosts": AllowHost}
-_OF_POLICIES = {name: _OF_SESSIONS[name] for name in ("memory", "read", "write", "hosts")}
+_OF_POLICIES = {name: _OF_SESSIONS[name] for name in ("memory", "read", "write", "hosts", "http")}
 _OF_KERNELS = {name: kind for name, kind in _OF_SESSIONS.items() if name not in ("workspace", "option")}
 
 

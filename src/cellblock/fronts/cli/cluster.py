@@ -53,8 +53,8 @@ def start(
 ) -> int:
     """Serve sessions on each node of a Ray cluster, or of a new one on this machine."""
     from cellblock.cluster import local
+    from cellblock.cluster.cluster_options import ClusterOptions
     from cellblock.cluster.opening import open_director
-    from cellblock.cluster.options import ClusterOptions
 
     options = ClusterOptions(
         cpus=cpus,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, NotRunError
 from cellblock.fronts.cli import live, problems
-from cellblock.fronts.cli.client import connect
+from cellblock.fronts.cli.daemon_access import connect
 from cellblock.fronts.cli.execute import make
 from cellblock.fronts.cli.problems import OK, say
 from cellblock.operations.checkpoints import Checkpoints

@@ -10,11 +10,11 @@ from typing import IO, Any
 
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.fronts.cli.client import connected
+from cellblock.fronts.cli.daemon_access import connected
 from cellblock.fronts.cli.progress import Progress
 from cellblock.operations.files import WritePart
 from cellblock.operations.reading import FileReading
-from cellblock.service.daemon.connection import SessionConnection
+from cellblock.service.daemon.daemon_connection import SessionConnection
 
 _PART = 4 * 1024 * 1024
 _BAR = 20

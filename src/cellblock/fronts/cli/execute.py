@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError
 from cellblock.fronts.cli import live
-from cellblock.fronts.cli.client import chosen, connected, session_options
+from cellblock.fronts.cli.daemon_access import chosen, connected, session_options
 from cellblock.fronts.cli.output import print_json, wants_json
 from cellblock.fronts.cli.problems import say
 from cellblock.operations.base import MAX_REQUEST
@@ -20,7 +20,7 @@ from cellblock.operations.executions import Submit
 from cellblock.operations.files import WriteFile
 from cellblock.operations.sessions import Create
 from cellblock.service import settings
-from cellblock.service.daemon.connection import SessionConnection
+from cellblock.service.daemon.daemon_connection import SessionConnection
 
 DEFAULT_SESSION = "default"
 """The session that runs code if none is named."""

@@ -15,15 +15,15 @@ from cellblock import errors
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
 from cellblock.fronts.cli import problems
-from cellblock.fronts.cli.client import connect
+from cellblock.fronts.cli.daemon_access import connect
 from cellblock.fronts.cli.output import painted
 from cellblock.fronts.cli.progress import Progress
-from cellblock.fronts.cli.questions import Questions, say_what_waits
+from cellblock.fronts.cli.prompts import Questions, say_what_waits
 from cellblock.fronts.where import open_if_running
 from cellblock.model.checkpoints import undo_note
 from cellblock.operations.approvals import Pending
 from cellblock.operations.executions import Cancel, Follow
-from cellblock.service.daemon.connection import SessionConnection
+from cellblock.service.daemon.daemon_connection import SessionConnection
 
 _LEAVE = 3
 """Presses of Ctrl-C that leave a cell that does not stop."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from cellblock.common.terminal import printable
 from cellblock.fronts.cli import live
-from cellblock.fronts.cli.client import connect, connected
+from cellblock.fronts.cli.daemon_access import connect, connected
 from cellblock.fronts.cli.output import moment, painted, print_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.operations.executions import Executions, Follow, Lookup, Source
-from cellblock.service.daemon.connection import SessionConnection
+from cellblock.service.daemon.daemon_connection import SessionConnection
 
 _EVERY = 0.3
 """Seconds between two polls for new executions."""

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from cellblock.common.config import SandboxName
-from cellblock.fronts.cli.arguments import AllowHost, Memory, NoSandbox, Read, Secrets, Write, known_names
+from cellblock.fronts.cli.arguments import AllowHost, Http, Memory, NoSandbox, Read, Secrets, Write, known_names
 
 _HTTP = "Over HTTP"
 _IPYBOX = "--tool-server-host", "--tool-server-port", "--kernel-gateway-host", "--kernel-gateway-port"
@@ -109,6 +109,7 @@ def mcp(
     read: Read = None,
     write: Write = None,
     allow_host: AllowHost = None,
+    allow_http: Http = None,
     secrets: Secrets = None,
     sandbox_config: _SandboxConfig = None,
     no_sandbox: NoSandbox = False,
@@ -146,6 +147,7 @@ def mcp(
         read=read,
         write=write,
         allow_hosts=allow_host,
+        http=allow_http,
         secrets=secrets,
         approve=approve.value,
         rules=rules,

@@ -13,7 +13,7 @@ import typer
 
 from cellblock.errors import CellblockError
 from cellblock.fronts.cli.arguments import SESSIONS, Session
-from cellblock.fronts.cli.client import connected
+from cellblock.fronts.cli.daemon_access import connected
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.web_console import private_page, show
 from cellblock.operations.sessions import Status

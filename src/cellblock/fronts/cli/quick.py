@@ -52,6 +52,7 @@ _FORMS = {
         },
         lists={
             "--allow-host": "allow_hosts",
+            "--allow-http": "http",
             "--preload": "preload",
             "--read": "read",
             "--secret": "secrets",

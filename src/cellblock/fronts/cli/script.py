@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.errors import DaemonError
 from cellblock.fronts.cli import live
-from cellblock.fronts.cli.client import connected, session_options
+from cellblock.fronts.cli.daemon_access import connected, session_options
 from cellblock.fronts.cli.execute import milliseconds, read_source
 from cellblock.fronts.cli.problems import OK, say
 from cellblock.model import STATE_LOST

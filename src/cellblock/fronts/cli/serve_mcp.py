@@ -33,7 +33,7 @@ def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
     import sys
 
     from cellblock.common.sandbox_options import NAMES, SandboxOptions
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
     from cellblock.fronts.mcp_server.start import run as serve
     from cellblock.service import settings
 

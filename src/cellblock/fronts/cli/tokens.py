@@ -32,7 +32,7 @@ def create(
     from cellblock.service.store.tokens import Tokens
 
     if session:
-        from cellblock.fronts.cli.client import ask
+        from cellblock.fronts.cli.daemon_access import ask
         from cellblock.operations.sessions import Status
 
         session = ask(Status(session))["kernel_id"]  # a later session of this name would be a different one

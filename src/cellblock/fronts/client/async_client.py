@@ -42,7 +42,7 @@ from cellblock.model.sessions import (
     outcome_of,
 )
 from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
-from cellblock.operations.asking import exec_of, fork_of, read_of, spawn_of, stop_of
+from cellblock.operations.asking import change_of, exec_of, fork_of, read_of, spawn_of, stop_of
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
     Adopt,
@@ -60,6 +60,7 @@ from cellblock.operations.checkpoints import (
 from cellblock.operations.data import Data, checkpoint_of, execution_of, process_of, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
+from cellblock.operations.network import ShowNetwork
 from cellblock.operations.overview import Cells, Decisions, SearchSessions
 from cellblock.operations.programs import (
     Ports,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         TrashEntry,
         Undone,
     )
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession, RequestRecord
     from cellblock.model.saving import SaveReport
     from cellblock.model.variables import Variable
@@ -297,7 +299,7 @@ class AsyncClient:
         return await self._ask(Decisions(session_of(kernel), count))
 
     async def requests(self, kernel: SessionRecord | str, count: int = 200) -> list[RequestRecord]:
-        """Return the last requests to hosts that receive secrets, oldest first."""
+        """Return the last requests to hosts with secrets or request lines, oldest first."""
         return await self._ask(Requests(session_of(kernel), count))
 
     async def refresh_secret(self, kernel: SessionRecord | str, name: str) -> bool:
@@ -509,6 +511,24 @@ class AsyncClient:
     async def revoke(self, *ids: str) -> list[str]:
         """Revoke permissions by the ids of `allowed`; return the ids that existed."""
         return await self._ask(Revoke(ids))
+
+    # -- network -------------------------------------------------------------------------------------------------------
+
+    async def network(self, kernel: SessionRecord | str) -> SessionNetwork:
+        """Return the hosts that a session and its branches can reach."""
+        return await self._ask(ShowNetwork(session_of(kernel)))
+
+    async def change_network(
+        self,
+        kernel: SessionRecord | str,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+    ) -> SessionNetwork:
+        """Change the hosts that a session and its branches can reach, as `Session.change_network` does."""
+        return await self._ask(change_of(kernel, allow, deny, remove, expect))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cellblock.errors import AccessError, CellblockError
-from cellblock.fronts.e2b import files, filesystem, processes
+from cellblock.fronts.e2b import file_routes, filesystem, processes
 from cellblock.fronts.e2b.answers import as_json, as_text, read
 from cellblock.fronts.e2b.contexts import Contexts, Workspace, contexts_of
 from cellblock.fronts.e2b.executions import execute
@@ -27,7 +27,7 @@ from cellblock.service.store.tokens import Token, Tokens
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from cellblock.fronts.gateway.options import GatewayOptions
+    from cellblock.fronts.gateway.gateway_options import GatewayOptions
     from cellblock.service.daemon.link import SessionLink
     from cellblock.service.daemon.place import Place
 
@@ -73,7 +73,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
         if check is not None:
             check.close()
 
-    upload = Route("/files", files.upload, methods=["POST"])
+    upload = Route("/files", file_routes.upload, methods=["POST"])
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -82,7 +82,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
             Route("/contexts", list_contexts, methods=["GET"]),
             Route("/contexts/{context}", remove_context, methods=["DELETE"]),
             Route("/contexts/{context}/restart", restart_context, methods=["POST"]),
-            Route("/files", files.download, methods=["GET"]),
+            Route("/files", file_routes.download, methods=["GET"]),
             upload,
             *filesystem.ROUTES,
             *processes.ROUTES,

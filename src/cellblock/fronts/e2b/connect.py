@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.fronts.e2b import files
+from cellblock.fronts.e2b import file_routes
 from cellblock.fronts.e2b.answers import parse
 from cellblock.fronts.gateway.answers import while_there
 from cellblock.fronts.problems import Problem, problem_of
@@ -179,7 +179,7 @@ def check_user(request: Request) -> None:
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "basic":
         with suppress(ValueError):
-            files.check_user(base64.b64decode(text).partition(b":")[0].decode())
+            file_routes.check_user(base64.b64decode(text).partition(b":")[0].decode())
 
 
 def failed(problem: Problem) -> Response:

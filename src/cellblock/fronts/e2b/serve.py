@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common.extras import require_extra
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.serve import is_loopback
 from cellblock.fronts.gateway.serve import serve as serve_gateway
 from cellblock.fronts.where import open_link

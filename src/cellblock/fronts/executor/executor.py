@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
 from cellblock.common.extras import require_extra
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError, did_you_mean
-from cellblock.fronts.executor.options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
+from cellblock.fronts.executor.executor_options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.closing import AsyncOnly
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from cellblock.fronts.gateway.embedded import EmbeddedGateway
     from cellblock.fronts.gateway.exposed import Exposed
     from cellblock.host import Session
-    from cellblock.host.checkpoints.branches import Beginning
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.eager import Eager
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
-    from cellblock.host.programs.files import SessionFiles
     from cellblock.host.programs.process import Process
+    from cellblock.host.programs.program_files import SessionFiles
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges, TrashEntry, Undone
+    from cellblock.model.network import SessionNetwork
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
@@ -359,6 +359,22 @@ class CodeExecutor(AsyncOnly):
         """Return files that undo, redo, restore and adopt replaced or removed, as `Session.trash` does."""
         return await self.session.trash()
 
+    @property
+    def network(self) -> SessionNetwork:
+        """The hosts that the code can reach, as `Session.network`."""
+        return self.session.network
+
+    async def change_network(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+    ) -> SessionNetwork:
+        """Change the hosts that the code can reach, as `Session.change_network` does."""
+        return await self.session.change_network(allow=allow, deny=deny, remove=remove, expect=expect)
+
     async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
         """Copy files back from the trash, as `Session.restore_trash` does."""
         return await self.session.restore_trash(path, entry)
@@ -472,7 +488,7 @@ class CodeExecutor(AsyncOnly):
 
     async def _serve(self, run: RunningSession, address: tuple[str, int]) -> EmbeddedGateway:
         from cellblock.fronts.kernel_mgr.server import serve_session  # FastAPI takes long to load
-        from cellblock.service.named.options import NamedOptions, Options
+        from cellblock.service.named.json_options import NamedOptions, Options
 
         options = Options(self._options, self._service_options, NamedOptions())
         return await serve_session(run, options, f"executor-{self.session_id}", address)

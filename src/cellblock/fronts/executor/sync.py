@@ -14,18 +14,19 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, 
 from cellblock.common import loop_thread
 from cellblock.common.loop_thread import LoopThread
 from cellblock.fronts.executor.executor import CodeExecutor
-from cellblock.fronts.executor.options import AS_MADE
+from cellblock.fronts.executor.executor_options import AS_MADE
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.closing import SyncOnly
 from cellblock.host.eager import Eager
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
-from cellblock.host.programs.files import SessionFiles
 from cellblock.host.programs.process import Process
+from cellblock.host.programs.program_files import SessionFiles
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges
 from cellblock.model.files import FileChange, FileInfo
+from cellblock.model.network import SessionNetwork
 from cellblock.model.programs import Processes, ProcessInfo, Scope, SpawnKeywords
 from cellblock.service.session.functions import Functions
 from cellblock.tools.approvals.request import ApprovalRequest
@@ -275,6 +276,7 @@ class SyncCodeExecutor(SyncOnly):
     redo = _sync(CodeExecutor.redo)
     trash = _sync(CodeExecutor.trash)
     restore_trash = _sync(CodeExecutor.restore_trash)
+    change_network = _sync(CodeExecutor.change_network)
     variables = _sync(CodeExecutor.variables)
     save = _sync(CodeExecutor.save)
     load = _sync(CodeExecutor.load)
@@ -294,6 +296,11 @@ class SyncCodeExecutor(SyncOnly):
     def session_id(self) -> str:
         """The session's id in the audit record (docs/approvals.md)."""
         return self._original.session_id
+
+    @property
+    def network(self) -> SessionNetwork:
+        """The hosts that the code can reach, as `Session.network`."""
+        return self._original.network
 
     @property
     def tool_server_token(self) -> str:

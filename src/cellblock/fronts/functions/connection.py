@@ -14,7 +14,7 @@ from cellblock.service import settings
 
 if TYPE_CHECKING:
     from cellblock.operations.base import AnswerT, Request
-    from cellblock.service.daemon.connection import SessionConnection
+    from cellblock.service.daemon.daemon_connection import SessionConnection
 
 _ModelT = TypeVar("_ModelT")
 
@@ -63,6 +63,6 @@ def connection(chosen: settings.Settings | None = None) -> SessionConnection:
 def _in_memory() -> SessionConnection:
     from cellblock.common.version import __version__
     from cellblock.service.daemon import in_process
-    from cellblock.service.daemon.connection import Connection
+    from cellblock.service.daemon.daemon_connection import Connection
 
     return Connection(in_process.shared().connect(), __version__)

@@ -18,34 +18,35 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway import (
-    approvals,
-    checkpoints,
+    approval_routes,
+    checkpoint_routes,
     console,
+    editor_routes,
     events,
-    executions,
-    files,
+    execution_routes,
+    file_routes,
     forwarding,
     jupyter,
     kernelspecs,
     metrics,
-    notebooks,
-    overview,
+    network_routes,
+    notebook_routes,
+    overview_routes,
     pages,
     ports,
-    programs,
-    questions,
-    saving,
-    secrets,
+    program_routes,
+    save_routes,
+    secret_routes,
     service,
-    sessions,
+    session_routes,
 )
 from cellblock.fronts.gateway.access import problem_for
 from cellblock.fronts.gateway.answers import invalid_response, problem_response
 from cellblock.fronts.gateway.direct import Direct
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Guard, Refused, is_public
 from cellblock.fronts.gateway.head import with_head
 from cellblock.fronts.gateway.models import ProblemModel
-from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.tracing import Traced
 from cellblock.fronts.jupyter.kernels import JupyterKernels
 from cellblock.fronts.problems import MEDIA_TYPE, Problem
@@ -71,23 +72,24 @@ _PROBLEM: dict[str, Any] = {
 
 _PARTS = (
     service,
-    sessions,
-    checkpoints,
-    executions,
+    session_routes,
+    checkpoint_routes,
+    execution_routes,
     events,
-    files,
-    programs,
+    file_routes,
+    program_routes,
     ports,
-    questions,
-    saving,
-    approvals,
-    overview,
-    secrets,
+    editor_routes,
+    save_routes,
+    approval_routes,
+    network_routes,
+    overview_routes,
+    secret_routes,
     console,
     metrics,
     jupyter,
     kernelspecs,
-    notebooks,
+    notebook_routes,
 )
 
 
@@ -151,7 +153,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.checks = service.Checks(link)
-    app.state.notebooks = notebooks.Notebooks()
+    app.state.notebooks = notebook_routes.Notebooks()
     for part in _PARTS:
         app.include_router(part.router, responses={"default": _PROBLEM})
     pages.add_to(app)
@@ -159,7 +161,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
-    guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check, _uploads())
+    guarded = Guard(Direct(app, app.inside, execution_routes.DIRECT), options, check, _uploads())
     app.state.pages = ports.PageHosts(
         readable(with_head(guarded), options.allowed_origins),
         functools.partial(forwarding.LinkedConnection, link),
@@ -171,8 +173,8 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
 
 
 def _uploads() -> list[BaseRoute]:
-    routes = [*files.router.routes, *saving.router.routes]
-    return [route for route in routes if getattr(route, "endpoint", None) in (files.write_file, saving.load)]
+    routes = [*file_routes.router.routes, *save_routes.router.routes]
+    return [route for route in routes if getattr(route, "endpoint", None) in (file_routes.write_file, save_routes.load)]
 
 
 def readable(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:

@@ -15,15 +15,15 @@ import uvicorn
 
 from cellblock.common.addresses import listen
 from cellblock.fronts.gateway.app import make_app
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.serve import config
 from cellblock.host import Host
 from cellblock.host.closing import Closing
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.in_process import connect
 from cellblock.service.daemon.link import DaemonLink
-from cellblock.service.daemon.server import Server
-from cellblock.service.named.options import Options
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.named.json_options import Options
+from cellblock.service.named.named_sessions import NamedSessions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -15,7 +15,7 @@ from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs
 from cellblock.fronts.gateway.answers import in_turns, json_bytes, json_pieces
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.sessions import Read
+from cellblock.fronts.gateway.session_routes import Read
 from cellblock.fronts.problems import problem_of
 from cellblock.model.untrusted import parse_json
 from cellblock.operations.executions import Answer, Cancel, Follow, Lookup

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from cellblock.fronts.gateway.options import GatewayOptions
+    from cellblock.fronts.gateway.gateway_options import GatewayOptions
     from cellblock.service.store.tokens import TokenCheck
 
 HEALTH = "/health"

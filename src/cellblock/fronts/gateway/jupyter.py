@@ -20,7 +20,7 @@ from cellblock.fronts.gateway.access import caller_of, link_of, needs_of_any
 from cellblock.fronts.gateway.answers import problem_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.kernelspecs import check_installed
-from cellblock.fronts.gateway.sessions import create
+from cellblock.fronts.gateway.session_routes import create
 from cellblock.fronts.jupyter.kernel import JupyterKernel
 from cellblock.fronts.jupyter.kernels import TAG, JupyterKernels, session_id
 from cellblock.fronts.jupyter.messages import V1, Message, read_plain, read_v1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from cellblock.common.telemetry import prometheus
+from cellblock.common.telemetry import COUNTERS, HISTOGRAMS, Figures, prometheus
 from cellblock.fronts.gateway.access import link_of, needs
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.operations.approvals import Pending
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["Service"], route_class=CheckedRoute)
 
-_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_REQUESTS = {"cellblock.http.requests": "Requests that were answered."}
+_SECONDS = {"cellblock.http.request": "How long they took."}
 
 
 class Meter:
@@ -28,9 +29,7 @@ class Meter:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.requests: Counter[int] = Counter()
-        self.below: Counter[float] = Counter()
-        self.seconds = 0.0
+        self.figures = Figures()
         self.running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,34 +51,13 @@ class Meter:
             await self._app(scope, receive, watch)
         finally:
             self.running -= 1
-            self._count(status, time.perf_counter() - begun)
-
-    def _count(self, status: int, took: float) -> None:
-        self.requests[status] += 1
-        self.seconds += took
-        self.below[next((bound for bound in _BOUNDS if took <= bound), float("inf"))] += 1
+            self.figures.add("cellblock.http.requests", 1, (("status", str(status)),))
+            self.figures.observe("cellblock.http.request", time.perf_counter() - begun, ())
 
     def lines(self) -> list[str]:
         """Return the counts in the text format."""
-        lines = [
-            "# HELP cellblock_http_requests_total Requests that were answered.",
-            "# TYPE cellblock_http_requests_total counter",
-        ]
-        lines += [
-            f'cellblock_http_requests_total{{status="{status}"}} {count}' for status, count in sorted(self.requests.items())
-        ]
-        lines += [
-            "# HELP cellblock_http_request_seconds How long they took.",
-            "# TYPE cellblock_http_request_seconds histogram",
-        ]
-        total = 0
-        for bound in (*_BOUNDS, float("inf")):
-            total += self.below[bound]
-            name = "+Inf" if bound == float("inf") else f"{bound:g}"
-            lines.append(f'cellblock_http_request_seconds_bucket{{le="{name}"}} {total}')
-        lines += [f"cellblock_http_request_seconds_sum {self.seconds:.6f}", f"cellblock_http_request_seconds_count {total}"]
-        lines += gauge("cellblock_http_requests_running", "Requests that are worked on.", {"": self.running})
-        return lines
+        lines = prometheus(self.figures.as_data(), _SECONDS, _REQUESTS)
+        return lines + gauge("cellblock_http_requests_running", "Requests that are worked on.", {"": self.running})
 
 
 @router.get(
@@ -97,7 +75,7 @@ async def metrics(request: Request, _: Annotated[Token, Depends(needs("read"))])
     states = Counter(record["status"] for record in await link.call(List()))
     waiting = len(await link.call(Pending()))
     about = await link.call(About())
-    lines = meter.lines() + prometheus(about["figures"])
+    lines = meter.lines() + prometheus(about["figures"], HISTOGRAMS, COUNTERS)
     lines += gauge(
         "cellblock_sessions",
         "Sessions by status.",

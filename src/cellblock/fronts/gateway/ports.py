@@ -26,7 +26,7 @@ from cellblock.fronts.gateway.answers import send_problem
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.models import Strict
 from cellblock.fronts.gateway.routes import add
-from cellblock.fronts.gateway.sessions import Run
+from cellblock.fronts.gateway.session_routes import Run
 from cellblock.fronts.problems import Problem, problem_of
 from cellblock.operations.programs import Ports
 from cellblock.operations.sessions import Status

@@ -17,7 +17,7 @@ from cellblock.common import telemetry
 from cellblock.common.addresses import bracketed, listen
 from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.service import settings
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import connect_or_start

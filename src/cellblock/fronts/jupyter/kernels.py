@@ -8,7 +8,7 @@ from typing import Any
 from cellblock.errors import NotFoundError
 from cellblock.fronts.jupyter.execution import execute
 from cellblock.fronts.jupyter.kernel import Daemon, Handler, JupyterKernel
-from cellblock.fronts.jupyter.questions import KINDS, answer
+from cellblock.fronts.jupyter.request_handlers import KINDS, answer
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.sessions import List, Status
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 from cellblock.common.extras import require_extra
 from cellblock.common.loop_thread import LoopThread
 from cellblock.errors import StateError
-from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.kernel_mgr import token_files
 from cellblock.host import Host
 from cellblock.host.requested_policy import as_in_ipybox
-from cellblock.service.named.options import Options
+from cellblock.service.named.json_options import Options
 from cellblock.service.session.running import RunningSession
 
 if TYPE_CHECKING:

@@ -1,31 +1,32 @@
-"""Asks the person at the client for approvals, and for answers to questions of MCP servers."""
+"""Waits for cells, and asks the person at the client meanwhile: for approvals, and for answers to MCP servers' questions."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import math
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from mcp_types.version import is_version_at_least
 
 from cellblock.common.tasks import first_of
-from cellblock.errors import InvalidInputError, StateError
-from cellblock.operations.approvals import Decide, Pending
+from cellblock.errors import InvalidInputError, NotFoundError, StateError
+from cellblock.fronts.mcp_server.cells import Cell
+from cellblock.operations.approvals import Decide
+from cellblock.operations.executions import Lookup
+from cellblock.operations.sessions import Status
 from cellblock.tools.approvals.request import visible
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
-    from cellblock.fronts.mcp_server.cells import Cell
     from cellblock.fronts.mcp_server.clients import Clients
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
     from cellblock.model.sessions import PendingApproval
 
 _STATELESS = "2026-07-28"
@@ -40,47 +41,72 @@ MOST = 4_000
 _PARTS = 8
 """Most forms that show one longer text. Even longer ones are refused: no person reads them."""
 
-_DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
+_DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host", "http": "send a request"}
 _NEXT = ("I have read this part", "no")
+_BEAT = 5.0
+"""Seconds between two reports of progress: hosts give up calls that are silent for minutes."""
+
 _LATE = "[cellblock] An answer came too late and had no effect: {}."
 
 
-@dataclass(slots=True)
-class Asker:
-    """A call that asks the person at the client. With later protocol versions, it continues in the client's next call.
+async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell | None:
+    """Return the cell that a call continues: the cell of its answers, or the named cell.
 
-    Attributes:
-        session: The id of the session.
-        id: An unguessable id.
-        began: When the call began (`time.monotonic`).
-        left: When the call returned its questions, or ended. The client may never return, so later calls may ask.
+    Raises:
+        NotFoundError: The cell is unknown, or no longer stored.
     """
+    kept = state(ctx)
+    number = kept.get("execution", number)
+    if not number:
+        return None
+    try:
+        session = await clients.ask(Status((await clients.ask(Lookup(number))).session))
+    except NotFoundError:
+        session = None
+    if session is None or not clients.is_ours(session.name):
+        raise NotFoundError(f"there is no cell {number!r}, or it is no longer stored: run the code again")
+    return Cell(clients, session, number, kept.get("asker", ""))
 
-    session: str
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
-    began: float = field(default_factory=time.monotonic)
-    left: float = math.inf
 
+async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any]) -> InputRequiredResult | None:
+    """Wait for the end of a cell, within a limit. Meanwhile, report progress and ask about its requests.
 
-async def waiting(clients: Clients, cell: Cell) -> list[PendingApproval]:
-    """Return the requests of a cell that wait for a person, except those that another call is asking about.
+    Args:
+        clients: The sessions.
+        cell: The cell.
+        wait: The maximum number of seconds to wait.
+        ctx: The call.
 
-    A server's question between two cells belongs to no cell: the first call that finds it asks.
+    Returns:
+        Questions for a client that has to call again with the answers; else None.
     """
-    pending = {one.id: one for one in await clients.ask(Pending(cell.session.kernel_id))}
-    asking = clients.asking
-    for number in [one for one, asker in asking.items() if asker.session == cell.session.kernel_id and one not in pending]:
-        del asking[number]
-    found = []
-    for number, one in pending.items():
-        asker = asking.get(number)
-        if one.execution in (cell.id, "") and (asker is None or asker.id == cell.asker.id or asker.left < cell.asker.began):
-            asking[number] = cell.asker
-            found.append(one)
-    return found
+    deadline = time.monotonic() + wait
+    try:
+        if ctx.input_responses:
+            await _take_answers(clients, cell, ctx)
+        while not cell.ended and (left := deadline - time.monotonic()) > 0:
+            asks: bool | None = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _BEAT)):
+                    asks = await cell.has_news()
+            if asks is None:
+                cell.look_again()
+                await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(cell))
+            elif asks and (questions := await _ask(clients, cell, ctx)) is not None:
+                return questions
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            await cell.cancel()
+        raise
+    return None
 
 
-async def ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequiredResult | None:
+def _last_words(cell: Cell) -> str:
+    lines = cell.said.strip().splitlines()
+    return lines[-1][-200:] if lines else "running"
+
+
+async def _ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequiredResult | None:
     """Ask about all requests that wait in a cell; refuse them if no person can be asked.
 
     Args:
@@ -91,7 +117,7 @@ async def ask(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> InputRequ
     Returns:
         Questions for a client that has to call again with the answers; else None.
     """
-    asked = [question for question in await waiting(clients, cell) if await _can_be_asked(clients, cell, question, ctx)]
+    asked = [question for question in await cell.waiting() if await _can_be_asked(clients, cell, question, ctx)]
     if not is_stateless(ctx):
         for question in asked:
             await _ask_now(clients, cell, question, ctx)
@@ -153,11 +179,11 @@ def nobody(options: ServerOptions) -> str:
     return f"{why} a rule (--rules FILE, docs/approvals.md)"
 
 
-async def take_answers(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> None:
+async def _take_answers(clients: Clients, cell: Cell, ctx: Context[Any, Any]) -> None:
     """Apply a client's answers, only to requests about which this call has asked."""
     answers = ctx.input_responses or {}
     asked = {number for number, asker in clients.asking.items() if asker.id == cell.asker.id}
-    known = {question.id: question for question in await waiting(clients, cell)}
+    known = {question.id: question for question in await cell.waiting()}
     for number in answers:
         if number in asked and number in known:
             await _take_answer(clients, cell, known[number], answer_in(answers, number, _forms(known[number])))
@@ -203,6 +229,7 @@ def choices(question: PendingApproval) -> tuple[str, str, str]:
     covered = {
         "tool": f"tool {question.tool} of server {question.server}",
         "network": f"{given.get('host')} port {given.get('port')}",
+        "http": "exactly this request",
     }.get(question.kind, "exactly this command")
     return "once", f"always in this session: {visible(covered)}", "no"
 

@@ -1,4 +1,4 @@
-"""Runs cells for MCP clients: reports progress, asks questions, and stops cells of cancelled calls."""
+"""Cells of MCP clients: begins and follows them, and finds their requests that wait for a person."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ import secrets
 import time
 from collections import deque
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
-from mcp_types import InputRequiredResult
 
-from cellblock.errors import CellblockError, NotFoundError
-from cellblock.fronts.mcp_server import asking
+from cellblock.errors import CellblockError
+from cellblock.fronts.mcp_server.clients import Asker
 from cellblock.model import CodeExecutionResult
 from cellblock.model.sessions import ExecutionEvent, outcome_of
+from cellblock.operations.approvals import Pending
 from cellblock.operations.data import milliseconds
-from cellblock.operations.executions import Cancel, Follow, Lookup, Submit
-from cellblock.operations.sessions import Interrupt, Status
+from cellblock.operations.executions import Cancel, Follow, Submit
+from cellblock.operations.sessions import Interrupt
 
 if TYPE_CHECKING:
-    from mcp.server.mcpserver import Context
-
     from cellblock.fronts.mcp_server.clients import Clients
-    from cellblock.model.sessions import SessionRecord
+    from cellblock.model.sessions import PendingApproval, SessionRecord
 
-_BEAT = 5.0
-"""Seconds between two reports of progress: hosts give up calls that are silent for minutes."""
+_AGAIN = 5.0
+"""Seconds after which requests that belong to no cell are looked for again, because no event reports them."""
 
 _TRIES, _PAUSE = 10, 0.01
 
@@ -48,7 +46,7 @@ class Cell:
     def __init__(self, clients: Clients, session: SessionRecord, number: str, asker: str = "") -> None:
         self.id = number
         self.session = session
-        self.asker = asking.Asker(session.kernel_id, asker) if asker else asking.Asker(session.kernel_id)
+        self.asker = Asker(session.kernel_id, asker) if asker else Asker(session.kernel_id)
         self.notes: list[str] = []
         self._said: deque[str] = deque()
         self._size = 0
@@ -76,13 +74,31 @@ class Cell:
         """
         return await asyncio.shield(self._following)
 
+    async def waiting(self) -> list[PendingApproval]:
+        """Return the requests of the cell that wait for a person, except those that another call is asking about.
+
+        A server's question between two cells belongs to no cell: the first call that finds it asks.
+        """
+        session, asking = self.session.kernel_id, self._clients.asking
+        pending = {one.id: one for one in await self._clients.ask(Pending(session))}
+        for number in [one for one, asker in asking.items() if asker.session == session and one not in pending]:
+            del asking[number]
+        found = []
+        for number, one in pending.items():
+            asker = asking.get(number)
+            free = asker is None or asker.id == self.asker.id or asker.left < self.asker.began
+            if one.execution in (self.id, "") and free:
+                asking[number] = self.asker
+                found.append(one)
+        return found
+
     async def has_news(self) -> bool:
         """Wait until the cell has ended or a request waits for a decision; return whether a request does."""
         while not self.ended:
             self._changed.clear()
             if self._asks:
                 self._asks = False
-                if await asking.waiting(self._clients, self):
+                if await self.waiting():
                     self._asks = True  # the caller may be cancelled now
                     return True
             await self._changed.wait()
@@ -92,10 +108,10 @@ class Cell:
         """Wait until one of the cell's requests no longer waits for a decision, or the cell has ended."""
         while not self.ended:
             self._changed.clear()
-            if all(one.id != request for one in await asking.waiting(self._clients, self)):
+            if all(one.id != request for one in await self.waiting()):
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(_BEAT):  # some requests belong to no cell, so no event reports them
+                async with asyncio.timeout(_AGAIN):
                     await self._changed.wait()
 
     def look_again(self) -> None:
@@ -160,60 +176,3 @@ async def _keep_from_running(clients: Clients, session: SessionRecord, key: str)
             if await clients.ask(Interrupt(session.kernel_id, key)):
                 return
             await asyncio.sleep(_PAUSE)
-
-
-async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any]) -> InputRequiredResult | None:
-    """Wait for the end of a cell, within a limit. Meanwhile, report progress and ask about its requests.
-
-    Args:
-        clients: The sessions.
-        cell: The cell.
-        wait: The maximum number of seconds to wait.
-        ctx: The call.
-
-    Returns:
-        Questions for a client that has to call again with the answers; else None.
-    """
-    deadline = time.monotonic() + wait
-    try:
-        if ctx.input_responses:
-            await asking.take_answers(clients, cell, ctx)
-        while not cell.ended and (left := deadline - time.monotonic()) > 0:
-            asks: bool | None = None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, _BEAT)):
-                    asks = await cell.has_news()
-            if asks is None:
-                cell.look_again()
-                await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(cell))
-            elif asks and (questions := await asking.ask(clients, cell, ctx)) is not None:
-                return questions
-    except asyncio.CancelledError:
-        with anyio.CancelScope(shield=True):
-            await cell.cancel()
-        raise
-    return None
-
-
-def _last_words(cell: Cell) -> str:
-    lines = cell.said.strip().splitlines()
-    return lines[-1][-200:] if lines else "running"
-
-
-async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell | None:
-    """Return the cell that a call continues: the cell of its answers, or the named cell.
-
-    Raises:
-        NotFoundError: The cell is unknown, or no longer stored.
-    """
-    kept = asking.state(ctx)
-    number = kept.get("execution", number)
-    if not number:
-        return None
-    try:
-        session = await clients.ask(Status((await clients.ask(Lookup(number))).session))
-    except NotFoundError:
-        session = None
-    if session is None or not clients.is_ours(session.name):
-        raise NotFoundError(f"there is no cell {number!r}, or it is no longer stored: run the code again")
-    return Cell(clients, session, number, kept.get("asker", ""))

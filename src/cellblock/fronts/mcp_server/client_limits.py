@@ -8,14 +8,12 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from mcp_types import CallToolResult
-
-from cellblock.fronts.mcp_server import answers
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
+    from mcp_types import CallToolResult
 
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
 
 LIMITS = {
     "mcp": 5,  # the Python SDK's name, which OpenAI Agents leaves unchanged
@@ -64,16 +62,14 @@ class Work:
         self._tasks: dict[Hashable, asyncio.Task[CallToolResult]] = {}
 
     async def answer(
-        self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, CallToolResult]], seconds: float, tool: str, handle: str
-    ) -> CallToolResult:
-        """Return the result of some work, or an answer that it continues. Cancelling this stops the work.
+        self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, CallToolResult]], seconds: float
+    ) -> CallToolResult | None:
+        """Return the result of some work, or None if it continues. Cancelling this stops the work.
 
         Args:
             key: Identifies the work.
             begin: Begins the work, if no earlier call has.
             seconds: The time to wait.
-            tool: The tool to call again.
-            handle: The session's handle, if the client needs it.
         """
         if (task := self._tasks.get(key)) is None:
             self._forget_oldest()
@@ -89,8 +85,7 @@ class Work:
         if ended:
             self._tasks.pop(key, None)
             return task.result()
-        shown = f"Still running. Call {tool} again with the same arguments to wait for it."
-        return answers.text(answers.with_handle(shown, handle), status="running", session=handle)
+        return None
 
     def _forget_oldest(self) -> None:
         """Drop the oldest unread result, if there are many."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import secrets
+import time
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -19,8 +22,7 @@ from cellblock.operations.sessions import Create, Destroy, Status
 from cellblock.tools.approvals.rules import Rules
 
 if TYPE_CHECKING:
-    from cellblock.fronts.mcp_server.asking import Asker
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
     from cellblock.host import Host
     from cellblock.operations.base import AnswerT, Request
 
@@ -29,6 +31,23 @@ _ONLY = "session"
 _LEAST = 2.0  # seconds to find an open session, however little a call may wait
 
 _ModelT = TypeVar("_ModelT")
+
+
+@dataclass(slots=True)
+class Asker:
+    """A call that asks the person at the client. With later protocol versions, it continues in the client's next call.
+
+    Attributes:
+        session: The id of the session.
+        id: An unguessable id.
+        began: When the call began (`time.monotonic`).
+        left: When the call returned its questions, or ended. The client may never return, so later calls may ask.
+    """
+
+    session: str
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    began: float = field(default_factory=time.monotonic)
+    left: float = math.inf
 
 
 class Clients:

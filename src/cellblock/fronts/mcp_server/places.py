@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from cellblock.errors import SandboxError, StateError
 
 if TYPE_CHECKING:
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
     from cellblock.host import Host
     from cellblock.service.daemon.link import SessionLink
 
@@ -40,10 +40,10 @@ class Here:
             host: The host of the sessions, which stays open; by default a new one.
         """
         from cellblock.host import Host as NewHost
+        from cellblock.service.daemon.daemon_state import Server
         from cellblock.service.daemon.in_process import connect
         from cellblock.service.daemon.link import DaemonLink
-        from cellblock.service.daemon.server import Server
-        from cellblock.service.named.sessions import NamedSessions
+        from cellblock.service.named.named_sessions import NamedSessions
 
         self._options = options
         self._given = host is not None
@@ -57,7 +57,7 @@ class Here:
         Raises:
             InvalidInputError: No session can be created with these options.
         """
-        from cellblock.service.named.options import read_options
+        from cellblock.service.named.json_options import read_options
 
         options = read_options(self._options.session(self._options.workspace), self._host).session
         self._host.begin(options)

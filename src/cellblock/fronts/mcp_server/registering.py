@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
     from cellblock.fronts.mcp_server.clients import Clients
-    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
 
 
 async def decide_registration(

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, shown
-from cellblock.fronts.mcp_server import answers, asking, cells, client_limits, programs
+from cellblock.fronts.mcp_server import answers, asking, cells, client_limits, program_runs
 from cellblock.fronts.mcp_server.client_input import Input, take_standard_input
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
@@ -79,7 +79,7 @@ class Tools:
         mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
         """
         began, longest = time.monotonic(), client_limits.longest_wait(self._options, ctx)
-        followed = await cells.resumed(self._clients, cell, ctx)
+        followed = await asking.resumed(self._clients, cell, ctx)
         if followed is None:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
@@ -87,7 +87,7 @@ class Tools:
             followed = await cells.begin(self._clients, record, code, timeout)
         try:
             left = (longest if wait is None else min(wait, longest)) - (time.monotonic() - began)
-            questions = await cells.run(self._clients, followed, left, ctx)
+            questions = await asking.run(self._clients, followed, left, ctx)
             if questions is not None:
                 return questions
             handle = self._handle(followed.session.name)
@@ -209,12 +209,12 @@ class Tools:
         """
         record = await self._clients.session(session or asking.state(ctx).get("session", ""))
         request = CommandRequest("shell", command, cwd=str(self._clients.folder(record) / cwd))
-        if (question := await programs.decide_command(self._clients, record, request, ctx)) is not None:
+        if (question := await program_runs.decide_command(self._clients, record, request, ctx)) is not None:
             return question
         handle = self._handle(record.name)
 
         async def run() -> CallToolResult:
-            return await programs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
+            return await program_runs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
 
         key = ("run", record.kernel_id, command, cwd, timeout, max_output_chars)
         return await self._in_time(key, run, "run_program", ctx, handle)
@@ -224,7 +224,10 @@ class Tools:
     ) -> CallToolResult:
         """Return the result of some work, or an answer that it continues, before the client gives up."""
         seconds = client_limits.longest_wait(self._options, ctx)
-        return await self._clients.work.answer(key, begin, seconds, tool, handle)
+        if (answer := await self._clients.work.answer(key, begin, seconds)) is not None:
+            return answer
+        shown = f"Still running. Call {tool} again with the same arguments to wait for it."
+        return answers.text(answers.with_handle(shown, handle), status="running", session=handle)
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cellblock.common import telemetry
 from cellblock.common.addresses import bracketed, listen
 from cellblock.fronts.mcp_server.clients import Clients
-from cellblock.fronts.mcp_server.options import ServerOptions, enter
+from cellblock.fronts.mcp_server.server_options import ServerOptions, enter
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

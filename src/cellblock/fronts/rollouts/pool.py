@@ -19,8 +19,7 @@ from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.fronts.rollouts.rollout import Lifetime, Rollout, check_template
 from cellblock.fronts.rollouts.trajectory import Trajectory
 from cellblock.host import shared
-from cellblock.host.checkpoints.branches import Beginning
-from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
 from cellblock.host.closing import AsyncOnly
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.place import SessionPlace

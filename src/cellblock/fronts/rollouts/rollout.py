@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from cellblock.host import Session
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files as WorkspaceFiles
-    from cellblock.host.programs.files import SessionFiles
     from cellblock.host.programs.process import Process
+    from cellblock.host.programs.program_files import SessionFiles
     from cellblock.model import CodeExecutionResult
     from cellblock.model.programs import ExecKeywords, ExecResult, SpawnKeywords
 

@@ -17,7 +17,7 @@ from cellblock.wire.protocol import State
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.files import CheckpointFiles
+    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.kernel import Kernel

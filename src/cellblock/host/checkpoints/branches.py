@@ -13,54 +13,20 @@ import logging
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cellblock.common import config
-from cellblock.errors import CheckpointError, InvalidInputError, SnapshotError
+from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.files.info import BRANCHES
 from cellblock.host.place import NO_PLACES, Places, SessionPlace
 from cellblock.launch import leftovers
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.snapshots import Snapshot
-    from cellblock.model.checkpoints import FilesMode
 
 _log = logging.getLogger("cellblock.sessions")
 
 _RECORD = "branch.json"
-
-
-class Beginning(NamedTuple):
-    """The start of a session from a checkpoint.
-
-    Attributes:
-        checkpoint: The checkpoint.
-        files: ``copy`` for a directory of its own with the checkpoint's files; ``shared`` for the directory of the
-            checkpoint's session.
-        seed: Seed of the random generators; None for a new seed. With `same_random_state`, it seeds only generators without a
-            state.
-        same_random_state: Whether the generators continue from the checkpoint's random state.
-    """
-
-    checkpoint: Checkpoint
-    files: FilesMode = "shared"
-    seed: int | None = None
-    same_random_state: bool = False
-
-    def directory(self) -> BranchDirectory | None:
-        """Return the directory of the session's files, if it differs from the options.
-
-        Raises:
-            InvalidInputError: The checkpoint has no files.
-            SnapshotError: The checkpoint lacks some files.
-        """
-        if self.files != "copy":
-            return self.checkpoint.moment.branch
-        if self.checkpoint.snapshot is None:
-            raise InvalidInputError("files='copy' needs a checkpoint that was made with files='copy'")
-        check_whole(self.checkpoint.snapshot, "copied for a branch: fork with files='shared', or move some files elsewhere")
-        return BranchDirectory.new(self.checkpoint.moment.root)
 
 
 def check_whole(snapshot: Snapshot, what: str) -> None:

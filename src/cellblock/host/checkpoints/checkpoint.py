@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cellblock.errors import CheckpointError, UnknownCheckpointError
+from cellblock.errors import CheckpointError, InvalidInputError, UnknownCheckpointError
+from cellblock.host.checkpoints.branches import BranchDirectory, check_whole
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.past import Numbered, Past
     from cellblock.host.launch.kernel_spec import KernelSpec
@@ -208,6 +208,38 @@ class Checkpoint:
         """Drop the checkpoint and free its memory. Sessions created from it continue. Idempotent."""
         self.discard()
         await self.moment.copy.family.settle()
+
+
+class Beginning(NamedTuple):
+    """The start of a session from a checkpoint.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        files: ``copy`` for a directory of its own with the checkpoint's files; ``shared`` for the directory of the
+            checkpoint's session.
+        seed: Seed of the random generators; None for a new seed. With `same_random_state`, it seeds only generators without a
+            state.
+        same_random_state: Whether the generators continue from the checkpoint's random state.
+    """
+
+    checkpoint: Checkpoint
+    files: FilesMode = "shared"
+    seed: int | None = None
+    same_random_state: bool = False
+
+    def directory(self) -> BranchDirectory | None:
+        """Return the directory of the session's files, if it differs from the options.
+
+        Raises:
+            InvalidInputError: The checkpoint has no files.
+            SnapshotError: The checkpoint lacks some files.
+        """
+        if self.files != "copy":
+            return self.checkpoint.moment.branch
+        if self.checkpoint.snapshot is None:
+            raise InvalidInputError("files='copy' needs a checkpoint that was made with files='copy'")
+        check_whole(self.checkpoint.snapshot, "copied for a branch: fork with files='shared', or move some files elsewhere")
+        return BranchDirectory.new(self.checkpoint.moment.root)
 
 
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:

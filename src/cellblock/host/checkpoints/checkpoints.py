@@ -8,26 +8,26 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, SnapshotError, shown
+from cellblock.errors import CellblockError, CheckpointError, InvalidInputError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.crashes import Crashes
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
 from cellblock.host.checkpoints.redo import Redo, Redos
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
-from cellblock.host.checkpoints.undoing import Way, find_way, intervals_of, what_stays
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.state_record import StateRecord
+from cellblock.host.kernels.past import StateRecord
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.snapshots.trash import Reason
-from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry, Undone
+from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.budget import Budget
-    from cellblock.host.checkpoints.files import CheckpointFiles, Then
+    from cellblock.host.checkpoints.checkpoint import Beginning
+    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles, Then
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.family import Copy
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.past import Numbered, Past
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
-    from cellblock.host.snapshots.snapshots import Reverted
-    from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 
 Before: TypeAlias = Callable[[], Awaitable[None]]
 """Called before a session restores a state, once that is certain."""
 
 _MAX_NAME = 200
-_GOES_BACK = "The session restores an earlier state."
+GOES_BACK = "The session restores an earlier state."
 _ENDED = "the checkpoints of earlier cells ended with the process that made them, which was killed"
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
@@ -86,6 +84,9 @@ class Checkpoints:
     Attributes:
         files: Snapshots and restores the session's files.
         automatic: Automatic checkpoints.
+        cells: The session's cells.
+        kernels: The session's kernels.
+        redos: The undos that can be reverted.
         resuming: Creates kernels from checkpoints.
         branch: The directory of the session's files, if it is not the sandbox's workspace.
         ended: Why earlier cells have no checkpoints, if the session was taken over from a killed process.
@@ -128,8 +129,8 @@ class Checkpoints:
         self._host = host
         self._options, self._resolved = options, resolved
         self._wanted = wanted
-        self._cells = cells
-        self._kernels = kernels
+        self.cells = cells
+        self.kernels = kernels
         self._outside = outside
         self._adopted: deque[tuple[float, str]] = deque(maxlen=_MAX_ADOPTED)
         self.files = files
@@ -142,7 +143,7 @@ class Checkpoints:
         self.ended = ""
         self.record = NOT_RECORDED
         self._starting_again: StartingAgain | None = None
-        self._redos = Redos()
+        self.redos = Redos()
         self.resuming = Resuming(host.kernels, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.crashes = Crashes(name, self)
@@ -177,9 +178,9 @@ class Checkpoints:
         return await self._make("", files, passing=True)
 
     async def _make(self, name: str, files: FilesMode, *, passing: bool = False) -> Checkpoint:
-        async with self._cells.turn():
+        async with self.cells.turn():
             try:
-                checkpoint = await self.copy(await self._kernels.live(), name=name, automatic=False, passing=passing)
+                checkpoint = await self.copy(await self.kernels.live(), name=name, automatic=False, passing=passing)
                 assert checkpoint is not None
                 if files == "copy":
                     try:
@@ -211,7 +212,7 @@ class Checkpoints:
             CheckpointError: The kernel's state would not survive, or the copy does not answer.
             KernelDiedError: The kernel has ended.
         """
-        past = self._cells.past
+        past = self.cells.past
         moved_on = again or (past.changing and not automatic)
         copy = await kernel.family.copy(kernel.control, functools.partial(answer_to, kernel), again=again)
         if copy is None:
@@ -234,7 +235,7 @@ class Checkpoints:
 
     def _moment(self, copy: Copy, line: tuple[Numbered, ...], state: int) -> Moment:
         options = self._options, self._resolved
-        return Moment(copy, self._host, *options, line, state, self._wanted, self.branch, self._cells.past)
+        return Moment(copy, self._host, *options, line, state, self._wanted, self.branch, self.cells.past)
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return the changes since a checkpoint: new, changed and deleted variables.
@@ -257,7 +258,7 @@ class Checkpoints:
         checkpoint = self.find(checkpoint)
         last = None if until is None else self.find(until)
         try:
-            after = await (survey(self._cells.run_to_look, _COMPARING) if last is None else self._survey(last))
+            after = await (survey(self.cells.run_to_look, _COMPARING) if last is None else self._survey(last))
             before = await self._survey(checkpoint)
             files = await self._files_between(checkpoint, last)
         except CellblockError:
@@ -276,21 +277,21 @@ class Checkpoints:
         """Return the variables of a checkpoint, read in a temporary kernel."""
         kernel = await self.resuming.look_at(checkpoint)
         try:
-            return await survey(functools.partial(self._cells.run_elsewhere, kernel), _COMPARING)
+            return await survey(functools.partial(self.cells.run_elsewhere, kernel), _COMPARING)
         finally:
             await kernel.discard()  # its exit handlers and buffered text belong to the session
 
     @property
     def crowded(self) -> bool:
         """Whether a second kernel with all of the session's variables could exceed the memory limit."""
-        kernel = self._kernels.current
+        kernel = self.kernels.current
         limit = self._wanted.policy.resources.memory if self._wanted.tier.sandboxed else None
         return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
 
     @property
     def fresh(self) -> bool:
         """Whether the current state is a fresh kernel's."""
-        return self._cells.past.state == self._fresh
+        return self.cells.past.state == self._fresh
 
     @property
     def begins_fresh(self) -> bool:
@@ -324,7 +325,7 @@ class Checkpoints:
     @property
     def past(self) -> Past:
         """The session's history."""
-        return self._cells.past
+        return self.cells.past
 
     @property
     def fresh_state(self) -> int:
@@ -338,7 +339,7 @@ class Checkpoints:
 
     def keep(self, record: CheckpointRecorder) -> None:
         """Record all later events for a later host."""
-        self.record = self._cells.past.record = record
+        self.record = self.cells.past.record = record
 
     def rewrite(self) -> None:
         """Record the whole state again, because more has changed than single records express."""
@@ -369,7 +370,7 @@ class Checkpoints:
             begun_with: The numbers of the cells before the session's start.
             outside: Approved external calls, with their times (`time.monotonic`).
         """
-        self._cells.past = past
+        self.cells.past = past
         self._fresh, self._begun_with = fresh, set(begun_with)
         self.automatic.take_past()
         self._adopted.extend(outside)
@@ -415,7 +416,7 @@ class Checkpoints:
     async def restore(self, checkpoint: Checkpoint | str, before: Before | None = None, operation: str = "restore") -> Changes:
         """Implement `Session.restore`. `before` is called once the restore is certain."""
         checkpoint = self.find(checkpoint)
-        async with self._cells.turn(stop=_GOES_BACK):
+        async with self.cells.turn(stop=GOES_BACK):
             self.check(checkpoint)
             if before is not None:
                 await before()
@@ -431,7 +432,7 @@ class Checkpoints:
             assert snapshot is not None
             changes = await self.files.restore(snapshot, then, Reason(operation))
 
-        await self._go_to(checkpoint, "restore", None if snapshot is None else files)
+        await self.go_to(checkpoint, "restore", None if snapshot is None else files)
         self.past.begun += 1
         return changes
 
@@ -450,7 +451,7 @@ class Checkpoints:
             )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
-    async def _go_to(
+    async def go_to(
         self,
         checkpoint: Checkpoint,
         way: str,
@@ -466,86 +467,36 @@ class Checkpoints:
             arrive: As for `GoingBack`.
         """
         began = self.begin_going(checkpoint.id, way)
-        move = GoingBack(checkpoint, self.resuming, self.automatic, self._cells.past, files, began, arrive=arrive)
+        move = GoingBack(checkpoint, self.resuming, self.automatic, self.cells.past, files, began, arrive=arrive)
         try:
-            async with stopped(self._kernels.current):
-                await self._kernels.swap(move)
+            async with stopped(self.kernels.current):
+                await self.kernels.swap(move)
         except BaseException:
             self.write("stayed")
             raise
         finally:
             self.automatic.turn_ended()  # this one may be dropped before the next cell, or have no files
 
-    async def undo(self, count: int = 1, *, partial: bool = False, before: Before | None = None) -> Undone:
-        """Implement `Session.undo`. `before` is called once the undo is certain."""
-        if type(count) is not int or count < 1:
-            raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
-        async with self._cells.turn(stop=_GOES_BACK):
-            try:
-                return await self._undo(self._cells.past.line, count, partial, before)
-            finally:
-                self.automatic.turn_ended()  # with files that may have been left unchanged
-
-    async def _undo(self, line: Sequence[Numbered], count: int, partial: bool, before: Before | None) -> Undone:
-        way = await find_way(self, line, count, partial=partial)
-        if before is not None:
-            await before()
-        redo = self._prepare_redo(way.checkpoint, await self.automatic.copy_present())
+    async def restore_fresh(self, files: Callable[[Then], Awaitable[object]] | None) -> None:
+        """Restore the fresh kernel before all cells, and its files."""
+        move = self._starting_again = StartingAgain(self.kernels, self.cells.past)
+        self.begin_going("", "undo")
         try:
-            reverted, left = await self._go_back(way, line, partial=partial)
-        except BaseException:  # includes cancellation: the session is unchanged, unless its kernel is fresh
-            self._forget_redo(redo)
+            if files is None:
+                await move.renew()
+            else:
+                async with stopped(self.kernels.current):
+                    await files(move.renew)
+        except BaseException:  # includes cancellation: a later host must not finish it
+            if not move.begun:
+                self.write("stayed")
             raise
-        self.automatic.forget_files()  # a new snapshot includes the files that were left unchanged
-        kept = {cell.number for cell in self._cells.past.line}
-        cells = [cell.entry for cell in line if cell.number not in kept]
-        if redo is not None:
-            redo.cells, redo.reverted = cells, reverted
-            self._redos.add(redo)
-            self.rewrite()
-        return self._undone(cells, reverted, left, self.outside(way.since))
-
-    async def _go_back(self, way: Way, line: Sequence[Numbered], *, partial: bool) -> tuple[Reverted | None, str]:
-        """Undo. Return what was done to files, and why some were left unchanged."""
-        reverted: Reverted | None = None
-        intervals, checkpoint, left = way.intervals, way.checkpoint, way.left
-        why = Reason("undo", line[-1].entry.execution_count or 0)
-
-        async def files(then: Then) -> None:
-            nonlocal reverted
-            reverted = await self.files.undo(intervals or (), then, why, partial=partial)
-
-        bring = files if intervals else None
-        try:
-            await (self._begin_again(bring) if checkpoint is None else self._go_to(checkpoint, "undo", bring))
-        except SnapshotError as error:  # for example, the disk is full
-            if not partial or bring is None:
-                raise
-            left = str(error)
-            await (self._begin_again(None) if checkpoint is None else self._go_to(checkpoint, "undo", None))
-        return reverted, left
-
-    def _undone(self, cells: list[HistoryEntry], reverted: Reverted | None, left: str, outside: list[str]) -> Undone:
-        stays = [left or ("" if reverted is None else reverted.left)]
-        stays.append("" if reverted is None else what_stays(reverted.later))
-        actions, trash = [], ""
-        if reverted is not None:
-            actions, trash = reverted.actions, reverted.entry.id if reverted.entry.taken else ""
-        count = self._kernels.count
-        redoable = self._redos.count(self.past.begun)
-        return Undone(cells, count, actions, ". ".join(filter(None, stays)), outside, trash, redoable)
-
-    async def finish_undo(self, checkpoint: Checkpoint | None) -> None:
-        """Finish an undo that an earlier host began and that may have restored some files."""
-        state = self.fresh_state if checkpoint is None else checkpoint.moment.state
-        # Tasks run since this host continued their kernel. Their changes until they are stopped are theirs.
-        async with stopped(self._kernels.current):
-            intervals, left = await intervals_of(self, self.past.pairs.after(state))
-            await self._go_back(Way(checkpoint, intervals, left, 0.0), self._cells.past.line, partial=True)
+        finally:
+            self._starting_again = None
 
     # -- redo ----------------------------------------------------------------------------------------------------------
 
-    def _prepare_redo(self, target: Checkpoint | None, present: Checkpoint | None) -> Redo | None:
+    def prepare_redo(self, target: Checkpoint | None, present: Checkpoint | None) -> Redo | None:
         """Set aside what a redo needs, before the undo begins; None if the current state has no checkpoint.
 
         The record lists it until the undo is done: if this host is killed meanwhile, the next one may stay in this state.
@@ -561,7 +512,7 @@ class Checkpoints:
         pairs.release = self.files.drop
         return Redo(present, later, pairs, (self._fresh, self.ended), [], self.past.begun)
 
-    def _forget_redo(self, redo: Redo | None) -> None:
+    def forget_redo(self, redo: Redo | None) -> None:
         """Restore what was set aside, after a failed undo."""
         if redo is None:
             return
@@ -574,65 +525,22 @@ class Checkpoints:
         redo.pairs.clear(0)
         self.rewrite()
 
-    async def redo(self) -> Undone:
-        """Revert the last undo: variables, files, directory, environment and random state are as before it.
-
-        Redo works until the next cell begins. External changes of files since the undo are kept.
-
-        Returns:
-            The cells that count again, and what was done to files.
-
-        Raises:
-            CheckpointError: There is no undo to revert.
-            SnapshotError: The files cannot be restored. Nothing was changed.
-            StateError, LaunchError: As for `undo`.
-        """
-        async with self._cells.turn():
-            redo = self._redos.last(self.past.begun)
-            reverted: Reverted | None = None
-
-            async def files(then: Then) -> None:
-                nonlocal reverted
-                assert redo.reverted is not None
-                reverted = await self.files.redo(redo.reverted, then, Reason("redo"))
-
-            def arrive() -> None:
-                moment = redo.checkpoint.moment
-                self._redos.remove_last()
-                led = {redo.pairs.origin, *(pair.state for pair in redo.pairs.pairs)}
-                for one in self.automatic.all():
-                    if one.moment.state not in led:
-                        one.discard()  # a state from requests that only read variables
-                self._kept += [*redo.others, redo.checkpoint]
-                self._fresh, self.ended = redo.fresh
-                self.past.come_back(moment.past, moment.state, redo.pairs)
-                self.rewrite()
-
-            bring = files if redo.reverted is not None and redo.reverted.actions else None
-            await self._go_to(redo.checkpoint, "restore", bring, arrive)
-            self.automatic.forget_files()
-            return self._undone(redo.cells, reverted, "", [])
+    def come_back(self, redo: Redo) -> None:
+        """Record the state before an undo as the session's, after its kernel was restored."""
+        moment = redo.checkpoint.moment
+        self.redos.remove_last()
+        led = {redo.pairs.origin, *(pair.state for pair in redo.pairs.pairs)}
+        for one in self.automatic.all():
+            if one.moment.state not in led:
+                one.discard()  # a state from requests that only read variables
+        self._kept += [*redo.others, redo.checkpoint]
+        self._fresh, self.ended = redo.fresh
+        self.past.come_back(moment.past, moment.state, redo.pairs)
+        self.rewrite()
 
     def relieve(self) -> bool:
         """Free memory: drop the states that only a redo needs. Return whether there were any."""
-        return self._redos.drop()
-
-    async def _begin_again(self, files: Callable[[Then], Awaitable[object]] | None) -> None:
-        """Restore the fresh kernel before all cells, and its files."""
-        move = self._starting_again = StartingAgain(self._kernels, self._cells.past)
-        self.begin_going("", "undo")
-        try:
-            if files is None:
-                await move.renew()
-            else:
-                async with stopped(self._kernels.current):
-                    await files(move.renew)
-        except BaseException:  # includes cancellation: a later host must not finish it
-            if not move.begun:
-                self.write("stayed")
-            raise
-        finally:
-            self._starting_again = None
+        return self.redos.drop()
 
     # -- the trash -----------------------------------------------------------------------------------------------------
 
@@ -663,7 +571,7 @@ class Checkpoints:
         """
         if not isinstance(path, str) or not isinstance(entry, str):
             raise InvalidInputError(f"path and entry must be texts, not {path!r:.100} and {entry!r:.100}")
-        async with self._cells.turn():
+        async with self.cells.turn():
             changes = await self.files.put_back(entry, "/".join(part for part in path.split("/") if part not in ("", ".")))
         self.automatic.files_changed()
         return changes
@@ -690,7 +598,7 @@ class Checkpoints:
         """Take over the checkpoints and external calls of an adopted branch, so that its cells can be undone here."""
         now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
-        line = {cell.number for cell in self._cells.past.line[:-1]}
+        line = {cell.number for cell in self.cells.past.line[:-1]}
         # The branch also has a checkpoint of its initial state. A fresh kernel's state needs none. If both checkpoints have
         # the same files, the branch's cells count as external changes to this session, whose own checkpoint has files from
         # after them.
@@ -717,7 +625,7 @@ class Checkpoints:
             await self.files.restore(files, then, Reason("restore"))
 
         began = Instant.before_changes()
-        move = (self.resuming, self.automatic, self._cells.past, None if files is None else bring, began)
+        move = (self.resuming, self.automatic, self.cells.past, None if files is None else bring, began)
         kernel = await GoingBack(checkpoint, *move, beginning=beginning).prepare()
         self.go_to_memory_of(checkpoint, began)
         self.begin_with_line()
@@ -725,7 +633,7 @@ class Checkpoints:
 
     def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
         """Record that the kernel continues from a checkpoint while files are unchanged (`Past.go_to`)."""
-        past = self._cells.past
+        past = self.cells.past
         past.begun += 1
         past.go_to(checkpoint.moment.past, checkpoint.moment.state, began)
         if checkpoint.moment.copy.pending:
@@ -735,7 +643,7 @@ class Checkpoints:
         """Record that the session begins with another session's cells, which have no checkpoints here."""
         for one in self.automatic.all():  # created while a saved session was loaded
             one.discard()
-        self._begun_with = {cell.number for cell in self._cells.past.line}
+        self._begun_with = {cell.number for cell in self.cells.past.line}
         self.write("begun with", self.begun_with)
 
     def begin_after_another(self) -> None:
@@ -779,8 +687,8 @@ class Checkpoints:
         else:
             self.past.begun += 1
         self.resuming.serving = kernel.family
-        self._cells.past.begin_anew()
-        self._fresh, self.ended = self._cells.past.state, ""
+        self.cells.past.begin_anew()
+        self._fresh, self.ended = self.cells.past.state, ""
         self._begun_with.clear()
         self.automatic.begin_anew()
 
@@ -789,6 +697,6 @@ class Checkpoints:
     async def close(self) -> None:
         """Drop the automatic checkpoints and all files, before the session ends. Idempotent."""
         await self.automatic.close()
-        self._redos.drop()
+        self.redos.drop()
         self._kept.clear()
         await self.files.close()

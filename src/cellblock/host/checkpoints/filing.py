@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import SnapshotError
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.files import CheckpointFiles
+    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
     from cellblock.host.snapshots import Snapshot
 
 _AFTER = 0.1

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checkpoints.branches import Beginning, check_whole
+from cellblock.host.checkpoints.branches import check_whole
+from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.checks import check_branches
 from cellblock.host.kernels.stopping import despite_cancellation
 

@@ -10,10 +10,9 @@ from cellblock.errors import CheckpointError
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-    from cellblock.host.checkpoints.branches import Beginning
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.files import Then
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.checkpoints.resuming import Resuming
+    from cellblock.host.checkpoints.workspace_snapshots import Then
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.pairs import Instant

@@ -10,8 +10,7 @@ from cellblock.errors import CheckpointError, LaunchError
 from cellblock.host.kernels.family import Anew
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import Beginning
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.kernels.family import Copy, Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec

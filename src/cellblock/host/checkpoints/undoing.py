@@ -1,19 +1,26 @@
-"""Plans an undo: which checkpoint and which files to restore, or why it is impossible."""
+"""Undo and redo: plans which checkpoint and which files to restore, or why it is impossible, and does it."""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cellblock.errors import CheckpointError, SnapshotError, shown
+from cellblock.errors import CheckpointError, InvalidInputError, SnapshotError, shown
+from cellblock.host.checkpoints.checkpoints import GOES_BACK, Before, Checkpoints
+from cellblock.host.checkpoints.going_back import stopped
 from cellblock.host.kernels.pairs import Pair
+from cellblock.host.snapshots.trash import Reason
 from cellblock.host.snapshots.undo import Interval
+from cellblock.model.checkpoints import Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.checkpoints.workspace_snapshots import Then
     from cellblock.host.kernels.past import Numbered
+    from cellblock.host.snapshots.snapshots import Reverted
+    from cellblock.model import HistoryEntry
 
 _FEW = 3
 """Maximum number of counts in a message."""
@@ -35,7 +42,115 @@ class Way(NamedTuple):
     since: float
 
 
-async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *, partial: bool) -> Way:
+async def undo(states: Checkpoints, count: int, *, partial: bool, before: Before | None) -> Undone:
+    """Implement `Session.undo`. `before` is called once the undo is certain."""
+    if type(count) is not int or count < 1:
+        raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
+    async with states.cells.turn(stop=GOES_BACK):
+        try:
+            return await _undo(states, states.past.line, count, partial, before)
+        finally:
+            states.automatic.turn_ended()  # with files that may have been left unchanged
+
+
+async def _undo(states: Checkpoints, line: Sequence[Numbered], count: int, partial: bool, before: Before | None) -> Undone:
+    way = await _find_way(states, line, count, partial=partial)
+    if before is not None:
+        await before()
+    redo = states.prepare_redo(way.checkpoint, await states.automatic.copy_present())
+    try:
+        reverted, left = await _go_back(states, way, line, partial=partial)
+    except BaseException:  # includes cancellation: the session is unchanged, unless its kernel is fresh
+        states.forget_redo(redo)
+        raise
+    states.automatic.forget_files()  # a new snapshot includes the files that were left unchanged
+    kept = {cell.number for cell in states.past.line}
+    cells = [cell.entry for cell in line if cell.number not in kept]
+    if redo is not None:
+        redo.cells, redo.reverted = cells, reverted
+        states.redos.add(redo)
+        states.rewrite()
+    return _undone(states, cells, reverted, left, states.outside(way.since))
+
+
+async def _go_back(states: Checkpoints, way: Way, line: Sequence[Numbered], *, partial: bool) -> tuple[Reverted | None, str]:
+    """Undo. Return what was done to files, and why some were left unchanged."""
+    reverted: Reverted | None = None
+    why = Reason("undo", line[-1].entry.execution_count or 0)
+
+    async def files(then: Then) -> None:
+        nonlocal reverted
+        reverted = await states.files.undo(way.intervals or (), then, why, partial=partial)
+
+    async def restore(bring: Callable[[Then], Awaitable[object]] | None) -> None:
+        if way.checkpoint is None:
+            await states.restore_fresh(bring)
+        else:
+            await states.go_to(way.checkpoint, "undo", bring)
+
+    if not way.intervals:
+        await restore(None)
+        return None, way.left
+    try:
+        await restore(files)
+    except SnapshotError as error:  # for example, the disk is full
+        if not partial:
+            raise
+        await restore(None)
+        return reverted, str(error)
+    return reverted, way.left
+
+
+def _undone(
+    states: Checkpoints, cells: list[HistoryEntry], reverted: Reverted | None, left: str, outside: list[str]
+) -> Undone:
+    stays = [left or ("" if reverted is None else reverted.left)]
+    stays.append("" if reverted is None else _what_stays(reverted.later))
+    actions, trash = [], ""
+    if reverted is not None:
+        actions, trash = reverted.actions, reverted.entry.id if reverted.entry.taken else ""
+    redoable = states.redos.count(states.past.begun)
+    return Undone(cells, states.kernels.count, actions, ". ".join(filter(None, stays)), outside, trash, redoable)
+
+
+async def finish_undo(states: Checkpoints, checkpoint: Checkpoint | None) -> None:
+    """Finish an undo that an earlier host began and that may have restored some files."""
+    state = states.fresh_state if checkpoint is None else checkpoint.moment.state
+    # Tasks run since this host continued their kernel. Their changes until they are stopped are theirs.
+    async with stopped(states.kernels.current):
+        intervals, left = await _intervals_of(states, states.past.pairs.after(state))
+        await _go_back(states, Way(checkpoint, intervals, left, 0.0), states.past.line, partial=True)
+
+
+async def redo(states: Checkpoints) -> Undone:
+    """Revert the last undo: variables, files, directory, environment and random state are as before it.
+
+    Redo works until the next cell begins. External changes of files since the undo are kept.
+
+    Returns:
+        The cells that count again, and what was done to files.
+
+    Raises:
+        CheckpointError: There is no undo to revert.
+        SnapshotError: The files cannot be restored. Nothing was changed.
+        StateError, LaunchError: As for `undo`.
+    """
+    async with states.cells.turn():
+        redo = states.redos.last(states.past.begun)
+        reverted: Reverted | None = None
+
+        async def files(then: Then) -> None:
+            nonlocal reverted
+            assert redo.reverted is not None
+            reverted = await states.files.redo(redo.reverted, then, Reason("redo"))
+
+        bring = files if redo.reverted is not None and redo.reverted.actions else None
+        await states.go_to(redo.checkpoint, "restore", bring, functools.partial(states.come_back, redo))
+        states.automatic.forget_files()
+        return _undone(states, redo.cells, reverted, "", [])
+
+
+async def _find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *, partial: bool) -> Way:
     """Plan an undo of exactly the last cells.
 
     Args:
@@ -57,7 +172,7 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
         raise CheckpointError(_cannot_undo(states, line, count))
     pairs = states.past.pairs.after(state)
     try:
-        intervals, left = await intervals_of(states, pairs, "" if checkpoint is None else checkpoint.without_files)
+        intervals, left = await _intervals_of(states, pairs, "" if checkpoint is None else checkpoint.without_files)
         if intervals:
             left = left or await states.files.why_not_undoable(intervals)
     except SnapshotError as error:
@@ -71,7 +186,7 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
     return Way(checkpoint, intervals, left, pairs[0].spans[0].began.steady / 1e9 if pairs else time.monotonic())
 
 
-async def intervals_of(
+async def _intervals_of(
     states: Checkpoints, pairs: Sequence[Pair] | None, missed: str = ""
 ) -> tuple[list[Interval] | None, str]:
     """Return the file changes of some state changes, or why they are unknown.
@@ -113,7 +228,7 @@ async def intervals_of(
     return found, ""
 
 
-def what_stays(paths: Sequence[str]) -> str:
+def _what_stays(paths: Sequence[str]) -> str:
     """Return, for a message, the paths that an undo left unchanged; empty if none."""
     if not paths:
         return ""

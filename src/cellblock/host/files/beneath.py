@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from cellblock.common.new_mode import create
+from cellblock.common.open_flags import ENTER, LIST, READ, SAFE
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import FileLimits, Parts
 from cellblock.walls.sandbox.placeholders import is_placeholder
@@ -29,13 +30,7 @@ from cellblock.walls.sandbox.placeholders import is_placeholder
 Walk = Callable[[int, Parts, int], int]
 """Opens a path below an open directory: (directory, path, flags) to a new descriptor."""
 
-_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
-# O_PATH needs no permission to read the folder, and does not really open it. macOS lacks it.
-ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
-LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
-# O_NONBLOCK: neither a FIFO nor a file under a lease may block open().
-READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOCTTY | _SAFE
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOCTTY | SAFE
 
 _SYS_OPENAT2 = 437  # the same on every architecture that Python 3.11 is packaged for
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08

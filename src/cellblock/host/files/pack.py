@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tarfile
 from collections.abc import Callable, Generator
 
+from cellblock.common.tar_blocks import END, header, padding
 from cellblock.errors import FilesError
-from cellblock.host.files.archive import BLOCK, Gunzip, Member, TarReader, refuse
+from cellblock.host.files.archive import Gunzip, Member, TarReader, refuse
 from cellblock.host.files.beneath import Tree, held
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, show
@@ -27,8 +27,6 @@ from cellblock.host.files.transfer import (
     write_all,
 )
 from cellblock.host.files.walls import Bounds
-
-_END = bytes(2 * BLOCK)
 
 
 def pack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Generator[bytes | Skipped, None, None]:
@@ -55,12 +53,12 @@ def pack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Genera
         if why := bounds.why_unreadable(parts + below):
             yield Skipped(show(below), why)
         elif stat.S_ISDIR(seen.st_mode):
-            yield _header(below, seen, tarfile.DIRTYPE, 0)
+            yield _header(below, seen)
         elif not stat.S_ISREG(seen.st_mode) and below:
             yield Skipped(show(below), why_skipped(seen))
         else:
             total += yield from _pack_file(tree, parts, below, total, limits, verb)
-    yield _END
+    yield END
 
 
 def _pack_file(
@@ -78,7 +76,7 @@ def _pack_file(
             fd, info = tree.open_file(parts)
     with held(fd), telling(verb, path):
         check_sizes(tree, parts, below, info.st_size, before, limits, verb)
-        yield _header(below or parts[-1:], info, tarfile.REGTYPE, info.st_size)
+        yield _header(below or parts[-1:], info, info.st_size)
         left = info.st_size
         while left:
             data = os.read(fd, min(MIB, left))
@@ -86,18 +84,12 @@ def _pack_file(
                 raise FilesError(f"cannot archive {path!r}: it shrank while it was read; try again", path=path)
             left -= len(data)
             yield data
-        if padding := -info.st_size % BLOCK:
-            yield bytes(padding)
+        yield padding(info.st_size)
     return info.st_size
 
 
-def _header(parts: Parts, info: os.stat_result, kind: bytes, size: int) -> bytes:
-    header = tarfile.TarInfo(show(parts))
-    header.type = kind
-    header.size = size
-    header.mode = stat.S_IMODE(info.st_mode) & 0o777
-    header.mtime = max(0, min(int(info.st_mtime), 0o77777777777))  # the largest value in a plain header
-    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+def _header(parts: Parts, info: os.stat_result, size: int | None = None) -> bytes:
+    return header(show(parts), info.st_mode & 0o777, modified=int(info.st_mtime), size=size)
 
 
 def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds, keep: Keep | None = None) -> Sink[Transfer]:

@@ -8,8 +8,9 @@ import secrets
 import stat
 from collections.abc import Generator
 
+from cellblock.common.open_flags import ENTER, LIST
 from cellblock.errors import FilesError
-from cellblock.host.files.beneath import CHANGED, ENTER, LIST, Walk
+from cellblock.host.files.beneath import CHANGED, Walk
 
 _BATCH = 1000
 _MOST = 1_000_000

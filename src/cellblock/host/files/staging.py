@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import Self, TypeAlias
 
 from cellblock.common.new_mode import create
+from cellblock.common.open_flags import ENTER, LIST, READ
 from cellblock.common.whole_file import claimed, give_name, open_unnamed, sync
 from cellblock.errors import FilesError
-from cellblock.host.files.beneath import CREATE, ENTER, LIST, READ, Tree, held
+from cellblock.host.files.beneath import CREATE, Tree, held
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import FileLimits, Parts
 from cellblock.host.files.removal import remove_tree

@@ -218,6 +218,11 @@ class Cell:
         self.recovery = means
 
     @property
+    def settled(self) -> bool:
+        """Whether the cell has ended, and nothing was sent to stop it and no answer is in flight."""
+        return self.ended.is_set() and self._escalating is None and not self.asked
+
+    @property
     def escalating(self) -> asyncio.Task[None] | None:
         """The task that stops the cell, if any."""
         return self._escalating

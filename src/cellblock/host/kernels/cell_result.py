@@ -94,9 +94,8 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
         for failure in failures:
             collector.note(failure)
         items = collector.items() if failures else items
-    if outcome.rights.sandboxed and (
-        why := advice.on_output("".join(item.text or "" for item in items if item.kind == "stream"), outcome.rights.offline)
-    ):
+    printed = "".join(item.text or "" for item in items if item.kind == "stream") if outcome.rights.sandboxed else ""
+    if printed and (why := advice.on_output(printed, outcome.rights.offline)):
         collector.note(f"[cellblock] {why}")
         items = collector.items()
     if outcome.says_so:

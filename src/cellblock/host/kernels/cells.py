@@ -17,11 +17,10 @@ from cellblock.host.kernels.cell_events import Event, Notice
 from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
-from cellblock.host.kernels.past import Past
+from cellblock.host.kernels.past import KeptResults, Past
 from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.host.options import SessionHooks
-from cellblock.host.output.kept import KeptResults
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
 from cellblock.model.programs import ExecResult
@@ -433,7 +432,8 @@ class Cells:
             if deadline is not None:
                 deadline.cancel()
             try:
-                await leave(kernel, cell)
+                if not cell.settled:
+                    await leave(kernel, cell)
             finally:
                 self.current = None
                 if cell.reason is not None:

@@ -1,20 +1,23 @@
-"""The history of a session: the cells that led to its current state, and cells of abandoned states."""
+"""The history of a session: the cells that led to its current state, cells of abandoned states, and the last results."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cellblock.host.kernels.pairs import Instant, Pair, Pairs
-from cellblock.host.kernels.state_record import NO_RECORD
-from cellblock.model import HistoryEntry
+from cellblock.model import CodeExecutionResult, HistoryEntry, KeptResult
 
 _KEPT = 1000
 _MAX_WRITTEN = 4 * 1024 * 1024
 """Characters of code that are recorded for a later host; of older cells beyond this limit, only the beginning."""
 
 _BEGINNING = 1000
+
+_OVERHEAD = 1000  # memory of a result in addition to its text and values
 
 Line: TypeAlias = tuple[tuple[int, ...], tuple[tuple[Any, ...], ...]]
 """A line as recorded: the numbers of its cells, and those cells that the reader does not know."""
@@ -49,6 +52,25 @@ class Numbered(NamedTuple):
     begun_in: int
 
 
+class StateRecord:
+    """A null recorder of one session's state changes.
+
+    Attributes:
+        recalled: Whether an earlier host recorded the session's history.
+    """
+
+    recalled = False
+
+    def write(self, word: str, *rest: object) -> None:
+        """Record an event, as `Past.apply` and `Recalled` read it."""
+
+    def settle(self) -> None:
+        """Flush all events before anything else happens."""
+
+    def rewrite(self) -> None:
+        """Record the whole state again, because more has changed than single events express."""
+
+
 class Past:
     """The cells of one session, and the line of those that led to its current state.
 
@@ -63,7 +85,7 @@ class Past:
     """
 
     def __init__(self) -> None:
-        self.record = NO_RECORD
+        self.record = StateRecord()
         self._cells: dict[int, Numbered] = {}
         self._line: list[int] = []
         self._ended: dict[int, int] = {}
@@ -340,3 +362,34 @@ def _read(written: tuple[Any, ...]) -> Numbered:
 
 def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
     return cell._replace(entry=dataclasses.replace(cell.entry, abandoned=abandoned))
+
+
+class KeptResults:
+    """The last results of a session."""
+
+    def __init__(self, limit: int) -> None:
+        """Start without results.
+
+        Args:
+            limit: Memory limit of all results, in bytes.
+        """
+        self._room = limit
+        self._kept: deque[tuple[KeptResult, int]] = deque()
+
+    def keep(self, result: CodeExecutionResult) -> KeptResult:
+        """Store a result, and drop the oldest ones to make room."""
+        kept, size = KeptResult(result), _size(result)
+        self._kept.append((kept, size))
+        self._room -= size
+        while self._room < 0:
+            oldest, size = self._kept.popleft()
+            oldest.result = None
+            self._room += size
+        return kept
+
+
+def _size(result: CodeExecutionResult) -> int:
+    size = _OVERHEAD + sum(map(sys.getsizeof, (result.text, result.output, result.stderr)))
+    for item in result.outputs:
+        size += _OVERHEAD + sum(map(sys.getsizeof, (item.text, *item.data.values())))
+    return size

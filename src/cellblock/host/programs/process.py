@@ -32,7 +32,7 @@ from cellblock.model.programs import (
     describe_signal,
 )
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
-from cellblock.wire.programs import FROM_WATCHER, Ended, Failed, Signal, Started, Unstarted
+from cellblock.wire.program_messages import FROM_WATCHER, Ended, Failed, Signal, Started, Unstarted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

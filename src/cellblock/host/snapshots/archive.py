@@ -8,13 +8,14 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 
+from cellblock.common.tar_blocks import END, header, padding
 from cellblock.host.snapshots.beneath import open_parent
+from cellblock.host.snapshots.entries import Folder, LeftOut
 from cellblock.host.snapshots.file import File, Link, facts, is_kept
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Snapshot
+from cellblock.host.snapshots.tree import Snapshot
 
 _PIECE = 1024 * 1024
-_END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
@@ -35,17 +36,18 @@ def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> I
         if size >= _PIECE:
             yield b"".join(pieces)
             pieces, size = [], 0
-    yield b"".join([*pieces, _END])
+    yield b"".join([*pieces, END])
 
 
 def _pack(store: Store, above: str, folder: Folder, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
     for name, entry in folder.entries.items():
         path = f"{above}{name}"
         if isinstance(entry, Folder):
-            yield _header(path, entry)
+            yield header(path, entry.mode)
             yield from _pack(store, f"{path}/", entry, left_out)
         elif isinstance(entry, File) and is_kept(entry):
-            yield _header(path, entry)
+            known = facts(entry)
+            yield header(path, known.mode, modified=known.mtime_ns // 10**9, size=known.size)
             yield from _content(store, entry)
         elif isinstance(entry, LeftOut):
             left_out.append((path, entry.reason))
@@ -60,19 +62,7 @@ def _content(store: Store, file: File) -> Iterator[bytes]:
             yield data
     finally:
         os.close(source)
-    if padding := -facts(file).size % tarfile.BLOCKSIZE:
-        yield bytes(padding)
-
-
-def _header(path: str, entry: Entry) -> bytes:
-    header = tarfile.TarInfo(path)
-    if isinstance(entry, Folder):
-        header.type, header.mode = tarfile.DIRTYPE, entry.mode
-    elif isinstance(entry, File):
-        known = facts(entry)
-        header.size, header.mode = known.size, known.mode
-        header.mtime = max(0, min(known.mtime_ns // 10**9, 0o77777777777))  # the largest value in a plain header
-    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    yield padding(facts(file).size)
 
 
 class Missing:
@@ -112,9 +102,8 @@ class Missing:
                     source = archive.extractfile(member)
                     while source is not None and (data := source.read(_PIECE)):
                         yield data
-                    if padding := -member.size % tarfile.BLOCKSIZE:
-                        yield bytes(padding)
-            yield _END
+                    yield padding(member.size)
+            yield END
         finally:
             os.close(top)
 

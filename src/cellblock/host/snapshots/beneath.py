@@ -12,14 +12,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from cellblock.common.open_flags import ENTER, LIST, NAME, READ, SAFE
 from cellblock.host.snapshots.file import PERMISSIONS
 
-_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
-_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
-_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
-# O_NONBLOCK: open() must not block on a FIFO or a lease.
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFE
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = 1  # linux/fs.h
@@ -32,17 +28,17 @@ CHANGED = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, err
 
 def open_folder(name: str, directory: int) -> int:
     """Open a folder to list it."""
-    return os.open(name, _LIST, dir_fd=directory)
+    return os.open(name, LIST, dir_fd=directory)
 
 
 def enter_folder(name: str, directory: int) -> int:
     """Open a folder to access its entries, which needs no permission to list it."""
-    return os.open(name, _ENTER, dir_fd=directory)
+    return os.open(name, ENTER, dir_fd=directory)
 
 
 def open_file(name: str, directory: int) -> int:
     """Open a file of any kind for reading. Check the kind before reading."""
-    return os.open(name, _READ, dir_fd=directory)
+    return os.open(name, READ, dir_fd=directory)
 
 
 def open_closed_file(name: str, directory: int) -> int:
@@ -54,7 +50,7 @@ def open_closed_file(name: str, directory: int) -> int:
     try:
         return open_file(name, directory)
     except PermissionError:
-        held = os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | _SAFE, dir_fd=directory)
+        held = os.open(name, NAME, dir_fd=directory)
     try:
         mode = os.fstat(held).st_mode
         if not stat.S_ISREG(mode):
@@ -62,7 +58,7 @@ def open_closed_file(name: str, directory: int) -> int:
         path = f"/proc/self/fd/{held}"  # refers to this file only
         os.chmod(path, stat.S_IMODE(mode) | stat.S_IRUSR)
         try:
-            return os.open(path, _READ & ~os.O_NOFOLLOW)
+            return os.open(path, READ & ~os.O_NOFOLLOW)
         finally:
             os.chmod(path, stat.S_IMODE(mode))
     finally:

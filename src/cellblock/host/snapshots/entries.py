@@ -1,4 +1,4 @@
-"""A folder's entries by name: an immutable mapping whose modified copies share unchanged parts."""
+"""Folders and their entries as immutable data. Modified copies share unchanged parts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,97 @@ import itertools
 import os
 import zlib
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, TypeAlias
 
-from cellblock.host.snapshots.file import File, Link, is_kept
-
-if TYPE_CHECKING:
-    from cellblock.host.snapshots.tree import Entry
+from cellblock.host.snapshots.file import UNSEEN, File, Link, Owner, is_kept
 
 _PART = 128
 """Approximate number of names in a part. A folder can have 10,000 files, and each cell changes one."""
+
+
+class LeftOut(NamedTuple):
+    """An entry that a snapshot excludes.
+
+    Attributes:
+        reason: Why.
+        folder: Whether it is a folder.
+        ours: Whether the restore of a snapshot without it may remove it.
+        too_much: Whether the reason is a limit of size or number.
+        told: Whether it is reported.
+        closed: Whether it is unreadable now. A change of it prevents an undo of the cell.
+        lasting: Whether the session can change it. An undo of such a change is refused, because it cannot be restored.
+        changed: Its change time, if it is not a folder; 0 if unknown.
+    """
+
+    reason: str
+    folder: bool
+    ours: bool = False
+    too_much: bool = False
+    told: bool = True
+    closed: bool = False
+    lasting: bool = False
+    changed: int = 0
+
+
+class Totals(NamedTuple):
+    """Totals of a folder, including all subfolders.
+
+    Attributes:
+        entries: Number of files, folders and links.
+        files: Number of files that are not excluded.
+        bytes: Total size of the files with stored content.
+        unkept: Number of files without stored content, and of unreadable entries.
+        left_out: Number of excluded entries.
+        cut: Number of entries excluded because of a limit of size or number.
+    """
+
+    entries: int = 0
+    files: int = 0
+    bytes: int = 0
+    unkept: int = 0
+    left_out: int = 0
+    cut: int = 0
+
+    def plus(self, other: Totals) -> Totals:
+        """Return the sum of both."""
+        return Totals(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def minus(self, other: Totals) -> Totals:
+        """Return the difference of both."""
+        return Totals(*(one - two for one, two in zip(self, other, strict=True)))
+
+
+class Folder(NamedTuple):
+    """A folder.
+
+    Attributes:
+        mode: Permissions.
+        owner: Owner.
+        entries: Entries by name.
+        complete: Whether `entries` contains all entries.
+        totals: Totals.
+        status: Status (`file.seen`); `UNSEEN` for the workspace itself.
+    """
+
+    mode: int
+    owner: Owner
+    entries: Entries
+    complete: bool
+    totals: Totals
+    status: bytes = UNSEEN
+
+
+class Trashed(NamedTuple):
+    """A file or link in the trash, for a plan.
+
+    Attributes:
+        path: Its path in the trash entry.
+    """
+
+    path: str
+
+
+Entry: TypeAlias = File | Link | LeftOut | Folder | Trashed
 
 
 class Entries(Mapping[str, "Entry"]):

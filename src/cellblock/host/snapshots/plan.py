@@ -7,8 +7,9 @@ import stat
 from typing import Literal, NamedTuple, TypeGuard
 
 from cellblock.errors import SnapshotError
+from cellblock.host.snapshots.entries import Entry, Folder, LeftOut, Trashed
 from cellblock.host.snapshots.file import File, Link, Owner, is_kept
-from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Trashed, same
+from cellblock.host.snapshots.tree import same
 
 _ENTER = stat.S_IWUSR | stat.S_IXUSR
 

@@ -26,13 +26,13 @@ from cellblock.host.snapshots.beneath import (
     set_mode,
     status,
 )
+from cellblock.host.snapshots.entries import Trashed
 from cellblock.host.snapshots.file import File, Link, Owner, facts
 from cellblock.host.snapshots.ignored import OURS
 from cellblock.host.snapshots.journal import Journal
 from cellblock.host.snapshots.plan import Plan, Step
 from cellblock.host.snapshots.store import Store
 from cellblock.host.snapshots.trash import Entry, copy_back
-from cellblock.host.snapshots.tree import Trashed
 from cellblock.launch import leftovers
 from cellblock.wire.copies import REPLACED
 

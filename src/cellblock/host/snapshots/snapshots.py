@@ -17,6 +17,8 @@ from typing import NamedTuple, overload
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import restore as restoring
 from cellblock.host.snapshots.content import digest_of
+from cellblock.host.snapshots.entries import Entry as TreeEntry
+from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.file import File, facts
 from cellblock.host.snapshots.ignored import Ignored
 from cellblock.host.snapshots.journal import Journal
@@ -24,8 +26,7 @@ from cellblock.host.snapshots.plan import Plan
 from cellblock.host.snapshots.store import Store
 from cellblock.host.snapshots.times import Spans, first_changed, first_left_out_changed, first_unkept_changed
 from cellblock.host.snapshots.trash import Entry, Reason, Trash
-from cellblock.host.snapshots.tree import Entry as TreeEntry
-from cellblock.host.snapshots.tree import Folder, Snapshot, SnapshotLimits, differences
+from cellblock.host.snapshots.tree import Snapshot, SnapshotLimits, differences
 from cellblock.host.snapshots.undo import Interval, UndoPlan, plan_redo, plan_restore, plan_undo
 from cellblock.host.snapshots.walk import StoppedError, Walk
 from cellblock.host.snapshots.watch import LostError, UnwatchableError, Watch

@@ -16,8 +16,9 @@ from typing import Self
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import content
 from cellblock.host.snapshots.beneath import create_file, open_file
+from cellblock.host.snapshots.entries import Entry, Folder
 from cellblock.host.snapshots.file import File, is_kept, kept_as, size_of
-from cellblock.host.snapshots.tree import MIB, Entry, Folder, Snapshot
+from cellblock.host.snapshots.tree import MIB, Snapshot
 from cellblock.host.snapshots.written import Description, Written
 from cellblock.launch.leftovers import make_place, remove_abandoned, remove_place
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from cellblock.host.snapshots.beneath import open_folder, open_parent
+from cellblock.host.snapshots.entries import Folder, LeftOut
 from cellblock.host.snapshots.file import File, seen, was_seen
 from cellblock.host.snapshots.ignored import Ignored
-from cellblock.host.snapshots.tree import Folder, LeftOut, lasting, status_of, unkept
+from cellblock.host.snapshots.tree import lasting, status_of, unkept
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: start and end in nanoseconds of the clock that file systems use."""

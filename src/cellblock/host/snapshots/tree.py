@@ -6,99 +6,13 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeAlias
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.snapshots.entries import Entries
-from cellblock.host.snapshots.file import UNSEEN, File, Link, Owner, facts, is_kept, is_seen, seen_as, size_of
+from cellblock.host.snapshots.entries import Entry, Folder, LeftOut, Totals
+from cellblock.host.snapshots.file import UNSEEN, File, Link, facts, is_kept, is_seen, seen_as, size_of
 
 MIB = 2**20
 _MOST_SHOWN = 100
-
-
-class LeftOut(NamedTuple):
-    """An entry that a snapshot excludes.
-
-    Attributes:
-        reason: Why.
-        folder: Whether it is a folder.
-        ours: Whether the restore of a snapshot without it may remove it.
-        too_much: Whether the reason is a limit of size or number.
-        told: Whether it is reported.
-        closed: Whether it is unreadable now. A change of it prevents an undo of the cell.
-        lasting: Whether the session can change it. An undo of such a change is refused, because it cannot be restored.
-        changed: Its change time, if it is not a folder; 0 if unknown.
-    """
-
-    reason: str
-    folder: bool
-    ours: bool = False
-    too_much: bool = False
-    told: bool = True
-    closed: bool = False
-    lasting: bool = False
-    changed: int = 0
-
-
-class Totals(NamedTuple):
-    """Totals of a folder, including all subfolders.
-
-    Attributes:
-        entries: Number of files, folders and links.
-        files: Number of files that are not excluded.
-        bytes: Total size of the files with stored content.
-        unkept: Number of files without stored content, and of unreadable entries.
-        left_out: Number of excluded entries.
-        cut: Number of entries excluded because of a limit of size or number.
-    """
-
-    entries: int = 0
-    files: int = 0
-    bytes: int = 0
-    unkept: int = 0
-    left_out: int = 0
-    cut: int = 0
-
-    def plus(self, other: Totals) -> Totals:
-        """Return the sum of both."""
-        return Totals(*(one + two for one, two in zip(self, other, strict=True)))
-
-    def minus(self, other: Totals) -> Totals:
-        """Return the difference of both."""
-        return Totals(*(one - two for one, two in zip(self, other, strict=True)))
-
-
-class Folder(NamedTuple):
-    """A folder.
-
-    Attributes:
-        mode: Permissions.
-        owner: Owner.
-        entries: Entries by name.
-        complete: Whether `entries` contains all entries.
-        totals: Totals.
-        status: Status (`file.seen`); `UNSEEN` for the workspace itself.
-    """
-
-    mode: int
-    owner: Owner
-    entries: Entries
-    complete: bool
-    totals: Totals
-    status: bytes = UNSEEN
-
-
-class Trashed(NamedTuple):
-    """A file or link in the trash, for a plan.
-
-    Attributes:
-        path: Its path in the trash entry.
-    """
-
-    path: str
-
-
-Entry: TypeAlias = File | Link | LeftOut | Folder | Trashed
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cellblock.host.snapshots.beneath import open_file, open_folder, open_parent
 from cellblock.host.snapshots.content import TooLargeError, digest_of
-from cellblock.host.snapshots.entries import Entries
+from cellblock.host.snapshots.entries import Entries, Entry, Folder, LeftOut, Totals, Trashed
 from cellblock.host.snapshots.file import (
     PERMISSIONS,
     UNSEEN,
@@ -32,7 +32,7 @@ from cellblock.host.snapshots.file import (
 from cellblock.host.snapshots.plan import Plan, in_the_way
 from cellblock.host.snapshots.times import Spans, changed_left_out, is_all_within
 from cellblock.host.snapshots.trash import Entry as TrashEntry
-from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Totals, Trashed, lasting, same, status_of
+from cellblock.host.snapshots.tree import lasting, same, status_of
 
 
 class Interval(NamedTuple):

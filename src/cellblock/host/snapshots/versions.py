@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from cellblock.errors import SnapshotError
+from cellblock.host.snapshots.entries import Entry, Folder, LeftOut, Trashed
 from cellblock.host.snapshots.file import File, Link, facts, is_kept
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Snapshot, Trashed
+from cellblock.host.snapshots.tree import Snapshot
 from cellblock.model.checkpoints import MAX_FILE_TEXT, FileVersion
 
 A_FOLDER = FileVersion(why="it is a folder")

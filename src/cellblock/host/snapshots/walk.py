@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode, status
 from cellblock.host.snapshots.content import TooLargeError
-from cellblock.host.snapshots.entries import Entries
+from cellblock.host.snapshots.entries import Entries, Entry, Folder, LeftOut
 from cellblock.host.snapshots.file import (
     PERMISSIONS,
     UNSEEN,
@@ -30,7 +30,7 @@ from cellblock.host.snapshots.file import (
     was_seen,
 )
 from cellblock.host.snapshots.ignored import OURS, Ignored
-from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, SnapshotLimits, total
+from cellblock.host.snapshots.tree import SnapshotLimits, total
 from cellblock.host.snapshots.watch import Dirt, Watch
 from cellblock.walls.sandbox.placeholders import is_placeholder
 

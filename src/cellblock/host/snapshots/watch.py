@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from cellblock.host.snapshots import inotify
+from cellblock.host.snapshots.entries import Entry, Folder
 from cellblock.host.snapshots.inotify import (
     Inotify,
     LostError,
@@ -17,7 +18,6 @@ from cellblock.host.snapshots.inotify import (
     has_writer,
     write_out,
 )
-from cellblock.host.snapshots.tree import Entry, Folder
 
 __all__ = ["Dirt", "LostError", "UnwatchableError", "Watch"]
 

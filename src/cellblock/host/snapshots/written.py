@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 from cellblock.host.snapshots import content
 from cellblock.host.snapshots.beneath import create_file, open_file
-from cellblock.host.snapshots.entries import Entries
+from cellblock.host.snapshots.entries import Entries, Entry, Folder, Totals
 from cellblock.host.snapshots.file import File, Owner, is_kept, kept_as
-from cellblock.host.snapshots.tree import Entry, Folder, Totals
 
 Part: TypeAlias = dict[str, Entry]
 

@@ -26,7 +26,7 @@ from cellblock.host.survival.recording import TapeRecording
 from cellblock.host.survival.remains import FamilyRemains, KernelRemains, SessionRemains
 from cellblock.host.survival.state_log import StateLog
 from cellblock.host.survival.tape import Aux, Tape
-from cellblock.launch.custody.client import Custodian, Entry, Holding, Process
+from cellblock.launch.custody.custodian_client import Custodian, Entry, Holding, Process
 from cellblock.walls.sandbox.cgroups import Group
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Keeping(Keeper):
     # -- this host's resources -----------------------------------------------------------------------------------------
 
     def session(self, parts: SessionParts, label: str, remains: SessionRemains | None) -> SessionKeeper:
-        from cellblock.host.survival.session import KeptSession  # loads what a session needs
+        from cellblock.host.survival.session_handover import KeptSession  # loads what a session needs
 
         return KeptSession(Holding(f"session/{parts.number}", self.custodian), parts, label, remains)
 

@@ -11,7 +11,7 @@ from cellblock.host.descriptors import Tail
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch.start import Started
 from cellblock.host.launch_failures import died
-from cellblock.launch.custody.client import Custodian, Holding, Process
+from cellblock.launch.custody.custodian_client import Custodian, Holding, Process
 from cellblock.wire.control import End, Kill, Setup
 from cellblock.wire.datagrams import encode_control
 

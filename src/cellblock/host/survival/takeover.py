@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError
 from cellblock.host.checkpoints.checkpoint import Birth, find_checkpoint
+from cellblock.host.checkpoints.undoing import finish_undo
 from cellblock.host.launch.kernel_spec import DeathNotice
 from cellblock.host.survival.recalled import LastCell
 from cellblock.host.survival.states import StateKeeping
@@ -121,7 +122,7 @@ class Takeover:
         try:
             checkpoint = find_checkpoint(self._checkpoints.all(), going.checkpoint) if going.checkpoint else None
             if checkpoint is None or going.way == "undo":
-                await self._checkpoints.finish_undo(checkpoint)
+                await finish_undo(self._checkpoints, checkpoint)
             else:
                 await self._checkpoints.restore_to(checkpoint, "restore")
             self._checkpoints.automatic.forget_files()

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cellblock.wire.programs import LENGTHS
+from cellblock.wire.program_messages import LENGTHS
 
 if TYPE_CHECKING:
     from cellblock.launch.init.watch_helper import Change

@@ -30,7 +30,7 @@ from cellblock.wire.control import (
 )
 from cellblock.wire.copies import FROM_COPY, FROM_FAMILY, TO_COPY, TO_FAMILY
 from cellblock.wire.datagrams import encode_control
-from cellblock.wire.programs import FROM_WATCHER, SPECIFICATION, TO_WATCHER
+from cellblock.wire.program_messages import FROM_WATCHER, SPECIFICATION, TO_WATCHER
 from cellblock.wire.sandbox import Plan, Restrictions, Step
 
 if TYPE_CHECKING:

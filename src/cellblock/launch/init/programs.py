@@ -20,7 +20,7 @@ from cellblock.launch.init.watcher import ALONE, SUPERVISED, Surroundings
 from cellblock.walls.sandbox.confine import confine
 from cellblock.wire.control import Keep, Run
 from cellblock.wire.datagrams import encode_control
-from cellblock.wire.programs import Unstarted
+from cellblock.wire.program_messages import Unstarted
 from cellblock.wire.sandbox import Confinement
 
 _MOST_IDLE = 4

@@ -28,7 +28,7 @@ from cellblock.launch.init.successor import fork
 from cellblock.walls.linux.syscall import hide
 from cellblock.walls.sandbox.confine import confine
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, ControlMessage, encode_control
-from cellblock.wire.programs import (
+from cellblock.wire.program_messages import (
     SPECIFICATION,
     TO_WATCHER,
     Ended,

@@ -52,7 +52,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]
     if mode == "zygote":
-        from cellblock.launch.zygote.server import serve
+        from cellblock.launch.zygote.fork_server import serve
 
         serve(preload, native)
     else:

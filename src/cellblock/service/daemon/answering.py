@@ -10,34 +10,36 @@ from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, Prot
 from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request
 from cellblock.service.daemon import (
-    approvals,
-    checkpoints,
-    executions,
-    files,
+    approval_handlers,
+    checkpoint_handlers,
+    execution_handlers,
+    file_handlers,
     moving,
-    overview,
-    programs,
-    saving,
-    secrets,
-    sessions,
-    tools,
+    network_handlers,
+    overview_handlers,
+    program_handlers,
+    save_handlers,
+    secret_handlers,
+    session_handlers,
+    tool_handlers,
 )
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.handlers import HANDLERS
-from cellblock.service.daemon.server import Server
 
 __all__ = [
     "answer",
-    "approvals",
-    "checkpoints",
-    "executions",
-    "files",
+    "approval_handlers",
+    "checkpoint_handlers",
+    "execution_handlers",
+    "file_handlers",
     "moving",
-    "overview",
-    "programs",
-    "saving",
-    "secrets",
-    "sessions",
-    "tools",
+    "network_handlers",
+    "overview_handlers",
+    "program_handlers",
+    "save_handlers",
+    "secret_handlers",
+    "session_handlers",
+    "tool_handlers",
 ]
 
 _BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError, StateError)

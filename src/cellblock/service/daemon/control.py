@@ -16,7 +16,7 @@ from cellblock.common.database import Database
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, DaemonError, NotRunError, StoreError
 from cellblock.operations.sessions import About, End
-from cellblock.service.daemon.connection import Connection, open_if_running, silent
+from cellblock.service.daemon.daemon_connection import Connection, open_if_running, silent
 from cellblock.service.daemon.place import RESTART, Place
 from cellblock.service.daemon.starting import open_connection
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cellblock.operations.base import Request
-from cellblock.service.daemon.server import Server
+from cellblock.service.daemon.daemon_state import Server
 
 _RequestT = TypeVar("_RequestT", bound=Request[Any])
 _Plain: TypeAlias = Callable[[Server, _RequestT], Awaitable[Any]]

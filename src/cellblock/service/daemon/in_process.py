@@ -12,12 +12,12 @@ from cellblock.common import loop_thread
 from cellblock.common.per_process import PerProcess
 
 if TYPE_CHECKING:
-    from cellblock.service.daemon.server import Server
+    from cellblock.service.daemon.daemon_state import Server
 
 
 async def connect(server: Server) -> socket.socket:
     """Connect to sessions of this event loop, as to a daemon."""
-    from cellblock.service.daemon.client import Client
+    from cellblock.service.daemon.client_connection import Client
 
     ours, theirs = socket.socketpair()
     await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
@@ -56,8 +56,8 @@ class InProcess:
 
 async def _serve() -> tuple[Any, Any]:
     from cellblock.host import Host
-    from cellblock.service.daemon.server import Server
-    from cellblock.service.named.sessions import NamedSessions
+    from cellblock.service.daemon.daemon_state import Server
+    from cellblock.service.named.named_sessions import NamedSessions
 
     host = Host(isolate="none")  # each session sets its own isolation
     return Server(NamedSessions(host)), host

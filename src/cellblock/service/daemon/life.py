@@ -14,8 +14,8 @@ from cellblock.service.daemon.memory import Memory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cellblock.service.daemon.daemon_state import Server
     from cellblock.service.daemon.place import Place
-    from cellblock.service.daemon.server import Server
 
 _log = logging.getLogger("cellblock.daemon")
 

@@ -23,10 +23,10 @@ from cellblock.service.daemon.place import RESTART, Place
 
 if TYPE_CHECKING:
     from cellblock.host import Host
-    from cellblock.launch.custody.client import Custodian
+    from cellblock.launch.custody.custodian_client import Custodian
+    from cellblock.service.daemon.daemon_state import Server
     from cellblock.service.daemon.listening import Listening
     from cellblock.service.daemon.remote import Remote
-    from cellblock.service.daemon.server import Server
 
 _log = logging.getLogger("cellblock.daemon")
 _LOG_BYTES, _LOG_FILES = 4 * 1024 * 1024, 3
@@ -152,7 +152,7 @@ def _custodian(place: Place, patience: float) -> tuple[Custodian, bool]:
         patience: Seconds that the custodian waits for the next daemon if this one is killed.
     """
     from cellblock.host.survival.keeping import can_continue
-    from cellblock.launch.custody.client import Custodian
+    from cellblock.launch.custody.custodian_client import Custodian
 
     custodian = Custodian.connect(place.directory, patience=patience)
     if can_continue(custodian):
@@ -164,7 +164,7 @@ def _custodian(place: Place, patience: float) -> tuple[Custodian, bool]:
 async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | None, remote: str) -> None:
     from cellblock.common.threads import Threads
     from cellblock.service import settings
-    from cellblock.service.daemon.client import Client
+    from cellblock.service.daemon.client_connection import Client
     from cellblock.service.daemon.handover import Handover
     from cellblock.service.daemon.life import until_the_end
     from cellblock.service.daemon.listening import Listening
@@ -207,12 +207,12 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
 async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
     """Open the store, and continue the sessions that the custodian holds."""
     from cellblock.host import Host
-    from cellblock.launch.custody.client import PATIENCE
+    from cellblock.launch.custody.custodian_client import PATIENCE
     from cellblock.service import settings
+    from cellblock.service.daemon.daemon_state import Server
     from cellblock.service.daemon.lease import Lease
-    from cellblock.service.daemon.server import Server
     from cellblock.service.named.limits import NamedLimits
-    from cellblock.service.named.sessions import NamedSessions
+    from cellblock.service.named.named_sessions import NamedSessions
     from cellblock.service.store.named import NamedStore
 
     wanted = settings.current()
@@ -247,7 +247,7 @@ async def _listen(
         listener: The descriptor of the listening socket, if the previous daemon passed it on.
         cluster: The settings of a cluster node, if this is one.
     """
-    from cellblock.service.daemon.client import Client
+    from cellblock.service.daemon.client_connection import Client
     from cellblock.service.daemon.listening import Listening
 
     loop = asyncio.get_running_loop()

@@ -16,11 +16,12 @@ from cellblock.errors import DaemonError, NotFoundError, ProtocolError, StateErr
 from cellblock.model.sessions import Permission, SessionRecord, mark_of
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.moving import GiveAway, GivenAway, TakeOver
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.link import DaemonLink
-from cellblock.service.daemon.server import Server
 from cellblock.service.daemon.tls import tls
-from cellblock.service.named.moving import Arrival, check_can_move, check_whole, held
+from cellblock.service.named.arrival import Arrival, check_whole
+from cellblock.service.named.moving import check_can_move, held
 from cellblock.service.named.session import NamedSession
 
 _PIECE = 1024 * 1024
@@ -51,6 +52,7 @@ async def _given(server: Server, named: NamedSession, request: GiveAway) -> Asyn
                 "record": named.stamp().to_dict(),
                 "options": options,
                 "permissions": [[permission.to_dict(), [*key]] for permission, key in store.sessions.permissions(number)],
+                "network": store.networks.state(number),
                 "executions": store.journal.past(number),
                 "hold": hold,
                 "size": report.size,
@@ -114,6 +116,8 @@ async def _taken(
     for permission, key in permissions:
         store.sessions.allow(permission, key)
 
+    store.networks.take(number, about["network"])
+
     async def confirm() -> None:
         store.journal.enter_past(about["executions"])  # before the session accepts requests: a used key must not run again
         deadline = asyncio.get_running_loop().time() + _SURE
@@ -131,6 +135,7 @@ async def _taken(
     except BaseException:
         if server.sessions.known(number) is None:
             store.sessions.forget_permissions(number)
+            store.networks.leave(number)
         raise
     server.origins.add(mark_of(number))
     return as_data(named.shown())

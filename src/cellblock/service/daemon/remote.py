@@ -12,9 +12,9 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.client_connection import Client
+from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.lease import Lease
-from cellblock.service.daemon.server import Server
 from cellblock.service.daemon.tls import tls
 
 _HANDSHAKE = 10.0

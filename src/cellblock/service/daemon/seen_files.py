@@ -7,10 +7,10 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from cellblock.host.files.failures import telling
-from cellblock.host.programs.files import MAX_DEPTH
+from cellblock.host.programs.program_files import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from cellblock.host.programs.files import SessionFiles
+    from cellblock.host.programs.program_files import SessionFiles
     from cellblock.model.files import FileChange, FileInfo
 
 

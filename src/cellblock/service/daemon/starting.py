@@ -12,7 +12,7 @@ from socket import socket
 
 from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotRunError
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.daemon_connection import Connection
 from cellblock.service.daemon.place import Place
 
 _PATIENCE, _TRIES = 30.0, 5

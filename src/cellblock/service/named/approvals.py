@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import PendingApproval, Permission, SessionRecord
-from cellblock.service.store.sessions import SessionRegistry
+from cellblock.service.store.session_registry import SessionRegistry
 from cellblock.tools.approvals.broker import Broker, is_current, origin_of
 from cellblock.tools.approvals.elicitation import Elicitation, check_answer
 from cellblock.tools.approvals.request import Always, ApprovalRequest, visible

@@ -10,7 +10,7 @@ from typing import Any
 from cellblock.common.sandbox_options import NAMES, SandboxOptions
 from cellblock.errors import InvalidInputError, shown
 from cellblock.host import Host
-from cellblock.service.named.options import Options, read_options, with_real_paths
+from cellblock.service.named.json_options import Options, read_options, with_real_paths
 
 _PATHS = ("working_dir", "images_dir", "spill_dir")
 _HIDDEN = ("kernel_env", "rules", "sandbox_config", "secrets", "startup_code")
@@ -90,6 +90,8 @@ def _value(option: str, given: Given) -> Any:
         case "hosts" | "allow_hosts":
             options = _sandbox(given)
             return {*options.hosts, *options.allow_hosts}
+        case "http":
+            return {*_sandbox(given).http}
         case "sandbox":
             return read.session.isolate != "none"
         case "durable":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cellblock.errors import with_host
+from cellblock.errors import allowing
 from cellblock.model.overview import Change, Refusal, RefusalKind, Sample, SessionActivity
 from cellblock.model.plain import as_dict
 
@@ -178,7 +179,8 @@ class Overview:
         self._denials[named.record.kernel_id] = denials[-1]
         for one in denials[known:]:
             where = f"{one.host}:{one.port}" if one.port else one.host
-            self._refuse(named, "host", where, one.reason, with_host(one.rule_needed) if one.rule_needed else "")
+            remedy = allowing(one.rule_needed, shlex.quote(named.record.name)) if one.rule_needed else ""
+            self._refuse(named, "host", where, one.reason, remedy)
 
     def _tell(self) -> None:
         self._told = self._number

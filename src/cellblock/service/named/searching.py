@@ -13,7 +13,7 @@ from cellblock.model.overview import CellRecord, FoundSession
 from cellblock.model.sessions import SessionRecord
 
 if TYPE_CHECKING:
-    from cellblock.service.named.sessions import NamedSessions
+    from cellblock.service.named.named_sessions import NamedSessions
 
 MAX_WORDS = 8
 _MAX_LINE = 300

@@ -17,19 +17,20 @@ from typing import Any
 from cellblock.common.secret import parse_secrets
 from cellblock.errors import CellblockError, InvalidInputError, StateError
 from cellblock.host import Host, Session
-from cellblock.host.checkpoints.branches import Beginning, is_branch
+from cellblock.host.checkpoints.branches import is_branch
+from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.kernels.cell import OnInput
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
+from cellblock.service.named.arrival import Arrival
 from cellblock.service.named.durable import WENT_BACK, Durable, told
 from cellblock.service.named.executions import Execution
+from cellblock.service.named.json_options import NamedOptions, Options, read_options
 from cellblock.service.named.kernel_types import cell, has_run, kernel_of, start_kernel
 from cellblock.service.named.labels import described, ended, label_of
 from cellblock.service.named.lease import LeaseRecord
-from cellblock.service.named.moving import Arrival
-from cellblock.service.named.options import NamedOptions, Options, read_options
 from cellblock.service.named.remote_saves import RemoteSaves
 from cellblock.service.named.servers import ServerNotes
 from cellblock.service.session.running import RunningSession
@@ -343,6 +344,7 @@ class NamedSession:
                 remains=remains,
                 on_input=self._on_input,
                 start_from=start_from,
+                network=None if self._store is None else self._store.networks.joining(number),
             )
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)

@@ -14,10 +14,11 @@ from cellblock.host.closing import Closing
 # Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
-    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.checkpoints.checkpoint import Beginning
     from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.options import ShareNetwork
     from cellblock.host.survival.remains import SessionRemains
-    from cellblock.service.session.options import ServiceOptions
+    from cellblock.service.session.service_options import ServiceOptions
     from cellblock.service.session.services import SessionServices
 
 _dropped: set[asyncio.Task[None]] = set()
@@ -75,6 +76,7 @@ class RunningSession:
         remains: SessionRemains | None = None,
         on_input: OnInput | None = None,
         start_from: Beginning | None = None,
+        network: ShareNetwork | None = None,
     ) -> None:
         """Start the session and its services, in a task that `close` can end.
 
@@ -88,6 +90,7 @@ class RunningSession:
             remains: As for `Host.session`.
             on_input: As for `Session.start`.
             start_from: As for `Host.session`.
+            network: As for `SessionHooks`.
 
         Raises:
             StateError: The session was closed meanwhile.
@@ -101,7 +104,7 @@ class RunningSession:
             from cellblock.service.session.services import open_session
 
             self.session, self.services = open_session(
-                host, options, services, session_id, label=label, remains=remains, start_from=start_from
+                *(host, options, services, session_id), label=label, remains=remains, start_from=start_from, network=network
             )
             await _start_within(self.session, timeout, on_input)
             if tool_server is not None:

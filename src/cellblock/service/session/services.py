@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 import time
@@ -13,11 +14,13 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config, telemetry
-from cellblock.errors import InvalidInputError, StoreError
-from cellblock.host.options import SessionHooks, SessionOptions
+from cellblock.errors import CellblockError, InvalidInputError, StoreError
+from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.options import SessionHooks, SessionOptions, ShareNetwork
 from cellblock.model.decisions import CommandRequest, Decision
-from cellblock.service.session.options import ServiceOptions
+from cellblock.service.session.http_requests import RequestApprover
 from cellblock.service.session.policy import with_readable
+from cellblock.service.session.service_options import ServiceOptions
 from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.call import Origin
@@ -27,13 +30,13 @@ from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.mcp.lease import Lease, SharedServers
 from cellblock.tools.registry.approvals import Approvals
 from cellblock.tools.registry.servers import ServerRegistry
-from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
-from cellblock.tools.serving.server import bind, resolved
+from cellblock.tools.serving.tool_app import session_app
+from cellblock.tools.serving.tool_server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
-    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.checkpoints.checkpoint import Beginning
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome, ToolSpec
     from cellblock.tools.mcp.params import ServerParams
@@ -57,6 +60,7 @@ def open_session(
     label: str = "",
     remains: SessionRemains | None = None,
     start_from: Beginning | None = None,
+    network: ShareNetwork | None = None,
 ) -> tuple[Session, SessionServices]:
     """Create a session and its services without starting them. The caller closes both.
 
@@ -68,6 +72,7 @@ def open_session(
         label: As for `Host.session`.
         remains: As for `Host.session`.
         start_from: As for `Host.session`.
+        network: As for `SessionHooks`.
 
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
@@ -90,11 +95,14 @@ def open_session(
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
             outside=lambda since: services.outside(since),
             on_begin=lambda: services.broker.ask_again(),  # about calls of background work that had no reader
+            network=network,
+            network_changed=lambda lists, by: services.record_change(lists, by),
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
         policy=with_readable(options, named.readable, host),
         on_command=(lambda request: services.may_run(request)) if service_options.approve_shell_cmds else None,
         on_host=lambda name, port: services.may_reach(name, port),
+        on_request=RequestApprover(service_options.rules, lambda: services.broker),
         forbid_programs=service_options.require_shell_escape,
     )
     _LOG.info("%s has the id %s", session.wanted.session, session_id)
@@ -147,6 +155,8 @@ class SessionServices:
         self.on_decision: Callable[[Decision], object] = lambda _: None
         self.on_unrecorded: Callable[[StoreError], object] = lambda _: None
         self.on_result: Callable[[Decision, str], object] = lambda _, __: None
+        self._always: dict[tuple[str, int], str] = {}
+        """Hosts that a person has allowed from now on, until they are lines of the network, with who allowed them."""
         self._person = Person(session_id, self._elicit)
         self._session = session
         self._directories = directories
@@ -166,7 +176,24 @@ class SessionServices:
 
     async def may_reach(self, host: str, port: int) -> bool:
         """Decide about a host that the policy does not name."""
-        return (await self.broker.decide("network", "network", "connect", {"host": host, "port": port})).allowed
+        try:
+            return (await self.broker.decide("network", "network", "connect", {"host": host, "port": port})).allowed
+        finally:
+            if (by := self._always.pop((host, port), None)) is not None:
+                # Even if the client has hung up meanwhile: the person has decided about later connections, too.
+                await despite_cancellation(asyncio.create_task(self._add_host(f"{host}:{port}", by)))
+
+    async def _add_host(self, line: str, by: str) -> None:
+        try:
+            await self._session.change_network(allow=[line], by=by)
+        except CellblockError as error:
+            self._note(f"[cellblock] {line} is allowed only once: {error}")
+
+    async def record_change(self, lists: Mapping[str, Any], by: str) -> None:
+        """Record a change of the session's network, like a decision."""
+        payload = json.dumps(lists, separators=(",", ":")).encode("ascii")
+        session = self._person.session
+        await self._record(Decision("allow", by, session, "network", "network", "change", payload, time.time()))
 
     async def serve(self, host: str, port: int) -> None:
         """Serve the session's tools to programs of this machine that know `secret`: ``POST /run``, decided like its own calls.
@@ -221,12 +248,19 @@ class SessionServices:
     def _ask(self, request: ApprovalRequest) -> bool | None:
         if request.kind == "tool" and not self._approve_tool_calls:
             return True
+        if request.kind == "network":
+            request.add_done_callback(self._note_always)
         if self._session.reader.notify(request):
             request.add_done_callback(self._retract)
             return None  # the reader of the stream decides
         # Code started by execute() has no reader, and everything is approved, as documented. Between cells, the request
         # waits for the next reader.
         return True if self._session.reader.running else None
+
+    def _note_always(self, request: ApprovalRequest) -> None:
+        if request.state == "accepted" and request.always == "call":
+            by = f"person: {request.by}" if request.by else "person"
+            self._always[request.tool_args["host"], request.tool_args["port"]] = by
 
     async def _elicit(self, elicitation: Elicitation) -> Mapping[str, Any] | None:
         """Ask a person a server's question. The waiting time does not count towards the cell's timeout."""

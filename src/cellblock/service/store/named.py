@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cellblock.service.store import journal, sessions
+from cellblock.service.store import journal, session_registry
 from cellblock.service.store.journal import Journal
-from cellblock.service.store.sessions import SessionRegistry
+from cellblock.service.store.networks import Networks
+from cellblock.service.store.session_registry import SessionRegistry
 from cellblock.service.store.writer import Writer
 
 _FILE, _DIRECTORY = "named.db", "named"
@@ -20,6 +21,7 @@ class NamedStore:
         writer: Writes the file.
         journal: The executions.
         sessions: The sessions, with their requests and permissions.
+        networks: The sessions' networks.
     """
 
     def __init__(self, directory: Path | None = None, max_age: float | None = None) -> None:
@@ -34,9 +36,10 @@ class NamedStore:
         """
         self.directory = directory
         kept = journal.MAX_AGE if max_age is None else max_age
-        self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
+        self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{session_registry.SCHEMA}")
         self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY, kept)
         self.sessions = SessionRegistry(self.writer, kept)
+        self.networks = Networks(self.sessions)
 
     def close(self) -> None:
         """Write pending changes, and close the store."""

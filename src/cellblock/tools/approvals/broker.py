@@ -125,8 +125,12 @@ class Broker:
         hints: Hints | None = None,
         changed: str = "",
         origin: Origin = NO_ORIGIN,
+        *,
+        by_person: bool = False,
     ) -> Decision:
         """Decide a call. The arguments are the same as for `Call.freeze`. Cancelling this withdraws the request.
+
+        With `by_person`, a rule can deny the call, but only a person can allow it.
 
         Returns:
             The recorded decision. Execute `Decision.arguments` and nothing else.
@@ -142,7 +146,7 @@ class Broker:
                 await asyncio.sleep(0)  # freezing long arguments takes time, too
         call = Call.freeze(kind, server, tool, arguments, hints, changed, origin)
         verdict = await self._verdict(call)
-        if verdict.outcome == "ask":
+        if verdict.outcome == "ask" or (by_person and verdict.outcome == "allow"):
             decision = await self._ask(call)
         else:
             reason = f"denied by the rule: {verdict.rule}" if verdict.outcome == "deny" else ""
@@ -278,6 +282,8 @@ class Broker:
 
         This happens at once, so the next request is decided without asking.
         """
+        if request.kind == "network" and request.always == "call":
+            return  # the host becomes a line of the session's network (`SessionServices.may_reach`)
         if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
             return
         key = _keys(self._calls[request.id])[request.always]

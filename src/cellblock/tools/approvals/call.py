@@ -48,8 +48,8 @@ class Call:
     """A request of code for one action outside its session.
 
     Attributes:
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
-        server: The MCP server's name, or ``shell``, or ``network``.
+        kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
+        server: The MCP server's name, or ``shell``, ``network``, or the host of a request.
         tool: The tool's name.
         payload: The arguments as canonical JSON: sorted keys, no spaces, ASCII.
         parsed: The arguments, parsed once, for reading only.
@@ -81,8 +81,8 @@ class Call:
         """Freeze the present arguments.
 
         Args:
-            kind: ``tool``, ``shell``, ``network`` or ``server``.
-            server: The MCP server's name, or ``shell``, or ``network``.
+            kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
+            server: The MCP server's name, or ``shell``, ``network``, or the host of a request.
             tool: The tool's name.
             arguments: JSON data. Later changes to the mapping have no effect.
             hints: The server's hints about the tool.

@@ -47,12 +47,12 @@ class ApprovalRequest:
     Use the request in its own event loop.
 
     Attributes:
-        server_name: Name of the MCP server; ``shell`` or ``network`` for other requests.
+        server_name: Name of the MCP server; ``shell``, ``network``, or a host for other requests.
         tool_name: Name of the tool.
         tool_args: A copy of the arguments: changing it does not change the execution. Commands have ``cmd`` (also called
             ``command``) and, if present, ``program``, ``cwd`` and ``environment``.
         id: An unguessable id, valid for one decision.
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
+        kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
         always: Which later calls the acceptance covers: ``tool``, ``call`` or None.
         reason: Why it was withdrawn or rejected.
@@ -78,7 +78,7 @@ class ApprovalRequest:
             tool_name: Name of the tool.
             tool_args: The arguments.
             respond: Called once with the decision. If it raises, the decider gets the exception; the request stays pending.
-            kind: ``tool``, ``shell``, ``network`` or ``server``.
+            kind: ``tool``, ``shell``, ``network``, ``http`` or ``server``.
             changed: How the tool differs from its generated API.
             id: The id, if the other side has assigned one.
         """

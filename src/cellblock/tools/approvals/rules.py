@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from cellblock.common import config
+from cellblock.common.glob import Glob
 from cellblock.errors import InvalidInputError, shown
 from cellblock.model.decisions import CallKind
 from cellblock.model.untrusted import parse_json
 from cellblock.tools.approvals.call import Call
-from cellblock.tools.approvals.glob import Glob
+from cellblock.walls.egress.lines import WEBSOCKET, RequestLine, authorities
+from cellblock.walls.egress.rules import DEFAULT_PORTS
 
 Outcome = Literal["allow", "deny", "ask"]
 
@@ -92,6 +94,13 @@ class Rule:
         # With another PATH or LD_PRELOAD, or as the input of another program, a command's text does not identify the
         # executed code.
         if self.kind == "shell" and self.decision == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
+            return False
+        # Nothing inspects what follows on a WebSocket, so only its name allows one.
+        if (
+            self.kind == "http"
+            and self.decision == "allow"
+            and given.get("method") == WEBSOCKET != self.arguments.get("method")
+        ):
             return False
         return all(
             name in given and _argument(wanted, given[name], strict=self.decision == "allow")
@@ -223,9 +232,12 @@ def _rule(data: object, source: str) -> Rule:
         raise InvalidInputError(f"{source}: arguments must be a table of patterns by name, not {shown(arguments)}")
     for name, value in arguments.items():
         _check_argument(value, f"{source}: arguments.{str(name)[:100]}")
+    kind = _choice(table.get("kind", "tool"), f"{source}: kind", get_args(CallKind))
+    if kind == "http":
+        arguments = _http_arguments(arguments, source)
     return Rule(
         _choice(table["decision"], f"{source}: decision", get_args(Outcome)),
-        _choice(table.get("kind", "tool"), f"{source}: kind", get_args(CallKind)),
+        kind,
         _text(table, "server", source),
         _text(table, "tool", source),
         arguments,
@@ -234,6 +246,29 @@ def _rule(data: object, source: str) -> Rule:
         _exact(table, "root", source),
         _exact(table, "digest", source),
     )
+
+
+def _http_arguments(arguments: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the arguments of a rule about requests, with the host in canonical form."""
+    given = {"method": "*", "path": "/**", **arguments}
+    if given.keys() != {"host", "method", "path"} or not all(isinstance(value, str) for value in given.values()):
+        raise InvalidInputError(f"{source}: a rule of kind 'http' needs the argument host, and can have method and path")
+    if not given["path"].startswith("/"):
+        raise InvalidInputError(f"{source}: the path of a request begins with /, not {shown(given['path'])}")
+    try:
+        line = RequestLine.parse(f"{given['method']} {given['host']}{given['path']}")
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{source}: {error}") from None
+    if line.port in DEFAULT_PORTS or given["path"] != line.path:
+        raise InvalidInputError(f"{source}: the host must be a name, without the ports 80 and 443 and without a path")
+    return {**arguments, "host": line.authority}
+
+
+def http_authorities(rules: Rules) -> set[str]:
+    """Return the hosts that rules of kind ``http`` are about, as ``host:port``."""
+    hosts = {str(rule.arguments.get("host", "")) for rule in rules.rules if rule.kind == "http"}
+    lines = [RequestLine.parse(f"* {host}/**") for host in hosts]
+    return {at for line in lines for at in authorities(line.host, line.port)}
 
 
 def _check_argument(value: Any, source: str) -> None:

@@ -1,4 +1,4 @@
-"""Searches tools for clients outside the session, in a limited process started by `service.daemon.tools`.
+"""Searches tools for clients outside the session, in a limited process started by `service.daemon.tool_handlers`.
 
 Sessions may have written the searched files, and parsing Python can take any time and memory, so only this process does it.
 It starts without site packages. The daemon writes the request to standard input, as JSON. Standard output gets ``+`` and

@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from cellblock.common import config
-from cellblock.errors import ProtocolError, SandboxError, StoreError
-from cellblock.walls.egress.network import SandboxNetwork
+from cellblock.errors import InvalidInputError, ProtocolError, SandboxError, StoreError
+from cellblock.walls.egress.network import SandboxNetwork, live_network
 from cellblock.walls.sandbox import causes, cgroups, probe
 from cellblock.walls.sandbox.fitting import fit
 from cellblock.walls.sandbox.placeholders import Hold
 from cellblock.walls.sandbox.plan import EGRESS_PORT, base_steps, make_plan
-from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.policy import Network, Policy
 from cellblock.walls.sandbox.repositories import protect_repositories
 from cellblock.walls.sandbox.steps import Failure, told_failure
 from cellblock.walls.sandbox.surroundings import look_around
@@ -53,7 +53,11 @@ class ServerSandbox:
         _make_state()
         self.policy = fit(policy)
         self._plan = protect_repositories(make_plan(self.policy, facts, workspace, own))
-        self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("MCP server %r: %s", server, line))
+        if policy.network.judges:
+            raise InvalidInputError("request lines (network.http) are possible for sessions only")
+        # Its policy is fixed: the ceiling allows no further host.
+        live = live_network(policy.network, Network())
+        self._network = SandboxNetwork(live, lambda line: _LOG.info("MCP server %r: %s", server, line))
         self._setup = ServerSetup(
             user=(facts.uid, facts.gid),
             base=tuple(base_steps(facts, own)),

@@ -48,6 +48,7 @@ class Exchange:
     Attributes:
         status: The status of the response; 0 before it.
         received: The number of bytes of its body.
+        switched: Whether both sides have changed to another protocol, which the request asked for.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Exchange:
         self._writer = writer or h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.header_bytes)
         self._changes = changes
         self._body = body
+        self.switched = False
         self.status = self.received = 0
         self._idle_seconds = limits.idle_seconds
         self._silence = asyncio.timeout(None)
@@ -182,7 +184,7 @@ class Exchange:
             except h11.RemoteProtocolError as error:
                 raise self._failed(f"the server's response cannot be used: {error}", "network") from error
             pieces.append(self._translated(event))
-            if isinstance(event, h11.EndOfMessage):
+            if isinstance(event, h11.EndOfMessage) or self.switched:
                 await self._send(self._client, pieces)
                 return
 
@@ -207,7 +209,8 @@ class Exchange:
             case h11.InformationalResponse() if self._reader.their_http_version == b"1.0":
                 return b""
             case h11.InformationalResponse() | h11.Response():
-                self._begun = isinstance(event, h11.Response)
+                self.switched = event.status_code == 101
+                self._begun = self.switched or isinstance(event, h11.Response)
                 self._chunked_down = self._begun and _is_chunked(event)
                 return self._sent(self._reader, self._head(event))
             case _:
@@ -219,13 +222,15 @@ class Exchange:
         """Return the head of a response for the client."""
         headers, reason = response_headers(event), event.reason
         self.status = event.status_code
+        if self.switched:  # to the protocol that the request names, which h11 has checked
+            headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         if (changes := self._changes) is not None:
             coded = [value for name, value in headers if name.lower() == b"content-encoding" and value.lower() != b"identity"]
             if coded:
                 raise self._failed_early("the response is compressed, so that secrets in it could not be found", "network")
             headers = [(name, changes.whole(value)) for name, value in headers]
             reason = changes.whole(reason)
-            if self.status not in _BODILESS:  # its length may change
+            if self.status not in (101, *_BODILESS):  # its length may change
                 headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
         return type(event)(status_code=self.status, headers=headers, reason=reason)
 

@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Literal
@@ -18,8 +18,10 @@ from cellblock.common.threads import Threads
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress import addresses
 from cellblock.walls.egress.hang_up import on_hang_up
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import Address, Target, host_text, unmapped
 from cellblock.walls.egress.rules import Denial, Refusal, Rules
+from cellblock.walls.egress.tunnel import reset_on_close
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """Looks a name up: its addresses as text, best first. An `OSError` means that it has none."""
@@ -86,12 +88,42 @@ class UnreachableError(Exception):
         self.cause = cause
 
 
+@dataclass(slots=True)
+class Passage:
+    """A connection that was let through, from before its lookup until its end.
+
+    Attributes:
+        target: The target.
+        asked: Whether a person let it through, and no rule.
+        task: Serves the client.
+        client: The client.
+        found: The addresses of the target, with the objections to them.
+        upstream: The connection to it, once there is one.
+    """
+
+    target: Target
+    asked: bool
+    task: asyncio.Task[Any]
+    client: socket.socket
+    found: list[tuple[Target, addresses.Objection | None]] = field(default_factory=list)
+    upstream: socket.socket | None = None
+
+    def refusal(self, rules: Rules) -> Refusal | None:
+        """Return why rules refuse it; None if they do not."""
+        refusal = rules.judge(self.target)
+        if refusal is not None and not (self.asked and refusal.rule_needed is not None):
+            return refusal
+        # All addresses count: if one address of a name is refused, none is trusted.
+        judged = (rules.judge_address(self.target, reached, objection) for reached, objection in self.found)
+        return next((one for one in judged if one is not None), None)
+
+
 class Gate:
     """Opens connections for one session. Every protocol of the proxy uses `open`."""
 
     def __init__(
         self,
-        rules: Rules,
+        network: LiveNetwork,
         limits: EgressLimits,
         on_denied: Callable[[Denial], None],
         resolve: Resolve,
@@ -102,7 +134,7 @@ class Gate:
     ) -> None:
         self._hold = hold
         self._step = step
-        self._rules = rules
+        self._network = network
         self._limits = limits
         self._on_denied = on_denied
         self._resolve = resolve
@@ -110,12 +142,28 @@ class Gate:
         self._ask = ask
         self._slots = asyncio.Semaphore(_LOOKUPS)
         self._lookups: set[asyncio.Task[Sequence[str]]] = set()
-        self._questions: set[asyncio.Future[bool]] = set()
+        self._questions: dict[asyncio.Future[bool], Target] = {}
+        self._passages: dict[socket.socket, Passage] = {}
+        network.join(self)
 
-    def change(self, rules: Rules) -> None:
-        """Replace the rules, and stop asking about other hosts."""
-        self._rules, self._ask = rules, None
-        self.withdraw()
+    def judge_again(self, *, all_connections: bool = False) -> list[asyncio.Task[Any]]:
+        """Judge questions and connections by the present rules (`LiveNetwork`)."""
+        rules = self._network.state.rules
+        for question, target in self._questions.items():
+            refusal = rules.judge(target)
+            if refusal is None or refusal.rule_needed is None or not self._network.state.ask:
+                question.cancel()
+        refused = [one for one in self._passages.values() if all_connections or one.refusal(rules) is not None]
+        for passage in refused:
+            for end in (passage.client, passage.upstream):
+                if end is not None:
+                    reset_on_close(end)
+            passage.task.cancel()
+        return [passage.task for passage in refused]
+
+    def leave(self, client: socket.socket) -> None:
+        """Handle that the connection of a client to its target has ended. The client may ask for another one."""
+        self._passages.pop(client, None)
 
     async def open(self, target: Target, method: str, client: socket.socket) -> socket.socket:
         """Connect to a target, if the rules allow it.
@@ -154,43 +202,56 @@ class Gate:
             return upstream
 
     async def _open(self, target: Target, method: str, client: socket.socket) -> socket.socket:
-        if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal, method, client):
-            raise self._denied(target, refusal, method)
+        refusal = self._network.state.rules.judge(target)
+        if refusal and not await self._let_through(target, refusal, method, client):
+            raise self._denied(target, self._network.state.rules.judge(target) or refusal, method)
+        # The rules may have changed during the question. From here on, a change resets the connection if they refuse it.
+        asked = self._network.state.rules.judge(target) is not None
+        task = asyncio.current_task()
+        assert task is not None
+        passage = self._passages[client] = Passage(target, asked, task, client)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
                 found = await self._addresses(target)
-                self._check_addresses(target, found, method)
-                return await self._first(target, found)
+                self._check_addresses(passage, found, method)
+                passage.upstream = await self._first(target, found)
         except TimeoutError as error:
             seconds = f"{self._limits.connect_seconds:g}"
             raise UnreachableError(f"{target} could not be reached within {seconds} s", "timeout") from error
         except OSError as error:  # no descriptor was left to check whose address it is
             raise UnreachableError(f"{target} could not be reached: {error.strerror}", "network") from error
+        finally:
+            if passage.upstream is None:
+                self.leave(client)
+        return passage.upstream
 
-    def _check_addresses(self, target: Target, found: list[Address], method: str) -> None:
-        """Check all addresses before the first connection: if one address of a name is refused, none is trusted."""
-        for address in found:
-            reached = Target(address, target.port)
-            if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
-                raise self._denied(target, refusal, method)
+    def _check_addresses(self, passage: Passage, found: list[Address], method: str) -> None:
+        """Check all addresses before the first connection."""
+        passage.found = [(Target(address, passage.target.port), addresses.objection_to(address)) for address in found]
+        if refusal := passage.refusal(self._network.state.rules):
+            raise self._denied(passage.target, refusal, method)
 
     async def _let_through(self, target: Target, refusal: Refusal, method: str, client: socket.socket) -> bool:
         """Ask about a target that no rule names. Return whether it is allowed. Targets that a rule denies stay denied."""
-        if self._ask is None or refusal.rule_needed is None:
+        if self._ask is None or refusal.rule_needed is None or not self._network.state.ask:
             return False
         if self._has_many_questions():
             reason = f"{refusal.reason}, and {_MAX_QUESTIONS} connections of this session already wait for approval"
             raise self._denied(target, Refusal(reason, refusal.rule_needed), method)
         question = asyncio.ensure_future(self._ask(host_text(target.host), target.port))
-        self._questions.add(question)
+        self._questions[question] = target
         try:
             with on_hang_up(client, question.cancel) as has_hung_up:
                 await asyncio.wait([question])
                 if has_hung_up():
                     raise ConnectionAbortedError("the client hung up while it waited for approval")
         finally:
-            self._questions.discard(question)
+            self._questions.pop(question, None)
             question.cancel()
+        # A change may have decided instead of the person, or after them.
+        refusal_now = self._network.state.rules.judge(target)
+        if refusal_now is None or refusal_now.rule_needed is None:
+            return refusal_now is None
         return not question.cancelled() and question.result()
 
     def _has_many_questions(self) -> bool:
@@ -214,7 +275,8 @@ class Gate:
 
     def _denied(self, target: Target, refusal: Refusal, method: str) -> DeniedError:
         shown = ascii(method)[1:-1][:_MAX_SHOWN]
-        return self._report(Denial(host_text(target.host), target.port, refusal.reason, refusal.rule_needed, shown))
+        needed = refusal.rule_needed if refusal.rule_needed and self._network.can_allow(refusal.rule_needed) else None
+        return self._report(Denial(host_text(target.host), target.port, refusal.reason, needed, shown))
 
     def _report(self, denial: Denial) -> DeniedError:
         _count("refused")

@@ -6,6 +6,7 @@ messages that h11 would repair, because a message with ambiguous framing must no
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ MAX_LINES = 500
 CHUNKED_READ = 4096
 """Bytes of a chunked body that are read at a time, so that little is parsed at once, even if all of it is trailers."""
 _HEAD_END = re.compile(rb"\n\r?\n")
+_OVERRIDES = frozenset(
+    b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
+)
 
 
 class BadRequestError(Exception):
@@ -97,7 +101,17 @@ def response_headers(response: h11.Response | h11.InformationalResponse) -> Head
     return headers
 
 
-def plain_response(status: int, reason: str, text: str, *, body: bool = True) -> bytes:
+def without_overrides(headers: Headers) -> Headers:
+    """Return headers without those by which servers replace the method or the path, also if spelled with underscores."""
+    return [(name, value) for name, value in headers if name.lower().replace(b"_", b"-") not in _OVERRIDES]
+
+
+def wants_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a client accepts JSON by name."""
+    return any(b"json" in value.lower() for value in _values(headers, b"accept"))
+
+
+def plain_response(status: int, reason: str, text: str, *, body: bool = True, as_json: bool = False) -> bytes:
     """Return a complete response of the proxy itself, after which the connection ends.
 
     Args:
@@ -105,11 +119,15 @@ def plain_response(status: int, reason: str, text: str, *, body: bool = True) ->
         reason: The reason phrase, which is all that many clients show of a failed CONNECT.
         text: The body, one line.
         body: Whether to send it: not for HEAD.
+        as_json: Whether the body is JSON, with the text where the clients of common APIs look for it.
     """
-    content = f"{text}\n".encode("ascii", "backslashreplace")
+    content, kind = f"{text}\n".encode("ascii", "backslashreplace"), "text/plain; charset=us-ascii"
+    if as_json:
+        error = {"message": text, "type": "forbidden", "code": "cellblock"}
+        content, kind = json.dumps({"error": error, "message": text}).encode(), "application/json"
     phrase = re.sub(r"[^\x20-\x7e]", "?", reason)
     head = (
-        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=us-ascii\r\n"
+        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(content)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode("ascii") + (content if body else b"")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.walls.sandbox.plan import EGRESS_PORT
-from cellblock.walls.sandbox.policy import Network
 
 if TYPE_CHECKING:
-    from cellblock.walls.egress.connection import Opener
+    from cellblock.walls.egress.judge import Approver, RequestJudge
+    from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.egress.proxy import EgressProxy
+    from cellblock.walls.egress.proxy_connection import Opener
     from cellblock.walls.egress.rules import Denial
+    from cellblock.walls.sandbox.policy import Network
 
 _LOG = 1000
 _NO_RETRIES = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_HTTP_RETRIES": "0"}
@@ -24,7 +25,6 @@ _NO_RETRIES = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_HTT
 
 OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""
-
 
 Hold: TypeAlias = Callable[[], Awaitable[None]]
 """Returns when a connection may be made; raises `StateError` if it is no longer wanted."""
@@ -34,54 +34,72 @@ async def nothing_held() -> None:
     """Do not block connections."""
 
 
+def live_network(policy: Network, ceiling: Network | None = None) -> LiveNetwork | None:
+    """Return the rules of a sandbox (`LiveNetwork.of`).
+
+    Raises:
+        InvalidInputError: A pattern is invalid. The message names it.
+    """
+    if not (policy.allow or policy.ask):
+        return None  # as for most sessions
+    from cellblock.walls.egress.live import LiveNetwork
+
+    return LiveNetwork.of(policy, ceiling)
+
+
 class SandboxNetwork:
     """The proxy of one sandbox: of a session, for each of its kernels, or of an MCP server.
 
     Attributes:
+        live: The rules about hosts; None if no host can be reached.
         denials: The last refused attempts, oldest first.
     """
 
     def __init__(
         self,
-        network: Network,
+        live: LiveNetwork | None,
         note: Callable[[str], None],
         ask: OnHost | None = None,
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
         opener: Opener | None = None,
+        policy: Network | None = None,
+        approver: Approver | None = None,
     ) -> None:
-        """Parse the rules.
+        """Set up without serving.
 
         Args:
-            network: The allowed hosts.
+            live: The rules about hosts.
             note: Called with a line for each refused attempt.
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
-            opener: Serves the connections to hosts that receive secrets.
+            opener: Serves the connections to hosts that receive secrets, or about which there are request lines.
+            policy: The policy with the request lines.
+            approver: The rules about requests, and the person.
 
         Raises:
-            InvalidInputError: A pattern is invalid. The message names it.
+            InvalidInputError: A request line is invalid, or the hosts include all. The message names it.
         """
+        self.live = live
         self.denials: deque[Denial] = deque(maxlen=_LOG)
         self._note = note
-        self._ask = ask if network.ask else None
+        self._ask = ask
         self._hold = hold
         self._step = step
         self._opener = opener
-        self._rules = None
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
-        if network.allow or network.ask:
-            # most sessions have no network
-            from cellblock.walls.egress.rules import Rules
+        self._judge: RequestJudge | None = None
+        if live is not None and opener is not None and policy is not None:
+            from cellblock.walls.egress.judge import RequestJudge
 
-            self._rules = Rules.parse(network.allow, network.deny)
+            self._judge = RequestJudge.of(policy, live, approver, self._on_denied)
 
     @property
     def reaches(self) -> bool:
         """Whether any host may be reached or asked for."""
-        return self._rules is not None
+        return self.live is not None
 
     def environment(self, port: int = EGRESS_PORT) -> dict[str, str]:
         """Return the variables that make programs use the proxy, or prevent useless retries if nothing may be reached.
@@ -91,7 +109,7 @@ class SandboxNetwork:
         Args:
             port: The port of the proxy's listener, in the session.
         """
-        if self._rules is None:
+        if self.live is None:
             return dict(_NO_RETRIES)
         from cellblock.walls.egress.proxy import environment
 
@@ -101,40 +119,21 @@ class SandboxNetwork:
         """Serve on a new kernel's listener from now on."""
         from cellblock.walls.egress.proxy import EgressProxy
 
-        if self._rules is None:
+        if self.live is None:
             listener.close()
             return
         before = self._proxy
         self._proxy = EgressProxy(
             listener,
-            self._rules,
+            self.live,
             on_denied=self._on_denied,
             ask=self._ask,
             hold=self._hold,
             step=self._step,
             opener=self._opener,
+            judge=self._judge,
         )
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
-
-    async def close_to(self, allow: Sequence[str]) -> None:
-        """Restrict the network to some of the allowed hosts. Open connections end, and no one is asked.
-
-        Args:
-            allow: The hosts, as patterns.
-
-        Raises:
-            InvalidInputError: A pattern is invalid. Nothing has changed.
-        """
-        from cellblock.walls.egress.rules import Rules
-
-        narrowed = replace(Rules.parse(allow), within=self._rules) if self._rules is not None else None
-        if narrowed is None:
-            return  # nothing could be reached
-        self._rules, self._ask = narrowed, None
-        if self._changing is not None:
-            await self._changing
-        if self._proxy is not None:
-            await self._proxy.change(narrowed)
 
     def withdraw_questions(self) -> None:
         """Withdraw open questions about hosts, because the code that asked was stopped, or has ended."""

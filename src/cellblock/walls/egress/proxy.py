@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Hold, Resolve, dial, resolve
-from cellblock.walls.egress.rules import Denial, Rules
+from cellblock.walls.egress.live import LiveNetwork
+from cellblock.walls.egress.rules import Denial
 from cellblock.walls.egress.tunnel import BUFFER
 
 if TYPE_CHECKING:
-    from cellblock.walls.egress.connection import Opener
+    from cellblock.walls.egress.judge import RequestJudge
+    from cellblock.walls.egress.proxy_connection import Opener
 
 _TURNED_AWAY = 16
 _ACCEPTS = 16
@@ -28,19 +30,20 @@ class EgressProxy:
 
     Args:
         listener: A listening TCP socket, owned by the proxy: `close` closes it.
-        rules: The rules.
+        network: The rules.
         on_denied: Called with every refused attempt, on the loop. It must be quick and must not raise.
         limits: Limits on the session's use of the proxy.
         resolve: Resolves names; called once for each connection, and its results are checked and used.
         dial: Connects to a checked address.
         ask: Decides about hosts that no rule names; by default they are refused.
         opener: Serves the connections to hosts that receive secrets.
+        judge: Decides about requests; given with `opener`.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        rules: Rules,
+        network: LiveNetwork,
         *,
         on_denied: Callable[[Denial], None],
         limits: EgressLimits | None = None,
@@ -50,13 +53,15 @@ class EgressProxy:
         hold: Hold | None = None,
         step: MakeStep = untraced,
         opener: Opener | None = None,
+        judge: RequestJudge | None = None,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
         self._listener = listener
         self._limits = limits or EgressLimits()
-        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask, hold, step)
+        self._gate = Gate(network, self._limits, on_denied, resolve, dial, ask, hold, step)
         self._opener = opener
+        self._judge = judge
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,13 +82,10 @@ class EgressProxy:
         self._resume()
 
     def withdraw_questions(self) -> None:
-        """Withdraw open questions about hosts, whose connections are refused."""
+        """Withdraw open questions about hosts and requests, which are refused."""
         self._gate.withdraw()
-
-    async def change(self, rules: Rules) -> None:
-        """Replace the rules, ask no one, and disconnect all clients."""
-        self._gate.change(rules)
-        await self._cut_off()
+        if self._judge is not None:
+            self._judge.withdraw()
 
     async def close(self) -> None:
         """Disconnect all clients and wait for the end of their tasks. Idempotent."""
@@ -142,7 +144,7 @@ class EgressProxy:
 
     def _serve(self, client: socket.socket) -> None:
         # h11 is loaded for the first client, not with the package: many sessions never make a connection.
-        from cellblock.walls.egress.connection import Connection
+        from cellblock.walls.egress.proxy_connection import Connection
 
         assert self._loop is not None
         client.setblocking(False)
@@ -151,7 +153,13 @@ class EgressProxy:
         if not self._scratch:
             self._scratch = memoryview(bytearray(BUFFER))
         connection = Connection(
-            client, self._gate, self._limits, self._scratch, turned_away=self._is_full(), opener=self._opener
+            client,
+            self._gate,
+            self._limits,
+            self._scratch,
+            turned_away=self._is_full(),
+            opener=self._opener,
+            judge=self._judge,
         )
         task = self._loop.create_task(connection.serve())
         self._clients.add(task)

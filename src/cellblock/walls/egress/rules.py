@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from cellblock.errors import InvalidInputError, with_host
+from cellblock.errors import InvalidInputError, allowing
 from cellblock.walls.egress.addresses import Objection
 from cellblock.walls.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_port, split_port
 
@@ -35,7 +35,7 @@ class Denial:
         host: The canonical host, or else the client's text, escaped and shortened.
         port: The port; 0 if unknown.
         reason: The reason.
-        rule_needed: The pattern that would allow it, if any.
+        rule_needed: The pattern that would allow it; None if the session cannot be given one.
         method: The HTTP method, or ``SOCKS5``.
     """
 
@@ -53,8 +53,8 @@ class Denial:
 
     @property
     def remedy(self) -> str:
-        """Advice to append to the reason; empty if no rule could allow it."""
-        return f"; to allow it, make a session with {with_host(self.rule_needed)}" if self.rule_needed else ""
+        """Advice to append to the reason; empty if no change could allow it."""
+        return f"; to allow it: {allowing(self.rule_needed)}" if self.rule_needed else ""
 
 
 @dataclass(frozen=True, slots=True)

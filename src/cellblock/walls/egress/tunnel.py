@@ -17,10 +17,15 @@ BUFFER = 256 * 1024
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-def reset(connection: socket.socket) -> None:
-    """Reset a connection, so that the other side treats its data as incomplete."""
+def reset_on_close(connection: socket.socket) -> None:
+    """Have a connection reset when it is closed."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+
+
+def reset(connection: socket.socket) -> None:
+    """Reset a connection, so that the other side treats its data as incomplete."""
+    reset_on_close(connection)
     connection.close()
 
 

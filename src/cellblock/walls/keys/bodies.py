@@ -1,57 +1,17 @@
-"""Reads the body of a request, and inserts secrets into JSON and forms."""
+"""Secrets in the bodies of requests: which ones, and how JSON and forms encode them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import h11
-
-from cellblock.common.turns import turns
-from cellblock.walls.egress.ends import End
-from cellblock.walls.egress.http import CHUNKED_READ, Headers, check_between_chunks
-from cellblock.walls.egress.tunnel import BUFFER
+from cellblock.walls.egress.http import Headers
 
 MOST_REPLACED = 256 * 1024
 """Bytes of a body into which secrets are inserted."""
 _FORM = b"application/x-www-form-urlencoded"
-
-
-async def read_body(reader: h11.Connection, end: End, idle_seconds: float, most: int, *, chunked: bool) -> bytes | None:
-    """Read the body of the present request. Return None if it has more than `most` bytes.
-
-    Args:
-        reader: The h11 connection that parsed the head.
-        end: The client.
-        idle_seconds: Time for which the client may be silent.
-        most: The limit.
-        chunked: Whether its length was not declared.
-
-    Raises:
-        h11.RemoteProtocolError: The client violated the protocol.
-        OSError: The client has hung up, or was silent for too long.
-    """
-    if reader.they_are_waiting_for_100_continue:
-        await end.send(reader.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-    found = bytearray()
-    while True:
-        await turns().give_way()
-        event = reader.next_event()
-        if event is h11.NEED_DATA:
-            if chunked:
-                check_between_chunks(reader)
-            async with asyncio.timeout(idle_seconds):
-                reader.receive_data(await end.receive(CHUNKED_READ if chunked else BUFFER))
-        elif isinstance(event, h11.EndOfMessage):
-            return bytes(found)
-        else:
-            assert isinstance(event, h11.Data)
-            found += event.data
-            if len(found) > most:
-                return None
 
 
 def inserts_at(at: str, secrets: Sequence[dict[str, Any]]) -> list[tuple[str, bytes, str]]:
@@ -91,5 +51,5 @@ def length_of(headers: Headers) -> int | None:
 
 def with_length(headers: Headers, length: int) -> Headers:
     """Return the headers of a request whose whole body was read."""
-    replaced = (b"content-length", b"transfer-encoding", b"expect")
+    replaced = (b"content-length", b"transfer-encoding")
     return [*(one for one in headers if one[0].lower() not in replaced), (b"Content-Length", str(length).encode())]

@@ -1,9 +1,11 @@
-"""Messages between a host and its turnkeys: their largest size, and the reports of a turnkey."""
+"""Messages between a host and its turnkeys: their largest size, and what a turnkey says."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from cellblock.errors import ProtocolError
 from cellblock.model.overview import RequestRecord
@@ -16,6 +18,9 @@ REPORTED = 50
 """Requests in one report: a message has room for more."""
 SHOWN = 500
 """Characters of a method or path in a report."""
+PIECE = 64 * 1024
+"""Bytes of a body in one message."""
+_HEAD = 64 * 1024  # as EgressLimits.header_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,41 +42,128 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A message of a turnkey.
+class Log:
+    """A report about requests.
 
     Attributes:
-        log: Requests.
-        ended: The number of a connection that has ended, or of a change that was made; or None.
+        log: The requests.
     """
 
-    log: Annotated[tuple[Reported, ...], Most(REPORTED)] = ()
-    ended: int | None = None
+    log: Annotated[tuple[Reported, ...], Most(REPORTED)]
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        """The requests as records."""
+        return [
+            RequestRecord(one.ms / 1000, one.method, one.host, one.path, one.status, one.bytes, one.secrets, one.decision)
+            for one in self.log
+        ]
 
 
-def parse_report(data: bytes, hosts: frozenset[str], names: set[str]) -> tuple[list[RequestRecord], int | None]:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A report about an end.
+
+    Attributes:
+        ended: The number of a connection that has ended, or of a change that was made.
+    """
+
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about the present request of a connection.
+
+    Attributes:
+        id: The number of the connection.
+        method: The method.
+        url: The target, with placeholders.
+        secrets: The names of the secrets that the request would contain.
+    """
+
+    id: int
+    method: Annotated[str, Most(_HEAD)]
+    url: Annotated[str, Most(_HEAD)]
+    secrets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the body that the host wants to see.
+
+    Attributes:
+        id: The number of the connection.
+        piece: The bytes in base64.
+        last: Whether the body is complete.
+    """
+
+    id: int
+    piece: Annotated[str, Most((PIECE + 2) // 3 * 4)]
+    last: bool
+
+    @property
+    def content(self) -> bytes:
+        """The bytes.
+
+        Raises:
+            ProtocolError: They are not in base64.
+        """
+        try:
+            return base64.b64decode(self.piece, validate=True)
+        except ValueError:
+            raise ProtocolError("a piece of a body must be in base64") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The answer for a body that is too large to show.
+
+    Attributes:
+        id: The number of the connection.
+        large: Always true.
+    """
+
+    id: int
+    large: bool
+
+
+Report: TypeAlias = Log | Ended | Question | Piece | TooLarge
+"""A message of a turnkey."""
+
+_KINDS: dict[str, type[Report]] = {"log": Log, "ended": Ended, "method": Question, "piece": Piece, "large": TooLarge}
+"""The kind of message by a field that no other kind has."""
+
+
+def parse_report(data: bytes, hosts: Set[str], names: Set[str]) -> Report:
     """Parse a message of a turnkey. A server may control the turnkey.
 
     Args:
         data: The message.
-        hosts: The hosts of the session's secrets as ``host:port``.
+        hosts: The hosts of the session's secrets and opened connections as ``host:port``.
         names: The names of the secrets.
-
-    Returns:
-        The reported requests, and the number of a connection or change.
 
     Raises:
         InvalidInputError: The message is not JSON.
         ProtocolError: A value has the wrong type, or is unknown or too long.
     """
-    report: Report = decoder(Report)(parse_json(data, what="a message of a turnkey"))
-    for one in report.log:
-        if one.host not in hosts or len(set(one.secrets)) < len(one.secrets) or not names.issuperset(one.secrets):
-            raise ProtocolError("a turnkey reported a host or secret that the session does not have")
-        if not all(text.isascii() and text.isprintable() for text in (one.method, one.path)):
-            raise ProtocolError("a turnkey reported a request that no HTTP parser accepts")
-    return [_record(one) for one in report.log], report.ended
+    said = parse_json(data, what="a message of a turnkey")
+    kind = next((kind for field, kind in _KINDS.items() if field in said), None) if isinstance(said, dict) else None
+    if kind is None:
+        raise ProtocolError("a turnkey sent an unknown message")
+    report: Report = decoder(kind)(said)
+    if isinstance(report, Log):
+        for one in report.log:
+            _check(one.method, one.path, one.secrets, names)
+            if one.host not in hosts:
+                raise ProtocolError("a turnkey reported a host that the session does not have")
+    elif isinstance(report, Question):
+        _check(report.method, report.url, report.secrets, names)
+    return report
 
 
-def _record(one: Reported) -> RequestRecord:
-    return RequestRecord(one.ms / 1000, one.method, one.host, one.path, one.status, one.bytes, one.secrets, one.decision)
+def _check(method: str, path: str, secrets: tuple[str, ...], names: Set[str]) -> None:
+    if len(set(secrets)) < len(secrets) or not set(secrets) <= names:
+        raise ProtocolError("a turnkey reported a secret that the session does not have")
+    if not all(text.isascii() and text.isprintable() for text in (method, path)):
+        raise ProtocolError("a turnkey reported a request that no HTTP parser accepts")

@@ -14,15 +14,27 @@ from typing import Any
 import h11
 
 from cellblock.common.http_headers import end_to_end
+from cellblock.walls.egress.bodies import read_body
 from cellblock.walls.egress.exchange import HEAD_READ, Exchange
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
-from cellblock.walls.egress.http import BadRequestError, Headers, check_framing, check_head, plain_response
+from cellblock.walls.egress.http import (
+    BadRequestError,
+    Headers,
+    check_framing,
+    check_head,
+    plain_response,
+    wants_json,
+    without_overrides,
+)
+from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
-from cellblock.walls.keys.bodies import MOST_REPLACED, inserts_at, length_of, quoting, read_body, with_length
+from cellblock.walls.keys.bodies import MOST_REPLACED, inserts_at, length_of, quoting, with_length
 from cellblock.walls.keys.fill import Filled, MisplacedError, fill
+from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.messages import SHOWN
 from cellblock.walls.keys.scan import Scan
 from cellblock.walls.keys.tls_end import TlsEnd
+from cellblock.walls.keys.websockets import asks_for_websocket, relay, websocket_headers
 
 _PREFACE = b"PRI * HTTP/2.0\r\n"
 # An empty SETTINGS frame, and GOAWAY (8 bytes: no stream, HTTP_1_1_REQUIRED).
@@ -30,6 +42,7 @@ _GOAWAY = bytes.fromhex("000000 04 00 00000000  000008 07 00 00000000  00000000 
 _FOLDED = re.compile(rb"\n[ \t]")
 _HEAD_END = re.compile(rb"\n\r?\n")
 _HTTPS = 443
+_REASONS = {400: "Bad Request", 502: "Bad Gateway", 504: "Gateway Timeout"}
 _LINGER_SECONDS = 1.0
 
 
@@ -75,15 +88,27 @@ class OpenedConnection:
         client: The socket of the client.
         upstream: The socket of the server.
         early: Bytes that the client sent ahead.
+        judge: Asks the host about each request, if lines or rules are about the host.
     """
 
-    def __init__(self, opening: Opening, at: str, client: socket.socket, upstream: socket.socket, early: bytes) -> None:
+    def __init__(
+        self,
+        opening: Opening,
+        at: str,
+        client: socket.socket,
+        upstream: socket.socket,
+        early: bytes,
+        judge: Judge | None = None,
+    ) -> None:
         self._opening = opening
         self._limits = opening.limits
         self._at = at
         self._target = parse_authority(at)
         self._client = TlsEnd(client, opening.server, early=early)
-        self._upstream = TlsEnd(upstream, opening.client, hostname=str(self._target.host))
+        self._upstream = self._to_server(upstream)
+        self._writer = self._new_writer()
+        self._judge = judge
+        self._json = False
         host = host_text(self._target.host)
         self._names = {at, host} if self._target.port == _HTTPS else {at}
         self._method = "GET"
@@ -104,26 +129,31 @@ class OpenedConnection:
             for end in (self._client, self._upstream):
                 end.close() if whole else end.reset()
 
+    def _to_server(self, upstream: socket.socket) -> TlsEnd:
+        return TlsEnd(upstream, self._opening.client, hostname=str(self._target.host))
+
+    def _new_writer(self) -> h11.Connection:
+        return h11.Connection(h11.CLIENT, max_incomplete_event_size=self._limits.header_bytes)
+
     async def _reach(self) -> None:
         async with asyncio.timeout(self._limits.connect_seconds):
             await self._upstream.handshake()
 
     async def _requests(self, reaching: asyncio.Task[None]) -> None:
         reader = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
-        writer = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._limits.header_bytes)
         first = True
         try:
             while (head := await self._head(reader, first=first)) is not None:
                 self._method = head.method.decode("ascii")
                 if first:
                     await self._wait(reaching)
-                elif writer.trailing_data != (b"", False) or self._upstream.is_stale():
+                elif self._writer.trailing_data != (b"", False) or self._upstream.is_stale():
                     return  # as if the server had closed the connection: clients send the request again
                 first = False
-                if not await self._forward(head, reader, writer):
+                if not await self._forward(head, reader):
                     return
                 reader.start_next_cycle()
-                writer.start_next_cycle()
+                self._writer.start_next_cycle()
         except RefusedError as error:
             await self._answer(error.status, error.reason, str(error))
         except UnreachableError as error:
@@ -163,8 +193,9 @@ class OpenedConnection:
                     return event if isinstance(event, h11.Request) else None
                 reader.receive_data(await self._client.receive(HEAD_READ))
 
-    async def _forward(self, head: h11.Request, reader: h11.Connection, writer: h11.Connection) -> bool:
+    async def _forward(self, head: h11.Request, reader: h11.Connection) -> bool:
         """Forward one request and its response. Return whether both connections can be used again."""
+        self._json = wants_json(head.headers)
         log = {
             "ms": time.time_ns() // 1_000_000,
             "method": self._method[:SHOWN],
@@ -176,24 +207,91 @@ class OpenedConnection:
             "decision": "refused",
         }
         try:
-            filled = self._filled(head)
-            if (body := await self._body(filled, reader)) is not None:
-                filled = self._filled(head)  # the secrets may have changed while the body arrived
-                body = self._fill_body(filled, body)
-            log |= {"secrets": filled.names, "decision": "allowed"}
+            upgrade = asks_for_websocket(head)
+            given = await self._body_for_secrets(self._filled(head, upgrade=upgrade), reader)
+            inserts = given is not None
+            filled, body = self._with_secrets(head, given, upgrade=upgrade, inserts=inserts)
+            log |= {"secrets": filled.names}
+            if self._judge is not None:
+                given = await self._judged(self._judge, head, filled.names, given, reader, upgrade=upgrade)
+                decided = filled.names
+                # A decision takes time: secrets may have been refreshed or removed.
+                filled, body = self._with_secrets(head, given, upgrade=upgrade, inserts=inserts)
+                if removed := [name for name in decided if name not in filled.names]:
+                    raise RefusedError(403, "Forbidden", f"the secret {removed[0]} was removed from this session")
+            log |= {"decision": "allowed"}
             changes = Scan(filled.replacements) if filled.replacements else None
-            exchange = Exchange(self._client, self._upstream, reader, self._limits, writer=writer, changes=changes, body=body)
+            exchange = Exchange(
+                self._client, self._upstream, reader, self._limits, writer=self._writer, changes=changes, body=body
+            )
             try:
-                return await exchange.run(h11.Request(method=head.method, target=filled.target, headers=filled.headers))
+                again = await exchange.run(h11.Request(method=head.method, target=filled.target, headers=filled.headers))
             finally:
                 log |= {"status": exchange.status, "bytes": exchange.received}
+            if exchange.switched:
+                early = (reader.trailing_data[0], self._writer.trailing_data[0])
+                await relay(self._client, self._upstream, *early, self._limits.idle_seconds)
+            return again
         except RefusedError as error:
             log["status"] = error.status
             raise
         finally:
             self._opening.log(log)
 
-    def _filled(self, head: h11.Request) -> Filled:
+    async def _judged(
+        self, judge: Judge, head: h11.Request, names: list[str], given: bytes | None, reader: h11.Connection, *, upgrade: bool
+    ) -> bytes | None:
+        """Ask the host about a request. Return its body, with placeholders, if it has been read.
+
+        Args:
+            judge: Asks the host.
+            head: The head, with placeholders.
+            names: The names of the secrets that the request would contain.
+            given: The body, if it was read before.
+            reader: The h11 connection that parsed the head.
+            upgrade: Whether the request asks for a WebSocket.
+
+        Raises:
+            RefusedError: The request is refused.
+        """
+
+        async def body() -> bytes | None:
+            return await read_body(reader, self._client, self._limits.idle_seconds) if given is None else given
+
+        method = WEBSOCKET if upgrade else self._method
+        answer = await judge.ask(method, head.target.decode("ascii"), names, body)
+        if answer.refused is not None:
+            status, text = answer.refused
+            raise RefusedError(status, _REASONS.get(status, "Forbidden"), text)
+        if answer.upstream is not None:
+            self._upstream.close()
+            self._upstream, self._writer = self._to_server(answer.upstream), self._new_writer()
+            await self._wait(asyncio.create_task(self._reach()))
+        return given if answer.body is None else answer.body
+
+    def _with_secrets(
+        self, head: h11.Request, body: bytes | None, *, upgrade: bool, inserts: bool
+    ) -> tuple[Filled, bytes | None]:
+        """Return the head and the body for the server, with the present secrets in them.
+
+        Args:
+            head: The head, with placeholders.
+            body: The body, with placeholders, if it has been read.
+            upgrade: Whether the request asks for a WebSocket.
+            inserts: Whether secrets are inserted into the body.
+
+        Raises:
+            RefusedError: As in `_filled`.
+        """
+        filled = self._filled(head, upgrade=upgrade)
+        if self._judge is not None:
+            filled.headers = without_overrides(filled.headers)
+        if body is not None:
+            filled.headers = [(name, value) for name, value in filled.headers if name.lower() != b"expect"]
+            body = self._fill_body(filled, body) if inserts else body
+        return filled, body
+
+    def _filled(self, head: h11.Request, *, upgrade: bool) -> Filled:
         """Return the head for the server, with the secrets in it.
 
         Raises:
@@ -203,13 +301,14 @@ class OpenedConnection:
             check_framing(head)
         except BadRequestError as error:
             raise RefusedError(400, "Bad Request", f"bad request: {error}") from None
-        if head.method in (b"TRACE", b"CONNECT"):
-            raise RefusedError(403, "Forbidden", f"the method {self._method} is not possible for a host with secrets")
+        if head.method in (b"TRACE", b"CONNECT", WEBSOCKET.encode()):
+            raise RefusedError(403, "Forbidden", f"the method {self._method} is not possible for {self._at}")
         if not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
             raise RefusedError(400, "Bad Request", "bad request: the target must be a path")
         names = {name for name, _ in head.headers}
-        if b"upgrade" in names:
-            raise RefusedError(403, "Forbidden", "no change of protocol is possible for a host with secrets")
+        if b"upgrade" in names and not (upgrade and self._judge is not None):
+            text = f"no change of protocol is possible for {self._at}, except by a request line with the method {WEBSOCKET}"
+            raise RefusedError(403, "Forbidden", text)
         self._check_host(head)
         try:
             filled = fill(
@@ -222,9 +321,11 @@ class OpenedConnection:
             hidden = (b"accept-encoding", b"range", b"if-range")
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in hidden]
             filled.headers.append((b"Accept-Encoding", b"identity"))
+        if upgrade:
+            filled.headers += websocket_headers()
         return filled
 
-    async def _body(self, filled: Filled, reader: h11.Connection) -> bytes | None:
+    async def _body_for_secrets(self, filled: Filled, reader: h11.Connection) -> bytes | None:
         """Return the body if a secret may have to be inserted into it, else None.
 
         Raises:
@@ -235,7 +336,10 @@ class OpenedConnection:
             return None
         if not inserts_at(self._at, self._opening.secrets()):
             return None
-        return await self._whole_body(reader, length, MOST_REPLACED)
+        if (body := await read_body(reader, self._client, self._limits.idle_seconds, MOST_REPLACED)) is None:
+            text = f"this body can have at most {MOST_REPLACED // 1024} KiB, because a secret may have to be inserted into it"
+            raise RefusedError(413, "Content Too Large", text)
+        return body
 
     def _fill_body(self, filled: Filled, body: bytes) -> bytes:
         """Return a body with the secrets in it, and adjust the head."""
@@ -245,22 +349,6 @@ class OpenedConnection:
                 body = body.replace(placeholder, quote(value))
                 filled.names += [] if name in filled.names else [name]
         filled.headers = with_length(filled.headers, len(body))
-        return body
-
-    async def _whole_body(self, reader: h11.Connection, length: int | None, most: int) -> bytes:
-        """Read the body of a request.
-
-        Raises:
-            RefusedError: It has more than `most` bytes.
-        """
-        body = None
-        if length is None or length <= most:
-            body = await read_body(reader, self._client, self._limits.idle_seconds, most, chunked=length is None)
-        if body is None:
-            text = (
-                f"this body can have at most {most // 1024:,} KiB, because a secret may have to be inserted into the request"
-            )
-            raise RefusedError(413, "Content Too Large", text)
         return body
 
     def _check_host(self, head: h11.Request) -> None:
@@ -277,7 +365,10 @@ class OpenedConnection:
                 raise RefusedError(421, "Misdirected Request", f"the request is for another host than {self._at}")
 
     async def _answer(self, status: int, reason: str, text: str) -> None:
-        await self._client.send(plain_response(status, reason, f"cellblock: {text}", body=self._method != "HEAD"))
+        answer = plain_response(
+            status, reason, f"cellblock: {text}", body=self._method != "HEAD", as_json=self._json and status == 403
+        )
+        await self._client.send(answer)
         # Closing with unread bytes would discard the answer in transit.
         self._client.end()
         async with asyncio.timeout(_LINGER_SECONDS):

@@ -12,20 +12,30 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, TypeAlias
 from weakref import WeakSet
 
 from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, ProtocolError, shown
 from cellblock.model.overview import RequestRecord
-from cellblock.walls.egress.gate import EgressLimits
+from cellblock.walls.egress.gate import DeniedError, EgressLimits, UnreachableError
+from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RefusedRequest, RequestJudge
 from cellblock.walls.egress.names import Target
 from cellblock.walls.keys import trust
 from cellblock.walls.keys.bindings import Binding, bind, described, patterns
-from cellblock.walls.keys.messages import MESSAGE, parse_report
+from cellblock.walls.keys.messages import (
+    MESSAGE,
+    Ended,
+    Log,
+    Piece,
+    Question,
+    Report,
+    TooLarge,
+    parse_report,
+)
 from cellblock.walls.keys.sources import completed, entries, read_value
 from cellblock.walls.keys.template_process import Template
 from cellblock.wire.sandbox import Step
@@ -53,22 +63,57 @@ def bindings_of(declared: Mapping[str, Mapping[str, Any]]) -> tuple[Binding, ...
     return tuple(bind(name, completed(name, data, known)) for name, data in declared.items())
 
 
+Redial: TypeAlias = Callable[[], Awaitable[socket.socket]]
+"""Connects to the server of a connection again, by the same rules."""
+
+
+@dataclass(slots=True)
+class _Served:
+    """An opened connection. What its turnkey says about it is hostile.
+
+    Attributes:
+        target: The target.
+        client: The socket of the client.
+        judge: Decides about its requests.
+        redial: Connects to the server again.
+        ended: Resolves with its end.
+        judging: The decision about its present request.
+        body: Resolves with the body of a request that a person decides about.
+        pieces: The received part of that body.
+        fresh: The last connection from `redial`.
+    """
+
+    target: Target
+    client: socket.socket
+    judge: RequestJudge
+    redial: Redial
+    ended: asyncio.Future[None]
+    judging: asyncio.Task[None] | None = None
+    body: asyncio.Future[bytes | None] | None = None
+    pieces: bytearray = field(default_factory=bytearray)
+    fresh: socket.socket | None = None
+
+
 class SessionKeys:
-    """The secrets of one session and its branches.
+    """The secrets of one session and its branches, and the process that opens connections to ruled hosts.
 
     Args:
         bindings: The secrets.
+        ruled: Further hosts whose connections are opened, because requests to them are judged, as ``host:port``.
 
     Attributes:
         patterns: Patterns that allow their hosts.
-        requests: The last requests to hosts with secrets: no query, header or body.
+        requests: The last requests of opened connections: no query, header or body.
         watchers: Called after each change of a value, and each removal.
     """
 
     _all: ClassVar[WeakSet[SessionKeys]] = WeakSet()
 
-    def __init__(self, bindings: tuple[Binding, ...]) -> None:
+    def __init__(self, bindings: tuple[Binding, ...], ruled: Iterable[str] = ()) -> None:
         self._bindings = bindings
+        self._ruled = sorted(set(ruled))
+        self._approved: set[str] = set()
+        self._judging: set[asyncio.Task[None]] = set()
         self.patterns = patterns(bindings)
         self._seed = secrets.token_bytes(32)
         self._values: dict[str, str] = {}
@@ -78,10 +123,11 @@ class SessionKeys:
         self.watchers: set[Callable[[], object]] = set()
         self._users = 0
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
+        self._known_hosts = set(self._hosts)
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
         self._limits = EgressLimits()
         self._control: socket.socket | None = None
-        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._waiting: dict[int, _Served] = {}
         self._number = 0
         self._changing: dict[int, asyncio.Future[None]] = {}
         self._starting = asyncio.Lock()
@@ -270,7 +316,15 @@ class SessionKeys:
 
         return has_placeholder(texts)
 
-    async def serve(self, target: Target, client: socket.socket, upstream: socket.socket, early: bytes) -> None:
+    async def serve(
+        self,
+        target: Target,
+        client: socket.socket,
+        upstream: socket.socket,
+        early: bytes,
+        judge: RequestJudge,
+        redial: Redial,
+    ) -> None:
         """Let the turnkey serve a connection, and wait for its end.
 
         Args:
@@ -278,6 +332,8 @@ class SessionKeys:
             client: The socket of the client, which stays the caller's.
             upstream: The socket of the server, likewise.
             early: Bytes that the client sent ahead.
+            judge: Decides about its requests.
+            redial: Connects to the server again, after a person has decided.
 
         Raises:
             OSError: The turnkey could not be started, or has died.
@@ -286,8 +342,10 @@ class SessionKeys:
             self._idle.cancel()
             self._idle = None
         self._number += 1
-        number, ended = self._number, asyncio.get_running_loop().create_future()
-        self._waiting[number] = ended
+        number = self._number
+        served = _Served(target, client, judge, redial, asyncio.get_running_loop().create_future())
+        self._waiting[number] = served
+        self._known_hosts.add(str(target))
         try:
             async with self._starting:
                 try:
@@ -297,16 +355,21 @@ class SessionKeys:
                 if self._control is None:
                     await self._start()
                 message = {"id": number, "at": str(target), "early": base64.b64encode(early).decode()}
+                message["judged"] = judge.names(target) or self._asks_at(target)
                 await self._send(message, [client.fileno(), upstream.fileno()])
-            await ended
+            await served.ended
         finally:
             del self._waiting[number]
+            if served.judging is not None:
+                served.judging.cancel()
             if not self._waiting and self._control is not None:
                 self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self.stop)
-            for end in (client, upstream):
+            for end in (client, upstream, *([] if served.fresh is None else [served.fresh])):
                 # The turnkey has its own descriptors of these connections.
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
+            if served.fresh is not None:
+                served.fresh.close()
 
     def stop(self) -> None:
         """End the turnkey. The next connection starts another one."""
@@ -317,7 +380,7 @@ class SessionKeys:
         if control is not None:
             asyncio.get_running_loop().remove_reader(control)
             control.close()
-        for ended in (*self._waiting.values(), *self._changing.values()):
+        for ended in (*(served.ended for served in self._waiting.values()), *self._changing.values()):
             if not ended.done():
                 ended.set_exception(ConnectionAbortedError("the turnkey has ended"))
 
@@ -336,6 +399,7 @@ class SessionKeys:
         return {
             "seed": base64.b64encode(self._seed).decode(),
             "limits": asdict(self._limits),
+            "ruled": self._ruled,
             "secrets": [
                 described(binding, self._seed, self._values[binding.name])
                 | {"former": self._former.get(binding.name, []), "removed": binding.name in self._removed}
@@ -366,11 +430,94 @@ class SessionKeys:
             self.stop()
             return
         try:
-            requests, number = parse_report(data, self._hosts, self.names)
-        except (InvalidInputError, ProtocolError):  # it may have been taken over by a server
+            self._on_report(parse_report(data, self._known_hosts, self.names))
+        except (InvalidInputError, ProtocolError):  # a server may have taken it over
             self.stop()
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, Log):
+            self.requests.extend(report.records)
+        elif isinstance(report, Ended):
+            served = self._waiting.get(report.ended)
+            ended = self._changing.get(report.ended) if served is None else served.ended
+            if ended is not None and not ended.done():
+                ended.set_result(None)
+        elif (served := self._waiting.get(report.id)) is not None:
+            if isinstance(report, Question):
+                self._on_question(served, report)
+            else:
+                self._on_body(served, report)
+
+    # --- Requests that are judged
+
+    def _on_question(self, served: _Served, question: Question) -> None:
+        """Decide about the present request of a connection."""
+        if served.judging is not None:
+            raise ProtocolError("a connection has one request at a time")
+        request = JudgedRequest(served.target, question.method, question.url, secrets=question.secrets)
+        served.judging = asyncio.get_running_loop().create_task(self._judge(question.id, served, request))
+        self._judging.add(served.judging)
+        served.judging.add_done_callback(self._judging.discard)
+
+    def _on_body(self, served: _Served, said: Piece | TooLarge) -> None:
+        if served.body is None or served.body.done():
+            if served.judging is None or served.body is None:
+                raise ProtocolError("no body was requested")
             return
-        self.requests.extend(requests)
-        ended = None if number is None else self._waiting.get(number) or self._changing.get(number)
-        if ended is not None and not ended.done():
-            ended.set_result(None)
+        if isinstance(said, TooLarge):
+            served.body.set_result(None)
+            return
+        served.pieces += said.content
+        if len(served.pieces) > MOST_BODY:
+            raise ProtocolError("the body is larger than announced")
+        if said.last:
+            served.body.set_result(bytes(served.pieces))
+
+    async def _judge(self, number: int, served: _Served, request: JudgedRequest) -> None:
+        """Decide about a request, and tell the turnkey."""
+        try:
+            refused, upstream = await self._decide(number, served, request)
+            asked, served.judging, served.body = served.body is not None, None, None
+            served.pieces.clear()
+            answer = None if refused is None else [refused.status, refused.text]
+            message = {"id": number, "refused": answer, "fresh": upstream is not None}
+            if asked and upstream is not None:
+                if served.fresh is not None:
+                    served.fresh.close()
+                served.fresh = upstream
+            await self._send(message, [] if upstream is None else [upstream.fileno()])
+        except Exception as error:
+            if not served.ended.done():
+                served.ended.set_exception(ConnectionAbortedError(f"the request could not be judged: {error}"))
+            if not isinstance(error, OSError):
+                raise
+
+    async def _decide(
+        self, number: int, served: _Served, request: JudgedRequest
+    ) -> tuple[RefusedRequest | None, socket.socket | None]:
+        """Return the refusal, or None; and after a question a new connection: the server may have closed the silent one."""
+
+        async def body() -> bytes | None:
+            served.body = asyncio.get_running_loop().create_future()
+            await self._send({"id": number, "wanted": True})
+            return await served.body
+
+        asking = {name for name in request.secrets if self._asks_about(name)}
+        refused = await served.judge.decide(request, served.client, body, ask=bool(asking))
+        if refused is not None or served.body is None:
+            return refused, None
+        self._approved |= asking
+        try:
+            return None, await served.redial()
+        except DeniedError as error:
+            return RefusedRequest(403, str(error)), None
+        except UnreachableError as error:
+            return RefusedRequest(504 if error.cause == "timeout" else 502, str(error)), None
+
+    def _asks_at(self, target: Target) -> bool:
+        """Return whether a secret of a host needs a question."""
+        return any(binding.secret.ask and str(target) in binding.hosts for binding in self._bindings)
+
+    def _asks_about(self, name: str) -> bool:
+        binding = next(binding for binding in self._bindings if binding.name == name)
+        return binding.secret.ask == "each" or (binding.secret.ask == "first" and name not in self._approved)

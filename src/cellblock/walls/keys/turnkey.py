@@ -18,10 +18,12 @@ from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import BadNameError, canonical_host, parse_authority
 from cellblock.walls.keys.authority import leaf
 from cellblock.walls.keys.confinement import confine
+from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.messages import MESSAGE, REPORTED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 
 _REPORT_SECONDS = 0.02
+_RETRY_SECONDS = 0.01
 
 
 class Turnkey:
@@ -41,6 +43,7 @@ class Turnkey:
         self._secrets: list[dict[str, Any]] = []
         self._opening: Opening | None = None
         self._records: list[dict[str, Any]] = []
+        self._answers: dict[int, asyncio.Future[tuple[dict[str, Any], socket.socket | None]]] = {}
 
     async def run(self) -> None:
         """Serve until the host closes its end. The first message has the settings."""
@@ -50,7 +53,7 @@ class Turnkey:
         settings = json.loads(data)
         self._secrets = settings["secrets"]
         hosts = {host for secret in self._secrets for use in secret["uses"] for host in use["hosts"]}
-        server = server_settings(base64.b64decode(settings["seed"]), hosts)
+        server = server_settings(base64.b64decode(settings["seed"]), hosts.union(settings["ruled"]))
         self._opening = Opening(
             server,
             self._client,
@@ -78,6 +81,9 @@ class Turnkey:
             self._secrets = message["secrets"]
             self._tell(ended=message["change"])
             return
+        if "at" not in message:
+            self._on_answer(message, [socket.socket(fileno=descriptor) for descriptor in descriptors])
+            return
         client, upstream = (socket.socket(fileno=descriptor) for descriptor in descriptors)
         for end in (client, upstream):
             end.setblocking(False)
@@ -89,10 +95,39 @@ class Turnkey:
         assert self._opening is not None
         try:
             early = base64.b64decode(message["early"])
-            await OpenedConnection(self._opening, message["at"], client, upstream, early).serve()
+            judge = Judge(lambda said: self._ask(message["id"], said)) if message["judged"] else None
+            await OpenedConnection(self._opening, message["at"], client, upstream, early, judge).serve()
         finally:
             self._flush()
             self._tell(ended=message["id"])
+
+    async def _ask(self, number: int, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
+        """Send the host a message about a connection, and return its answer, perhaps with a connection to the server."""
+        answer: asyncio.Future[tuple[dict[str, Any], socket.socket | None]] = self._loop.create_future()
+        self._answers[number] = answer
+        try:
+            data = json.dumps({"id": number, **said}).encode()
+            while True:
+                try:
+                    self._control.send(data)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_RETRY_SECONDS)
+            if "piece" in said and not said["last"]:
+                return {}, None
+            return await answer
+        finally:
+            del self._answers[number]
+
+    def _on_answer(self, message: dict[str, Any], descriptors: list[socket.socket]) -> None:
+        upstream = descriptors[0] if descriptors else None
+        if upstream is not None:
+            upstream.setblocking(False)
+        answer = self._answers.get(message["id"])
+        if answer is not None and not answer.done():
+            answer.set_result((message, upstream))
+        elif upstream is not None:
+            upstream.close()
 
     def _note(self, record: dict[str, Any]) -> None:
         """Report a request soon: at once, it would wake the host for each."""

@@ -123,11 +123,21 @@ class Network:
         allow: Patterns ``host[:port]``; a host may begin with ``*.``. Without patterns, there is no network.
         deny: Patterns that override `allow`.
         ask: Whether to ask about other hosts. Without a callback, they are refused.
+        http: The only requests that the named hosts get, such as ``GET api.example.org/**``; ``ask`` or ``deny`` may precede
+            them (docs/egress.md). These hosts become allowed. Native sandbox only.
+        within: Further lists like `http`, of broader policies. Each must allow a request, too.
     """
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     ask: bool = False
+    http: tuple[str, ...] = field(default=(), kw_only=True)
+    within: tuple[tuple[str, ...], ...] = field(default=(), kw_only=True)
+
+    @property
+    def judges(self) -> bool:
+        """Whether there are request lines."""
+        return bool(self.http or self.within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +224,24 @@ class Policy:
                 deny_read=(*files.texts("denyRead"), *((ENV,) if opens else SECRET)),
                 deny_write=(*files.texts("denyWrite"), *(name for name in PROTECTED if name != ".git" or not writes_git)),
             ),
-            Network(network.texts("allowedDomains"), network.texts("deniedDomains"), network.boolean("ask")),
+            Network(
+                network.texts("allowedDomains"),
+                network.texts("deniedDomains"),
+                network.boolean("ask"),
+                http=network.texts("http"),
+            ),
             Resources(**fields),
             unix_sockets=network.boolean("allowAllUnixSockets"),
             weaker_proc=top.boolean("enableWeakerNestedSandbox"),
         ).checked()
 
     def widened(
-        self, memory: int | None = None, read: Iterable[str] = (), write: Iterable[str] = (), hosts: Iterable[str] = ()
+        self,
+        memory: int | None = None,
+        read: Iterable[str] = (),
+        write: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        http: Iterable[str] = (),
     ) -> Self:
         """Return the policy with another memory limit, and with more paths and hosts.
 
@@ -230,12 +250,13 @@ class Policy:
             read: More readable paths.
             write: More writable paths.
             hosts: More patterns of hosts that can be reached.
+            http: More request lines.
         """
         files, network, resources = self.filesystem, self.network, self.resources
         return replace(
             self,
             filesystem=replace(files, read=_union(files.read, read), write=_union(files.write, write)),
-            network=replace(network, allow=_union(network.allow, hosts)),
+            network=replace(network, allow=_union(network.allow, hosts), http=_union(network.http, http)),
             resources=resources if memory is None else replace(resources, memory=memory),
         )
 
@@ -270,8 +291,10 @@ class Policy:
                 raise InvalidInputError(f"{name} must be a {kind.__name__}, not {part!r}: Policy.parse() takes a dict")
         for part in (self.filesystem, self.network):
             for item in dataclasses.fields(part):
-                if item.type != "bool":
+                if item.type not in ("bool", "tuple[tuple[str, ...], ...]"):
                     check_list(item.name, getattr(part, item.name))
+        for lines in self.network.within:
+            check_list("within", lines)
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self.resources, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -322,7 +345,15 @@ class Policy:
                 _union(self.filesystem.deny_write, other.filesystem.deny_write),
                 home_is_workspace=other.filesystem.home_is_workspace,
             ),
-            Network(other.network.allow, _union(self.network.deny, other.network.deny), other.network.ask),
+            Network(
+                other.network.allow,
+                _union(self.network.deny, other.network.deny),
+                other.network.ask,
+                http=other.network.http,
+                within=tuple(
+                    dict.fromkeys((*filter(None, (self.network.http,)), *self.network.within, *other.network.within))
+                ),
+            ),
             Resources(**limits),
             other.unix_sockets,
             other.weaker_proc,
@@ -336,7 +367,14 @@ class Policy:
         }
         return cls(
             Filesystem(**files),
-            Network(tuple(data["network"]["allow"]), tuple(data["network"]["deny"]), data["network"]["ask"]),
+            Network(
+                tuple(data["network"]["allow"]),
+                tuple(data["network"]["deny"]),
+                data["network"]["ask"],
+                # Policies that were recorded by earlier versions have neither.
+                http=tuple(data["network"].get("http", ())),
+                within=tuple(tuple(lines) for lines in data["network"].get("within", ())),
+            ),
             Resources(**data["resources"]),
             data["unix_sockets"],
             data["weaker_proc"],
@@ -360,7 +398,7 @@ _TOP = {
     "$schema": "",
 }
 _FILES = dict.fromkeys(("denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"), "")
-_NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets", "ask"), "")
+_NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets", "ask", "http"), "")
 _RESOURCES = {
     "memory": "memory",
     "processes": "processes",

@@ -75,6 +75,9 @@ class SrtPolicy(Policy):
         if not isinstance(data, dict):
             raise InvalidInputError(f"{source} must be an object, not {type(data).__name__}")
         ours = Policy.parse({"resources": data.get("resources", {})}, source)
+        network = data.get("network")
+        if isinstance(network, dict) and "http" in network:
+            raise InvalidInputError(f"{source}: srt has no network.http: request lines need isolate='native'")
         try:
             own = ("defaults", "resources")
             given = json.dumps({key: value for key, value in data.items() if key not in own}, sort_keys=True)
@@ -83,9 +86,14 @@ class SrtPolicy(Policy):
         return cls(resources=ours.resources, given=given)
 
     def widened(
-        self, memory: int | None = None, read: Iterable[str] = (), write: Iterable[str] = (), hosts: Iterable[str] = ()
+        self,
+        memory: int | None = None,
+        read: Iterable[str] = (),
+        write: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        http: Iterable[str] = (),
     ) -> Self:
-        """Add paths and hosts to the settings."""
+        """Add paths and hosts to the settings. Request lines stay in `network`, where they are refused."""
         given = json.loads(self.given)
         for part, key, more in (
             ("filesystem", "allowRead", read),
@@ -96,7 +104,8 @@ class SrtPolicy(Policy):
                 section = given.setdefault(part, {})
                 section[key] = [*section.get(key, []), *more]
         resources = self.resources if memory is None else replace(self.resources, memory=memory)
-        return replace(self, given=json.dumps(given, sort_keys=True), resources=resources)
+        network = replace(self.network, http=(*self.network.http, *http))
+        return replace(self, given=json.dumps(given, sort_keys=True), resources=resources, network=network)
 
     def narrow(self, other: Policy) -> Policy:
         """Accept only an equal policy: only srt knows what its settings allow, so they cannot be compared.

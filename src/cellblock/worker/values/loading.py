@@ -18,7 +18,7 @@ from IPython.core.getipython import get_ipython
 from cellblock.model.saving import LeftOut
 from cellblock.wire.messages import VALUE_MIME
 from cellblock.wire.saved import Group, Loaded, State, read, write
-from cellblock.worker.values.saving import fitting, reason
+from cellblock.worker.values.saved_values import fitting, reason
 
 
 def load(batches: int) -> None:

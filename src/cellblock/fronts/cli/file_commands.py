@@ -1,0 +1,180 @@
+"""``cellblock files``: the files of a session's workspace."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.common.terminal import printable
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli.arguments import Json, Session, new_app
+from cellblock.fronts.cli.copying import received, save, send
+from cellblock.fronts.cli.daemon_access import connected
+from cellblock.fronts.cli.output import moment, print_json, print_table, wants_json
+from cellblock.fronts.cli.problems import OK
+from cellblock.fronts.cli.progress import Progress
+from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile
+
+app = new_app("List, copy, rename and remove files of a session. Absolute paths are as its code sees them.")
+
+Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Include folders and everything in them.")]
+
+
+@app.command()
+def ls(
+    session: Session,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder of the session.")] = ".",
+    recursive: Recursive = False,
+    as_json: Json = False,
+) -> int:
+    """List a folder."""
+    with connected() as connection:
+        found = connection.call(ListFiles(session, path, recursive))
+    if wants_json(as_json):
+        print_json({"files": found})
+        return OK
+    rows = [
+        (
+            each["path"] + ("/" if each["kind"] == "directory" else ""),
+            f"{each['size']:,}" if each["kind"] == "file" else "",
+            moment(each["modified"]),
+        )
+        for each in found
+    ]
+    print_table(("path", "bytes", "modified"), rows, empty="The folder is empty.")
+    return OK
+
+
+@app.command()
+def get(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the session.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR|FILE|-", help="Where to put them; - is standard output.")] = ".",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist already.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Copy files out of a session."""
+    if len(paths) > 1 and to != "-" and not os.path.isdir(to):
+        raise InvalidInputError(f"to copy several files, --to must name an existing folder, not {to!r}")
+    copied: list[dict[str, Any]] = []
+    with connected() as connection:
+        for number, path in enumerate(paths, 1):
+            with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
+                parts = received(connection, session, path, progress)
+                if to == "-":
+                    _print(parts, progress)
+                    continue
+                target = os.path.join(to, os.path.basename(path)) if os.path.isdir(to) else to
+                size = save(parts, target, force=force)
+            copied.append({"path": path, "file": os.path.abspath(target), "size": size})
+            _tell(target, size, as_json)
+    if to != "-" and wants_json(as_json):
+        print_json({"files": copied})
+    return OK
+
+
+def _tell(name: str, size: int, as_json: bool) -> None:
+    """Print that a file was copied, if more files follow."""
+    if not wants_json(as_json):
+        print(f"{printable(name, lines=False)} ({size:,} bytes)")
+
+
+def _print(parts: Iterator[bytes], progress: Progress) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for part in parts:
+        progress.hide()
+        if sys.stdout.isatty():
+            print(printable(decoder.decode(part)), end="")
+        else:
+            sys.stdout.buffer.write(part)
+    if sys.stdout.isatty():
+        print(printable(decoder.decode(b"", final=True)))
+
+
+@app.command()
+def put(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files on this machine.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder of the session.")] = ".",
+    recursive: Recursive = False,
+    as_json: Json = False,
+) -> int:
+    """Copy files into a session."""
+    files = [pair for path in paths for pair in _files(path, recursive)]
+    copied: list[dict[str, Any]] = []
+    with connected() as connection:
+        for number, (source, name) in enumerate(files, 1):
+            target = os.path.normpath(os.path.join(to, name))
+            with Progress(f"writing {target} ({number} of {len(files)})") as progress:
+                written = send(connection, session, source, target, progress)
+            copied.append({"file": os.path.abspath(source), "path": written["path"], "size": written["size"]})
+            _tell(written["path"], written["size"], as_json)
+    if wants_json(as_json):
+        print_json({"files": copied})
+    return OK
+
+
+def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
+    """Yield files with their new names."""
+    if not os.path.isdir(path):
+        yield path, os.path.basename(path)
+        return
+    if not recursive:
+        raise InvalidInputError(f"{path} is a folder; --recursive copies it with everything in it")
+    above = os.path.dirname(os.path.abspath(path))
+    for folder, _, names in os.walk(path):
+        for name in sorted(names):
+            file = os.path.join(folder, name)
+            yield file, os.path.relpath(os.path.abspath(file), above)
+
+
+@app.command()
+def mkdir(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Folders of the session.")],
+    as_json: Json = False,
+) -> int:
+    """Make folders, and those above them."""
+    with connected() as connection:
+        for path in paths:
+            connection.call(MakeFolder(session, path))
+    if wants_json(as_json):
+        print_json({"made": paths})
+    return OK
+
+
+@app.command()
+def mv(
+    session: Session,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder of the session.")],
+    to: Annotated[str, typer.Argument(metavar="NEW", help="Its new path. A file there is replaced.")],
+    as_json: Json = False,
+) -> int:
+    """Rename a file or a folder."""
+    with connected() as connection:
+        connection.call(RenameFile(session, path, to))
+    if wants_json(as_json):
+        print_json({"path": path, "to": to})
+    return OK
+
+
+@app.command()
+def rm(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the session.")],
+    recursive: Recursive = False,
+    as_json: Json = False,
+) -> int:
+    """Remove files of a session."""
+    with connected() as connection:
+        for path in paths:
+            with Progress(f"removing {path}"):
+                connection.call(RemoveFile(session, path, recursive))
+    if wants_json(as_json):
+        print_json({"removed": paths})
+    return OK

@@ -1,0 +1,58 @@
+"""``cellblock network``: shows which hosts a session can reach, and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.common.terminal import printable
+from cellblock.fronts.cli.arguments import SESSIONS, Json, Session
+from cellblock.fronts.cli.daemon_access import ask
+from cellblock.fronts.cli.output import print_json, wants_json
+from cellblock.fronts.cli.problems import OK
+from cellblock.operations.asking import change_of
+from cellblock.operations.network import ShowNetwork
+
+Hosts = list[str] | None
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command to the program's."""
+    app.command("network", rich_help_panel=SESSIONS)(network)
+
+
+def network(
+    session: Session,
+    allow: Annotated[Hosts, typer.Option("--allow", metavar="HOST", help="Allow this host. Repeatable.")] = None,
+    deny: Annotated[Hosts, typer.Option("--deny", metavar="HOST", help="Deny this host, even if it is allowed.")] = None,
+    remove: Annotated[Hosts, typer.Option("--remove", metavar="HOST", help="Remove this line from the lists.")] = None,
+    expect: Annotated[
+        int | None, typer.Option("--expect", metavar="REVISION", min=0, help="Change nothing if the revision is another one.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Show which hosts a session and its branches can reach, or change that at once.
+
+    Connections to hosts that are no longer allowed are reset.
+    """
+    changes = bool(allow or deny or remove)
+    if changes or expect is not None:
+        shown = ask(change_of(session, allow or (), deny or (), remove or (), expect, by="terminal"))
+    else:
+        shown = ask(ShowNetwork(session))
+    if wants_json(as_json):
+        print_json(shown)
+        return OK
+    for line in _described(shown):
+        print(printable(line, lines=False))
+    if changes:
+        print(f"{shown['closed']} connections closed")
+    return OK
+
+
+def _described(shown: Mapping[str, Any]) -> list[str]:
+    lines = [f"{name:5}  {line}" for name in ("allow", "deny") for line in shown[name]]
+    others = "a person is asked" if shown["ask"] else "refused"
+    return [*lines, f"other hosts: {others}; revision {shown['revision']}"]

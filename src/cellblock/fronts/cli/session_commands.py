@@ -1,0 +1,196 @@
+"""The commands that make, list, restart and end sessions, print their logs and install packages."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.fronts.cli.arguments import (
+    FILES,
+    SESSIONS,
+    Id,
+    Json,
+    Name,
+    OptionalSession,
+    Session,
+    Sessions,
+    makes_sessions,
+    pair,
+)
+from cellblock.fronts.cli.daemon_access import ask, chosen, connected, session_options
+from cellblock.fronts.cli.output import print_fields, print_json, print_table, since, wants_json
+from cellblock.fronts.cli.problems import FAILED, OK, report
+from cellblock.fronts.cli.progress import Progress
+from cellblock.operations.files import Install
+from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the program's."""
+    app.command("list", rich_help_panel=SESSIONS)(list_)
+    app.command("ls", hidden=True)(list_)
+    for command in (create, status, logs, interrupt, restart, destroy, wipe):
+        app.command(rich_help_panel=SESSIONS)(command)
+    app.command("install", rich_help_panel=FILES)(install)
+
+
+@makes_sessions
+def create(
+    argument: OptionalSession = None,
+    name: Name = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A label. Can be repeated.")] = None,
+    durable: Annotated[bool, typer.Option("--durable", help="Save it between cells, so that it survives a reboot.")] = False,
+    *,
+    options: dict[str, Any],
+    as_json: Json = False,
+) -> int:
+    """Make a session. If you give no name, it gets a unique one."""
+    wanted = None if argument is None and name is None else chosen(argument, name)
+    given = ({"durable": True} if durable else {}) | options
+    tags = dict(pair("--tag", text) for text in tag or [])
+    with Progress("making the session"):
+        made = ask(Create(wanted or "", session_options(given), tags, fresh=True))
+    _print_session(made, as_json)
+    return OK
+
+
+def list_(
+    refresh: Annotated[bool, typer.Option("--refresh", help="Check first whether the kernels are alive.")] = False,
+    as_json: Json = False,
+) -> int:
+    """List the sessions."""
+    found = ask(List(refresh))
+    if wants_json(as_json):
+        print_json({"kernels": found})
+        return OK
+    rows = [
+        (record["name"], record["status"], since(record["created_at"]), since(record["last_used_at"]), record["workspace"])
+        for record in found
+    ]
+    print_table(("name", "status", "age", "last used", "workspace"), rows, empty="There are no sessions.")
+    return OK
+
+
+def status(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """Show a session's status. Exit with 1 if its kernel is dead."""
+    found = ask(Status(chosen(argument, name, session_id)))
+    alive = found["status"] in ("running", "idle")
+    if wants_json(as_json):
+        print_json({"alive": alive, "kernel": found})
+    else:
+        _print_session(found, as_json)
+    return OK if alive else FAILED
+
+
+def interrupt(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """Stop what runs in a session. Exit with 1 if nothing ran."""
+    with Progress("stopping what runs"):
+        interrupted = ask(Interrupt(chosen(argument, name, session_id)))
+    if wants_json(as_json):
+        print_json({"interrupted": interrupted})
+    else:
+        print("interrupted" if interrupted else "Nothing ran.")
+    return OK if interrupted else FAILED
+
+
+def restart(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """Restart a session's kernel. Its variables are lost."""
+    with Progress("restarting"):
+        found = ask(Restart(chosen(argument, name, session_id)))
+    _print_session(found, as_json)
+    return OK
+
+
+def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """End sessions. Exit with 1 if one does not exist."""
+    wanted = [*dict.fromkeys(sessions or ())]
+    if len(wanted) < 2 or name is not None or session_id is not None:
+        wanted = [chosen(*wanted, name, session_id)]
+    ended: list[str] = []
+    missing: list[str] = []
+    with connected() as connection:
+        for one in wanted:
+            with Progress(f"ending {one}"):
+                (ended if connection.call(Destroy(one)) else missing).append(one)
+        if wants_json(as_json):
+            print_json({"destroyed": bool(ended)} if len(wanted) == 1 else {"destroyed": ended, "missing": missing})
+        elif ended:
+            print("ended" if len(wanted) == 1 else f"{len(ended)} ended")
+        for number, one in enumerate(missing, 1):
+            try:
+                connection.call(Status(one))  # the error says more than "not found"
+            except NotFoundError as error:
+                if number == len(missing):
+                    raise
+                report(error)
+    return FAILED if missing else OK
+
+
+def wipe(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: Json = False,
+) -> int:
+    """End all sessions. In a terminal, ask first."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        count = len(ask(List()))
+        if not typer.confirm(f"End all sessions ({count}), with everything in their variables?"):
+            return FAILED
+    with Progress("ending all sessions"):
+        destroyed = ask(Wipe())
+    if wants_json(as_json):
+        print_json({"destroyed": destroyed})
+    else:
+        print(f"{len(destroyed)} ended")
+    return OK
+
+
+def logs(
+    session: OptionalSession = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then follow new executions until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option("--last", "-n", metavar="N", min=1, max=1000, help="How many executions to show.")] = 20,
+    execution: Annotated[str | None, typer.Option("--execution", metavar="ID", help="Show this execution only.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Print what ran in a session, with its output."""
+    from cellblock.fronts.cli import logs as shown
+
+    if (session is None) == (execution is None):
+        raise InvalidInputError("name one session, or one execution with --execution ID")
+    if execution is not None:
+        return shown.show_one(execution, follow=follow, as_json=as_json)
+    return shown.show(session or "", last, follow=follow, as_json=as_json)
+
+
+def install(
+    session: Session,
+    packages: Annotated[list[str], typer.Argument(metavar="PACKAGE...", help="Requirements, as pip takes them.")],
+    as_json: Json = False,
+) -> int:
+    """Install packages in a session."""
+    with Progress(f"installing {' '.join(packages)}"):
+        result = ask(Install(session, tuple(packages)))
+    if wants_json(as_json):
+        print_json(result)
+    else:
+        from cellblock.fronts.cli.live import Terminal
+
+        reader = Terminal()
+        for name, text in (("stdout", result["output"]), ("stderr", result["stderr"])):
+            reader.take("stream", {"name": name, "text": text}, "")
+        reader.end(result)
+    return OK if result["status"] == "success" else FAILED
+
+
+def _print_session(record: dict[str, Any], as_json: bool) -> None:
+    if wants_json(as_json):
+        print_json(record)
+        return
+    fields = ("name", "kernel_id", "status", "workspace", "isolate", "kernel_type")
+    shown = [(field.replace("kernel_id", "id"), record[field]) for field in fields]
+    shown.append(("created", f"{since(record['created_at'])} ago"))
+    if record["tags"]:
+        shown.append(("tags", ", ".join(f"{key}={value}" for key, value in record["tags"].items())))
+    print_fields(shown)

@@ -1,0 +1,191 @@
+"""Running code in sessions, and what ran."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+
+from cellblock.errors import NotFoundError, failure
+from cellblock.fronts.gateway.access import link_of, settings_of
+from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
+from cellblock.fronts.gateway.direct import MAX_KEY, Endpoint
+from cellblock.fronts.gateway.models import (
+    ExecuteRequest,
+    ExecutionResultModel,
+    RetryExecuteRequest,
+    SubmitRequest,
+)
+from cellblock.fronts.gateway.results import RESPONSES, Format, MaxChars, result_response, text_wanted
+from cellblock.fronts.gateway.routes import add, model_of
+from cellblock.fronts.gateway.session_routes import Read, Run, create
+from cellblock.model import MODEL_CHARS
+from cellblock.model.sessions import ExecutionRecord
+from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
+from cellblock.wire.packed import Packed, pack, unpack
+
+router = APIRouter(tags=["Execution"], route_class=CheckedRoute)
+
+Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
+
+
+@router.post(
+    "/kernels/{session}/execute",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code and wait for its result",
+)
+async def execute(
+    request: Request,
+    session: str,
+    wanted: ExecuteRequest,
+    _: Run,
+    key: Key = "",
+    format: Format = "json",  # noqa: A002  # it is what people write behind the address
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Run code in a session. Code that fails has a result, too."""
+    chars = text_wanted(request)
+    return await result_response(request, session, await run(request, session, wanted, key=key), chars)
+
+
+@router.post(
+    "/sessions/{session}/execute",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code in a session",
+)
+async def execute_in_named(
+    request: Request,
+    session: str,
+    wanted: ExecuteRequest,
+    caller: Run,
+    key: Key = "",
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Run code in the session of this name, and create it if it is missing."""
+    chars = text_wanted(request)
+    try:
+        result = await run(request, session, wanted, key=key)
+    except NotFoundError:
+        await create(request, caller, session)
+        result = await run(request, session, wanted, key=key)
+    return await result_response(request, session, result, chars)
+
+
+DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
+"""The endpoints with which `direct.Direct` answers in place of the two routes above."""
+
+
+@router.post(
+    "/kernels/{session}/execute/retry",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code until it succeeds",
+)
+async def execute_with_retry(
+    request: Request,
+    session: str,
+    wanted: RetryExecuteRequest,
+    _: Run,
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Run code, and its replacements while it fails."""
+    chars = text_wanted(request)
+    attempts: list[dict[str, Any]] = []
+    code, most = wanted.code, wanted.max_attempts or settings_of(request).max_retries
+    for number in range(1, most + 1):
+        result = unpack(await run(request, session, wanted.model_copy(update={"code": code}), retry=True))
+        shown = {name: result[name] for name in ("status", "output", "stderr", "error")}
+        attempts.append({"attempt": number, "code": code, **shown})
+        if result["status"] == "success":
+            break
+        if number <= len(wanted.replacement_codes):
+            code = wanted.replacement_codes[number - 1]
+    else:
+        result = {**result, "status": "max_attempts_exceeded"}
+    return await result_response(request, session, pack({**result, "attempts": attempts}), chars)
+
+
+router.add_api_route(
+    "/kernels/{session}/execute_with_retry",
+    execute_with_retry,
+    methods=["POST"],
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="The same as execute/retry",
+)
+
+
+@router.post(
+    "/sessions/{session}/executions", status_code=202, response_model=model_of(ExecutionRecord), summary="Submit code"
+)
+async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, key: Key = "") -> Response:
+    """Submit code, and answer at once. It runs whether or not its client stays; follow it by its id."""
+    asked = Submit(
+        session,
+        wanted.language,
+        milliseconds(request, wanted.timeout),
+        key=key or wanted.key,
+        live=wanted.live,
+        stdin=wanted.stdin,
+        silent=wanted.silent,
+    )
+    record = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
+    return json_response(record, 202, {"Location": f"/executions/{record['id']}"})
+
+
+add(router, Executions)
+add(router, Lookup)
+add(router, Source)
+
+
+@router.get(
+    "/executions/{execution}/result",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Wait for the result of an execution",
+)
+async def result(
+    request: Request,
+    execution: str,
+    _: Read,
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Wait until an execution has ended, and answer with its result."""
+    chars = text_wanted(request)
+    session = (await link_of(request).call(Lookup(execution)))["session"]
+    async with aclosing(link_of(request).follow(Follow(execution))) as events:
+        async for event in events:
+            if event["kind"] == "result":
+                return await result_response(request, session, pack(event["data"]), chars)
+            if event["kind"] == "failed":
+                raise failure(event["data"], execution)
+    raise failure({}, execution)
+
+
+add(router, Cancel)
+add(router, Answer)
+
+
+async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> Packed:
+    """Run code and return its result, packed: JSON data with bytes in it.
+
+    Raises:
+        OutcomeUnknownError: The daemon ended meanwhile.
+        CellblockError: Any other error of the daemon.
+    """
+    asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
+    return await link_of(request).call_packed(asked, wanted.code.encode("utf-8", "surrogatepass"))
+
+
+def milliseconds(request: Request, seconds: float | None) -> int:
+    """Convert a timeout to milliseconds; None means the setting."""
+    if seconds is None:
+        seconds = settings_of(request).execution_timeout
+    return max(round(seconds * 1000), 1)

@@ -1,0 +1,367 @@
+"""Snapshots, compares and restores the files of one session's checkpoints, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from cellblock.common import config
+from cellblock.common.threads import run_aside
+from cellblock.errors import SnapshotError
+from cellblock.host.closing import in_thread
+from cellblock.host.files.staging import remove_unclaimed
+from cellblock.host.files.walls import Walls
+from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
+from cellblock.host.snapshots.entries import Folder
+from cellblock.host.snapshots.journal import HeldError
+from cellblock.host.snapshots.snapshots import Reverted
+from cellblock.host.snapshots.times import Spans
+from cellblock.host.snapshots.trash import Entry, Reason, Trash, purge
+from cellblock.host.snapshots.tree import MIB
+from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
+from cellblock.host.snapshots.versions import version_in
+from cellblock.host.snapshots.written import Description
+from cellblock.model.checkpoints import FileVersion, TrashEntry
+
+_log = logging.getLogger("cellblock.sessions")
+T = TypeVar("T")
+Then: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
+
+# Automatic snapshots after each cell must be cheap.
+_SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
+_PATIENCE = 30.0
+"""Seconds that a restore waits for another one in the same directory."""
+_LOOK_AGAIN = 0.01
+_MAX_SHARED = 2_000
+"""Maximum number of files kept in a directory that is the program's, not the session's: it may hold anything."""
+
+
+class CheckpointFiles:
+    """Snapshots and restores the session's directory, for `Checkpoints`.
+
+    Attributes:
+        own: Whether the program gave the session its own directory.
+        too_many: Why automatic snapshots stopped: a directory that is not the session's own has too many files.
+        label: The session's name, for its trash.
+    """
+
+    def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool, label: str = "") -> None:
+        """Set the paths. Nothing is read yet.
+
+        Args:
+            workspace: The directory.
+            store: Returns the host's snapshot store.
+            walls: Paths that the session cannot read or write, which snapshots exclude. None without a sandbox.
+            own: Whether the program gave the session this directory.
+            label: The session's name; may be empty.
+        """
+        self.label = label
+        self.own = own
+        self.too_many = ""
+        self._workspace = Path(os.path.realpath(workspace))
+        self._make_store = store
+        self._walls = walls
+        self._made: Snapshots | None = None
+        self._lock = threading.Lock()
+        self._known: Snapshot | None = None
+
+    def begin_with(self, known: Snapshot) -> None:
+        """Start with an earlier host's last snapshot, so that unchanged files are not read again."""
+        self._known = known
+
+    def describe(self, snapshot: Snapshot | None) -> Description | None:
+        """Describe a snapshot for a later host; None without a snapshot or a later host."""
+        return None if snapshot is None else self._make_store().describe(snapshot)
+
+    async def take(self) -> Snapshot:
+        """Take a snapshot.
+
+        Raises:
+            SnapshotError: The files cannot be saved.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).take(), store.drop)
+
+    async def take_small(self, stopped: Callable[[], bool], hurry: Callable[[], bool] = lambda: False) -> Snapshot | None:
+        """Take a snapshot, unless files change meanwhile or are too many.
+
+        Args:
+            stopped: Returns whether files are being changed. Called in another thread.
+            hurry: Returns whether there is no time to read files. Called in another thread.
+
+        Returns:
+            The snapshot; None if files changed.
+
+        Raises:
+            SnapshotError: The files cannot be saved, or are too many. The message says which.
+        """
+        store = self._make_store()
+        return await _owned(
+            lambda: self._take_small(store, stopped, hurry), lambda kept: None if kept is None else store.drop(kept)
+        )
+
+    def _take_small(self, store: Store, stopped: Callable[[], bool], hurry: Callable[[], bool]) -> Snapshot | None:
+        if self.too_many:
+            raise SnapshotError(self.too_many)
+        snapshots = self._snapshots(store)
+        small = replace(_SMALL, ignore=snapshots.limits.ignore)
+        if not self.own:
+            small = replace(small, max_files=min(small.max_files, _MAX_SHARED))
+        snapshot = snapshots.take(small, stopped, hurry)
+        if snapshot is not None and not snapshot.whole:
+            store.drop(snapshot)
+            why = (
+                f"there are more than {small.max_files:,} files and folders, or folders are nested too deep, in "
+                f"{self._workspace}: session.checkpoint(files='copy') allows more"
+            )
+            if not self.own:
+                self.too_many = f"{why}, and so does a session with a working_dir"
+            raise SnapshotError(self.too_many or why)
+        return snapshot
+
+    def touched(self) -> bool:
+        """Return whether files may have changed since the last automatic snapshot."""
+        if self._made is None or self.too_many:
+            return self._known is not None
+        return self._made.touched()
+
+    async def restore(self, snapshot: Snapshot, then: Then, why: Reason) -> Changes:
+        """Restore the files, after any other session's restore of the same directory.
+
+        Args:
+            snapshot: The files.
+            then: Runs after the restore, to start the process that opens the files. If it fails, the restore is rolled back.
+            why: The reason shown in the trash.
+
+        Raises:
+            SnapshotError: The files are unchanged, unless the message says otherwise.
+            CellblockError: Raised by `then`.
+        """
+        return await self._change(lambda snapshots, finish: snapshots.restore(snapshot, finish, why), then)
+
+    async def undo(self, intervals: Sequence[Interval], then: Then, why: Reason, *, partial: bool) -> Reverted:
+        """Undo file changes of cells (`Snapshots.undo`). The other arguments are as for `restore`."""
+        return await self._change(lambda snapshots, finish: snapshots.undo(intervals, finish, why, partial=partial), then)
+
+    async def redo(self, undone: Reverted, then: Then, why: Reason) -> Reverted:
+        """Revert an undo (`Snapshots.redo`). The other arguments are as for `restore`."""
+        return await self._change(lambda snapshots, finish: snapshots.redo(undone, finish, why), then)
+
+    async def put_back(self, entry: str, path: str) -> Changes:
+        """Restore something from the trash to its original path (`Snapshots.put_back`).
+
+        Args:
+            entry: The id of the entry; empty for the newest one that contains the path.
+            path: The path; empty for everything in the entry.
+
+        Raises:
+            FilesError, SnapshotError: The trash does not contain it, or it cannot be restored. Nothing was changed.
+        """
+        found = await _owned(lambda: self.trash.find(entry, path), _forget)
+        return await self._change(lambda snapshots, _: snapshots.put_back(found, path, Reason("trash")), _nothing)
+
+    async def trashed(self) -> list[TrashEntry]:
+        """Return the trash entries, newest first."""
+        return await _owned(lambda: [entry.listed() for entry in self.trash.entries()], _forget)
+
+    async def take_trash(self, other: CheckpointFiles) -> None:
+        """Take over the trash of another session that ends."""
+        await _owned(lambda: self.trash.take_over(other.trash), _forget)
+
+    def keeping(self, operation: str) -> Entry:
+        """Return a new trash entry for the files that an operation is about to replace."""
+        run_aside(purge, "cellblock-trash")
+        return self.trash.new(Reason(operation))
+
+    @property
+    def trash(self) -> Trash:
+        """The session's trash."""
+        return Trash(str(self._workspace), self.label)
+
+    async def _change(self, work: Callable[[Snapshots, Callable[[], None]], T], then: Then) -> T:
+        store, loop = self._make_store(), asyncio.get_running_loop()
+
+        def finish() -> None:
+            asyncio.run_coroutine_threadsafe(then(), loop).result()
+
+        deadline = loop.time() + _PATIENCE
+        while True:
+            try:
+                return await _owned(lambda: work(self._snapshots(store), finish), _forget)
+            except HeldError:  # waiting in the thread could block: the other restore's `then` may need one
+                if loop.time() > deadline:
+                    raise
+            finally:
+                run_aside(purge, "cellblock-trash")
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    @property
+    def writable(self) -> bool:
+        """Whether files can be created and removed in the directory."""
+        return os.access(self._workspace, os.W_OK | os.X_OK)
+
+    async def changed_within(self, spans: Spans) -> str:
+        """Return, for a message, the files changed within some time intervals; empty if none.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        store = self._make_store()
+        path = await _owned(lambda: self._snapshots(store).first_changed(spans), _forget)
+        if path is None:
+            return ""
+        return "files have changed" if path == "." else f"{path[:200]!r} has changed"
+
+    async def why_not_undoable(self, intervals: Sequence[Interval]) -> str:
+        """Return why some change of the cells cannot be undone; empty if all can.
+
+        Raises:
+            SnapshotError: The files cannot be read, or an external change blocks the undo.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).why_not_undoable(intervals), _forget)
+
+    async def now(self, wanted: Snapshot) -> Folder:
+        """Return the current files, as far as a comparison with a snapshot needs them.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).now(wanted), _forget)
+
+    async def looks_undoable(self, before: Snapshot, spans: Spans) -> str:
+        """Return why the last cell cannot be undone, by a quick check; empty if it can.
+
+        Args:
+            before: The files before the cell.
+            spans: When the cell ran.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        if not before.unkept and not before.root.totals.left_out:
+            return ""
+        store = self._make_store()
+
+        def look() -> str:
+            snapshots = self._snapshots(store)
+            if before.unkept and (path := snapshots.first_unkept_changed(before, spans)) is not None:
+                return why_unkept(path)
+            found = snapshots.first_left_out_changed(before, spans)
+            return "" if found is None else why_left_out(*found)
+
+        return await _owned(look, _forget)
+
+    async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
+        """Return the changes from a snapshot to another one or to now.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).diff(before, after), _forget)
+
+    async def version(self, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
+        """Return a path's version in a snapshot; None if it did not exist.
+
+        Raises:
+            SnapshotError: The snapshot was dropped.
+        """
+        store = self._make_store()
+        return await _owned(lambda: version_in(store, snapshot, parts), _forget)
+
+    async def recover(self) -> None:
+        """Finish a killed program's restore before the session starts, and remove its leftovers."""
+        run_aside(partial(remove_unclaimed, str(self._workspace)), "cellblock-removal")
+        if not Snapshots.is_pending(self._workspace, _journals()):
+            return
+        try:
+            store = self._make_store()
+            if await _owned(lambda: self._snapshots(store).recover(), _forget):
+                _log.warning("the files of %s are restored, as a program that was killed had begun to", self._workspace)
+        except HeldError:
+            pass  # it was not killed: another session is restoring these files now
+        except SnapshotError as error:
+            _log.warning("%s", error)
+
+    def hold(self, snapshot: Snapshot) -> Snapshot:
+        """Return a second reference to a snapshot, with its own lifetime."""
+        again = replace(snapshot)
+        self._make_store().keep(again)
+        return again
+
+    def pack(self, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
+        """Return files as a tar stream, to read in a thread (`snapshots.pack`)."""
+        return pack(self._make_store(), snapshot, left_out)
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Drop a snapshot. Its files, possibly many, are removed in a thread."""
+        store = self._make_store()
+        if not store.drop_shared(snapshot):  # common: a cell without file changes. Starting a thread would take longer
+            run_aside(lambda: store.drop(snapshot), "cellblock-files")
+
+    async def close(self) -> None:
+        """Drop the directory's cached state, but no snapshots. Idempotent."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            await despite_cancellation(asyncio.ensure_future(in_thread(made.close)))
+
+    def _snapshots(self, store: Store) -> Snapshots:
+        with self._lock:
+            if self._made is None:  # not earlier: this reads the file system
+                names = () if self._walls is None else self._walls.names(str(self._workspace))
+                limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
+                self._made = Snapshots(self._workspace, store, _journals(), limits, self.label)
+                known, self._known = self._known, None
+                if known is not None:
+                    self._made.begin_with(known)
+            return self._made
+
+
+def make_store(*, lasting: bool) -> Store:
+    """Create a store for one host's snapshots, and remove the stores of killed hosts.
+
+    It is separate from the host's other directories, so that a session with a permissive policy cannot read another session's
+    files.
+
+    Args:
+        lasting: Whether the next host may take it over.
+
+    Raises:
+        SnapshotError: The store cannot be created.
+    """
+    return Store.make(config.state_directory() / "snapshots", lasting=lasting)
+
+
+def _journals() -> Path:
+    return config.state_directory() / "restores"
+
+
+async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
+    """Run a function in a thread. If the caller is cancelled, wait for the function, then drop its result."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await despite_cancellation(task)
+    except asyncio.CancelledError:
+        if task.exception() is None:
+            forget(task.result())
+        raise
+    return task.result()
+
+
+async def _nothing() -> None:
+    """Do nothing after a restore: no process opens the files."""
+
+
+def _forget(_: object) -> None:
+    """Drop a result that needs no owner."""

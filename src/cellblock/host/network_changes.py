@@ -1,0 +1,106 @@
+"""Shows and changes the network of one running session."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import UnsupportedError, with_host
+from cellblock.model.network import SessionNetwork
+
+if TYPE_CHECKING:
+    from cellblock.walls.egress.live import LiveNetwork
+    from cellblock.walls.egress.network import SandboxNetwork
+    from cellblock.walls.sandbox.tiers import Tier
+
+
+class NetworkChanges:
+    """The changes of a session's network.
+
+    Args:
+        name: The session's name in messages.
+        tier: Its isolation.
+        network: Its network access; None if cellblock does not enforce it.
+        check_running: Raises `StateError` unless the session runs.
+        recorded: As for `SessionHooks.network_changed`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tier: Tier,
+        network: SandboxNetwork | None,
+        check_running: Callable[[], None],
+        recorded: Callable[[Mapping[str, Any], str], Awaitable[None]] | None,
+    ) -> None:
+        self._name = name
+        self._tier = tier
+        self._network = network
+        self._check_running = check_running
+        self._recorded = recorded
+
+    @property
+    def shown(self) -> SessionNetwork:
+        """The present lists."""
+        if self._network is not None and self._network.live is None:
+            return SessionNetwork()
+        state = self._live().state
+        return SessionNetwork(state.allow, state.deny, state.ask, state.revision)
+
+    async def change(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+        by: str = "caller",
+    ) -> SessionNetwork:
+        """Change the hosts that the session and its branches can reach, at once and also for later kernels.
+
+        Connections to hosts that are no longer allowed are reset. Other connections continue. Undo does not reverse a change.
+
+        Args:
+            allow: Hosts to allow, as in `Network.allow`, within the host's policy.
+            deny: Hosts to deny, even if they are allowed.
+            remove: Lines of both lists to remove. The policy's denied hosts stay.
+            expect: The revision that the change is based on; None for any.
+            by: Who changes it, for the audit record.
+
+        Returns:
+            The new lists, and how many connections the change closed.
+
+        Raises:
+            ConflictError: The network has another revision. Nothing has changed.
+            InvalidInputError: A pattern is invalid, exceeds the host's policy, or is not there to be removed.
+            StateError: `close_egress` has closed the network, or the session is closed.
+            StoreError: The change cannot be recorded. Nothing has changed.
+            UnsupportedError: The session was made without a network, or cellblock does not enforce it.
+        """
+        self._check_running()
+        live, recorded = self._live(), self._recorded
+
+        async def record(lists: Mapping[str, Any]) -> None:
+            if recorded is not None:
+                await recorded(lists, by)
+
+        closed = await live.change(allow=allow, deny=deny, remove=remove, expect=expect, record=record)
+        return replace(self.shown, closed=closed)
+
+    def _live(self) -> LiveNetwork:
+        """Return the rules about hosts.
+
+        Raises:
+            UnsupportedError: The session has no network that can change.
+        """
+        tier = self._tier
+        if self._network is None:
+            why = "srt reads the hosts only when it starts" if tier.wrapped else "without a sandbox, nothing restricts it"
+            raise UnsupportedError(f"the network of {self._name} (isolate={tier.name!r}) cannot be changed: {why}")
+        if self._network.live is None:
+            if not tier.own_network:
+                raise UnsupportedError(f"{self._name} has no network, and isolate={tier.name!r} can give it none")
+            remedy = f"make a session with {with_host('NAME')}, or whose policy has network.ask"
+            raise UnsupportedError(f"{self._name} was made without a network, which cannot be added later: {remedy}")
+        return self._network.live

@@ -1,0 +1,29 @@
+"""Handlers of operations on the secrets of a session."""
+
+from __future__ import annotations
+
+from cellblock.model.overview import RequestRecord
+from cellblock.operations.data import Data, as_data
+from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
+from cellblock.service.daemon.daemon_state import Server
+from cellblock.service.daemon.handlers import answers
+
+
+@answers(Requests)
+async def requests(server: Server, request: Requests) -> list[Data[RequestRecord]]:
+    await server.turns.give_way()
+    session = server.sessions.find(request.session).current
+    return [] if session is None else [as_data(one) for one in session.requests[-request.count :]]
+
+
+@answers(RefreshSecret)
+async def refresh(server: Server, request: RefreshSecret) -> bool:
+    await (await server.sessions.live(request.session)).refresh_secret(request.name)
+    return True
+
+
+@answers(RemoveSecret)
+async def remove(server: Server, request: RemoveSecret) -> bool:
+    await (await server.sessions.live(request.session)).remove_secret(request.name)
+    server.sessions.forget_removed_secrets()
+    return True

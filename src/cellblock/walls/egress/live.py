@@ -1,0 +1,225 @@
+"""The rules about hosts of a running sandbox, which all of its sessions share."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+
+from cellblock.errors import ConflictError, InvalidInputError, StateError, did_you_mean
+from cellblock.walls.egress.rules import Rule, Rules
+from cellblock.walls.sandbox.narrowing import Hosts
+
+if TYPE_CHECKING:
+    from cellblock.walls.sandbox.policy import Network
+
+OnChange: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""Records a change of the rules, before it takes effect."""
+
+MAX_LINES = 1000
+"""Lines that a changed network may have: each connection is compared with all of them."""
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkState:
+    """The rules about hosts between two changes. A decision uses one object, so it never mixes two states.
+
+    Attributes:
+        allow: The allowed hosts, as canonical patterns.
+        deny: The denied hosts, likewise.
+        revision: The number of changes before.
+        rules: These lists, parsed.
+        ask: Whether a person is asked about other hosts.
+        closed: Whether hosts can no longer be added (`LiveNetwork.close_to`).
+    """
+
+    allow: tuple[str, ...]
+    deny: tuple[str, ...]
+    revision: int
+    rules: Rules
+    ask: bool = False
+    closed: bool = False
+
+    def stored(self) -> dict[str, Any]:
+        """Return the arguments for `LiveNetwork.resume`."""
+        return {"allow": [*self.allow], "deny": [*self.deny], "revision": self.revision, "closed": self.closed}
+
+
+class Judge(Protocol):
+    """The part of a proxy that knows its connections and questions."""
+
+    def judge_again(self, *, all_connections: bool = False) -> list[asyncio.Task[Any]]:
+        """Judge waiting questions again, and reset connections that the rules no longer allow.
+
+        Args:
+            all_connections: Whether to reset all of them.
+
+        Returns:
+            The tasks of the connections that were reset, which end soon.
+        """
+
+
+class LiveNetwork:
+    """The rules of one sandbox. Changes apply to all sessions in it at once. Hosts that the policy denies stay denied.
+
+    Attributes:
+        state: The current state.
+        keep: Stores a state, as the arguments of `resume`, before it is used.
+        check_allowed: Raises `InvalidInputError` if patterns cannot be allowed.
+    """
+
+    def __init__(self, rules: Rules, *, ask: bool = True, ceiling: Network | None = None) -> None:
+        """Begin with the rules of a policy.
+
+        Args:
+            rules: The rules.
+            ask: Whether a person, if there is one, is asked about other hosts.
+            ceiling: The policy that no change can exceed; None without one.
+        """
+        allow, deny = _texts(rules.allowed), _texts(rules.denied)
+        self.state = NetworkState(allow, deny, 0, rules, ask)
+        self.keep: Callable[[Mapping[str, Any]], object] = lambda _: None
+        self.check_allowed: Callable[[Sequence[str]], object] = lambda _: None
+        self._fixed = frozenset(deny)
+        self._ceiling = ceiling
+        self._judges: weakref.WeakSet[Judge] = weakref.WeakSet()
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    def of(cls, policy: Network, ceiling: Network | None = None) -> Self:
+        """Return the rules of a policy.
+
+        Raises:
+            InvalidInputError: A pattern is invalid. The message names it.
+        """
+        return cls(Rules.parse(policy.allow, policy.deny), ask=policy.ask, ceiling=ceiling)
+
+    def join(self, judge: Judge) -> None:
+        """Notify a proxy of changes from now on."""
+        self._judges.add(judge)
+
+    def why_closed(self) -> str:
+        """Return why no person can be asked; empty if one can."""
+        return "the session's network was closed" if self.state.closed else ""
+
+    def can_allow(self, pattern: str) -> bool:
+        """Return whether a change could allow a pattern."""
+        return not self.state.closed and self._is_within(pattern)
+
+    def _is_within(self, pattern: str) -> bool:
+        ceiling = self._ceiling
+        return ceiling is None or ceiling.ask or Hosts(ceiling.allow).cover(pattern)
+
+    def resume(self, allow: Sequence[str], deny: Sequence[str], revision: int, *, closed: bool = False) -> None:
+        """Continue from a stored state, within a ceiling that may have changed.
+
+        Raises:
+            InvalidInputError: A pattern is invalid.
+        """
+        began = self.state
+        rules = Rules.parse([line for line in allow if self._is_within(line)], [*began.deny, *deny])
+        allow, deny = _texts(rules.allowed), _texts(rules.denied)
+        rules = replace(rules, within=began.rules if closed else None)
+        self.state = NetworkState(allow, deny, revision, rules, began.ask and not closed, closed)
+
+    async def change(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+        record: OnChange | None = None,
+    ) -> int:
+        """Change the lists.
+
+        Args:
+            allow: Patterns to allow.
+            deny: Patterns to deny.
+            remove: Lines of either list to remove.
+            expect: The revision that the change is based on; None for any.
+            record: Records the change before it takes effect.
+
+        Returns:
+            The number of connections that the change closed.
+
+        Raises:
+            ConflictError: The revision is another one. Nothing has changed.
+            InvalidInputError: A pattern is invalid, exceeds the policy, or is not there to be removed.
+            StateError: The network was closed, so nothing can be allowed.
+        """
+        async with self._turn:
+            before = self.state
+            if expect is not None and expect != before.revision:
+                raise ConflictError(f"the network has revision {before.revision}, not {expect}: read it again, then decide")
+            after = self._changed(before, Rules.parse(allow, deny), _parsed(remove))
+            if after is before:
+                return 0
+            if record is not None:
+                lists = {"allow": allow, "deny": deny, "remove": remove}
+                await record({name: [*lines] for name, lines in lists.items() if lines} | {"revision": after.revision})
+            self.keep(after.stored())
+            return await self._use(after)
+
+    async def close_to(self, patterns: Sequence[str]) -> None:
+        """Restrict the network irreversibly to some of the allowed hosts. All connections end, and no one is asked.
+
+        Raises:
+            InvalidInputError: A pattern is invalid. Nothing has changed.
+        """
+        async with self._turn:
+            before = self.state
+            rules = Rules.parse(patterns, before.deny)
+            allow = _texts(rules.allowed)
+            rules = replace(rules, within=before.rules)
+            closed = replace(before, allow=allow, revision=before.revision + 1, rules=rules, ask=False, closed=True)
+            self.keep(closed.stored())
+            await self._use(closed, all_connections=True)
+
+    async def _use(self, state: NetworkState, *, all_connections: bool = False) -> int:
+        self.state = state
+        # All proxies of the sandbox are judged in this turn of the loop, so that no connection sees two states.
+        cut = [task for judge in self._judges for task in judge.judge_again(all_connections=all_connections)]
+        if cut:
+            await asyncio.wait(cut)
+        return len(cut)
+
+    def _changed(self, before: NetworkState, added: Rules, removed: tuple[Rule, ...]) -> NetworkState:
+        gone = _texts(removed)
+        known = {*before.allow, *before.deny}
+        for line in gone:
+            if line not in known:
+                raise InvalidInputError(f"no line {line[:_SHOWN]!r} is in the network's lists{did_you_mean(line, known)}")
+            if line in self._fixed and line not in before.allow:
+                raise InvalidInputError(
+                    f"the policy denies {line!r}, so it cannot be removed: make a session with another policy"
+                )
+        for line in (new := [line for line in _texts(added.allowed) if line not in before.allow]):
+            if before.closed:
+                raise StateError("the network was closed permanently (close_egress), so no host can be allowed")
+            if not self._is_within(line):
+                raise InvalidInputError(f"{line!r} is not allowed by the host's policy, which can only be narrowed")
+        self.check_allowed(new)
+        both = set(gone) & {*_texts(added.allowed), *_texts(added.denied)}
+        if both:
+            raise InvalidInputError(f"{min(both)!r} is both added and removed: leave one of them out")
+        allow = tuple(line for line in before.allow if line not in gone) + tuple(new)
+        kept = tuple(line for line in before.deny if line not in gone or line in self._fixed)
+        deny = kept + tuple(line for line in _texts(added.denied) if line not in kept)
+        if (allow, deny) == (before.allow, before.deny):
+            return before
+        if len(allow) + len(deny) > MAX_LINES:
+            raise InvalidInputError(f"a network has at most {MAX_LINES} lines, not {len(allow) + len(deny)}: remove some")
+        rules = replace(Rules.parse(allow, deny), within=before.rules.within)
+        return replace(before, allow=allow, deny=deny, revision=before.revision + 1, rules=rules)
+
+
+def _parsed(patterns: Sequence[str]) -> tuple[Rule, ...]:
+    return Rules.parse(patterns).allowed
+
+
+def _texts(rules: Sequence[Rule]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(str, rules)))

@@ -1,0 +1,303 @@
+"""Serves one client of the proxy: the I/O around `socks` and `http`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import h11
+
+from cellblock.common.turns import turns
+from cellblock.walls.egress import http, socks
+from cellblock.walls.egress.bodies import read_body
+from cellblock.walls.egress.ends import PlainEnd
+from cellblock.walls.egress.exchange import HEAD_READ, Exchange
+from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
+from cellblock.walls.egress.judge import JudgedRequest, RequestJudge
+from cellblock.walls.egress.lines import WEBSOCKET
+from cellblock.walls.egress.names import Target
+from cellblock.walls.egress.tunnel import Tunnel
+
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 1024 * 1024
+_TURN_AWAY_SECONDS = 1.0
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_PLAIN = "http:// carries no secrets, because it is not encrypted: use https://"
+_SOCKS_CODES = {
+    "lookup": socks.HOST_UNREACHABLE,
+    "refused": socks.CONNECTION_REFUSED,
+    "timeout": socks.EXPIRED,
+    "network": socks.NETWORK_UNREACHABLE,
+}
+
+
+class _AnsweredError(Exception):
+    """A request that the proxy answers itself before it hangs up."""
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+
+
+class Opener(Protocol):
+    """Serves the connections to hosts that receive secrets (`walls.keys`)."""
+
+    def opens(self, target: Target) -> bool:
+        """Return whether connections to a target are opened."""
+
+    def has_placeholder(self, texts: Sequence[bytes]) -> bool:
+        """Return whether a text contains the placeholder of a secret."""
+
+    async def serve(
+        self,
+        target: Target,
+        client: socket.socket,
+        upstream: socket.socket,
+        early: bytes,
+        judge: RequestJudge,
+        redial: Callable[[], Awaitable[socket.socket]],
+    ) -> None:
+        """Serve a connection until its end.
+
+        Args:
+            target: The target.
+            client: The socket of the client.
+            upstream: The socket of the server.
+            early: Bytes that the client sent ahead.
+            judge: Decides about its requests.
+            redial: Connects to the server again.
+
+        Raises:
+            OSError: It is broken.
+        """
+
+
+class Connection:
+    """A client connection of the proxy.
+
+    Args:
+        client: Its socket, non-blocking; `serve` closes it.
+        gate: Opens connections.
+        limits: Limits on sizes and times.
+        scratch: A shared buffer for tunnels.
+        turned_away: Whether there are too many clients, so that every request is answered with 503.
+        opener: Serves the connections to hosts that receive secrets.
+        judge: Decides about requests; given with `opener`.
+    """
+
+    def __init__(
+        self,
+        client: socket.socket,
+        gate: Gate,
+        limits: EgressLimits,
+        scratch: memoryview,
+        *,
+        turned_away: bool,
+        opener: Opener | None = None,
+        judge: RequestJudge | None = None,
+    ) -> None:
+        self._client = client
+        self._opener = opener
+        self._judge = judge
+        self._json = False
+        self._gate = gate
+        self._limits = limits
+        self._scratch = scratch
+        self._turned_away = turned_away
+        self._head_seconds = min(limits.header_seconds, _TURN_AWAY_SECONDS) if turned_away else limits.header_seconds
+        self._idle_seconds = limits.idle_seconds
+        self._method = "GET"
+
+    async def serve(self) -> None:
+        """Serve the client until either side ends the connection. Its errors affect no other client."""
+        try:
+            async with asyncio.timeout(self._head_seconds):
+                first = await self._receive(self._client, HEAD_READ)
+            if first[:1] == bytes([socks.VERSION]):
+                await self._socks(first)
+            elif first:
+                await self._http(first)
+        except OSError:  # TimeoutError is one
+            pass
+        finally:
+            self._gate.leave(self._client)
+            self._client.close()
+
+    # --- SOCKS5
+
+    async def _socks(self, data: bytes) -> None:
+        handshake = socks.SocksHandshake()
+        try:
+            async with asyncio.timeout(self._head_seconds):
+                while True:
+                    await turns().give_way()
+                    if answer := handshake.receive(data):
+                        await self._send(self._client, answer)
+                    if handshake.target is not None:
+                        break
+                    if not (data := await self._receive(self._client, HEAD_READ)):
+                        return
+            if self._turned_away:
+                raise socks.SocksError("too many connections", socks.reply(socks.GENERAL_FAILURE))
+            upstream = await self._gate.open(handshake.target, socks.METHOD, self._client)
+        except socks.BadSocksNameError as error:
+            self._gate.refuse(error.named, str(error), socks.METHOD)
+            await self._hang_up(socks.reply(socks.NOT_ALLOWED))
+        except socks.SocksError as error:
+            await self._hang_up(error.answer)
+        except DeniedError:
+            await self._hang_up(socks.reply(socks.NOT_ALLOWED))
+        except UnreachableError as error:
+            await self._hang_up(socks.reply(_SOCKS_CODES[error.cause]))
+        else:
+            await self._connected(handshake.target, upstream, socks.reply(socks.SUCCEEDED), handshake.trailing())
+
+    # --- HTTP
+
+    async def _http(self, data: bytes) -> None:
+        """Serve one request after another, each with its own decision."""
+        reader = self._reader()
+        reader.receive_data(data)
+        try:
+            while (head := await self._head(reader)) is not None:
+                self._method = head.method.decode("ascii")
+                self._json = http.wants_json(head.headers)
+                request = self._understood(head)
+                self._check_plain(head, request)
+                request, body = await self._judged(head, request, reader)
+                upstream = await self._gate.open(request.target, request.method, self._client)
+                if request.forwarded is None:
+                    await self._connected(request.target, upstream, _ESTABLISHED, reader.trailing_data[0])
+                    return
+                ends = PlainEnd(self._client), PlainEnd(upstream)
+                whole = await Exchange(*ends, reader, self._limits, body=body).run(request.forwarded)
+                self._gate.leave(self._client)
+                if not whole:
+                    await self._hang_up(b"")
+                    return
+                reader.start_next_cycle()
+        except DeniedError as error:
+            # Many clients show only the reason phrase of a failed CONNECT.
+            denial = error.denial
+            await self._answer(403, f"Forbidden: {denial.reason}{denial.remedy}", denial.message)
+        except UnreachableError as error:
+            status = 504 if error.cause == "timeout" else 502
+            await self._answer(status, "Gateway Timeout" if status == 504 else "Bad Gateway", str(error))
+        except h11.RemoteProtocolError as error:
+            reason = {431: "Request Header Fields Too Large", 501: "Not Implemented"}.get(error.error_status_hint)
+            await self._answer(error.error_status_hint if reason else 400, reason or "Bad Request", f"bad request: {error}")
+        except _AnsweredError as error:
+            await self._answer(error.status, error.reason, str(error))
+
+    def _reader(self) -> h11.Connection:
+        return h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
+
+    async def _head(self, reader: h11.Connection) -> h11.Request | None:
+        """Return the head of the next request; None if the client has hung up."""
+        waiting = reader.trailing_data == (b"", False)
+        if waiting:
+            async with asyncio.timeout(self._idle_seconds):
+                reader.receive_data(await self._receive(self._client, HEAD_READ))
+        try:
+            async with asyncio.timeout(self._head_seconds):
+                while (event := await self._event(reader)) is h11.NEED_DATA:
+                    reader.receive_data(await self._receive(self._client, HEAD_READ))
+        except TimeoutError as error:
+            text = f"the head of the request did not come within {self._head_seconds:g} s"
+            raise _AnsweredError(408, "Request Timeout", text) from error
+        return event if isinstance(event, h11.Request) else None
+
+    @staticmethod
+    async def _event(reader: h11.Connection) -> object:
+        await turns().give_way()
+        http.check_head(reader)
+        return reader.next_event()
+
+    def _understood(self, head: h11.Request) -> http.ProxyRequest:
+        if self._turned_away:
+            text = f"this session has reached its limit of {self._limits.connections} connections; close some"
+            raise _AnsweredError(503, "Too Many Connections", text)
+        try:
+            return http.read_request(head)
+        except http.BadTargetError as error:
+            raise self._gate.refuse(error.named, str(error), self._method) from error
+        except http.BadRequestError as error:
+            raise _AnsweredError(400, "Bad Request", f"bad request: {error}") from error
+
+    def _check_plain(self, head: h11.Request, request: http.ProxyRequest) -> None:
+        if self._opener is None or request.forwarded is None:
+            return
+        if self._opener.has_placeholder([head.target, *(value for _, value in head.headers)]):
+            raise _AnsweredError(403, "Forbidden", _PLAIN)
+
+    async def _judged(
+        self, head: h11.Request, request: http.ProxyRequest, reader: h11.Connection
+    ) -> tuple[http.ProxyRequest, bytes | None]:
+        """Decide about a plain request. Return it, and its body if a person has decided about it."""
+        if self._judge is None or request.forwarded is None or not self._judge.names(request.target):
+            return request, None
+        if request.method == WEBSOCKET or any(name == b"upgrade" for name, _ in head.headers):
+            raise _AnsweredError(403, "Forbidden", "no change of protocol is possible over http://")
+        content: bytes | None = None
+
+        async def body() -> bytes | None:
+            nonlocal content
+            content = await read_body(reader, PlainEnd(self._client), self._idle_seconds)
+            return content
+
+        judged = JudgedRequest(request.target, request.method, request.forwarded.target.decode("ascii"), plain=True)
+        if refused := await self._judge.decide(judged, self._client, body):
+            raise _AnsweredError(refused.status, "Bad Request" if refused.status == 400 else "Forbidden", refused.text)
+        headers = http.without_overrides([*request.forwarded.headers.raw_items()])
+        if content is not None:
+            headers = [(name, value) for name, value in headers if name.lower() != b"expect"]
+        sent = h11.Request(method=head.method, target=request.forwarded.target, headers=headers)
+        return replace(request, forwarded=sent), content
+
+    # --- Bytes
+
+    async def _connected(self, target: Target, upstream: socket.socket, answer: bytes, early: bytes) -> None:
+        if self._opener is None or self._judge is None or not (self._opener.opens(target) or self._judge.names(target)):
+            await self._tunnel(upstream, answer, early)
+            return
+
+        async def redial() -> socket.socket:
+            return await self._gate.open(target, self._method, self._client)
+
+        with contextlib.closing(upstream):
+            await self._send(self._client, answer)
+            await self._opener.serve(target, self._client, upstream, early, self._judge, redial)
+
+    async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
+        with contextlib.closing(upstream):
+            await self._send(self._client, answer)
+            if early:
+                await self._send(upstream, early)
+            await Tunnel(self._client, upstream, self._scratch, self._idle_seconds).run()
+
+    async def _answer(self, status: int, reason: str, text: str) -> None:
+        text = f"cellblock: {text}"
+        as_json = self._json and status == 403
+        await self._hang_up(http.plain_response(status, reason, text, body=self._method != "HEAD", as_json=as_json))
+
+    async def _hang_up(self, last: bytes) -> None:
+        """Send the last bytes, and wait for their arrival: closing with unread bytes would discard them in transit."""
+        if last:
+            await self._send(self._client, last)
+        self._client.shutdown(socket.SHUT_WR)
+        left = _LINGER_BYTES
+        async with asyncio.timeout(_LINGER_SECONDS):
+            while left > 0 and (data := await self._receive(self._client, HEAD_READ)):
+                left -= len(data)
+
+    async def _receive(self, end: socket.socket, size: int) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(end, size)
+
+    async def _send(self, end: socket.socket, data: bytes) -> None:
+        async with asyncio.timeout(self._idle_seconds):
+            await asyncio.get_running_loop().sock_sendall(end, data)

@@ -1,0 +1,409 @@
+"""Requests of opened connections that the host decides about: only what it allowed reaches the server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
+from cellblock.walls.egress.lines import Lines
+from cellblock.walls.egress.names import parse_authority
+from cellblock.walls.keys.authority import authority_certificate
+from cellblock.walls.keys.bindings import Use
+from cellblock.walls.keys.bodies import MOST_REPLACED
+from cellblock.walls.keys.judged import Judge
+from cellblock.walls.keys.opened import OpenedConnection, Opening
+from cellblock.walls.keys.session_keys import SessionKeys
+from cellblock.walls.keys.tls_end import TlsEnd
+from cellblock.walls.keys.turnkey import server_settings
+
+from .test_opened import LIMITS, PLACEHOLDER, SEED, VALUE, rest
+from .tls_servers import TlsServer
+
+
+class Person:
+    """Rules without a rule, and a person who accepts everything."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.answer: str | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def authorities(self) -> list[str]:
+        return []
+
+    def by_rule(self, host: str, method: str, path: str) -> None:
+        return None
+
+    async def decide(self, arguments: dict[str, Any], *, by_person: bool) -> str | None:
+        assert by_person
+        self.asked.append(arguments)
+        self.meanwhile()
+        return self.answer
+
+
+class World:
+    """A client with an opened connection to a server, whose requests are judged by lines."""
+
+    def __init__(self, server: TlsServer, *lines: str) -> None:
+        self.server = server
+        self.at = f"api.test:{server.port}"
+        self.person = Person()
+        self.judge = RequestJudge(Lines.parse([line.replace("API", self.at) for line in lines]), (), self.person)
+        self.log: list[dict[str, Any]] = []
+        self.secrets: list[dict[str, Any]] = []
+        self.fresh = 0
+
+    async def say(self, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
+        """Answer as the host."""
+        if "piece" in said:
+            self.body += base64.b64decode(said["piece"])
+            return ({}, None) if not said["last"] else await self.decided(self.body)
+        if "large" in said:
+            return await self.decided(None)
+        self.body = b""
+        self.said = said
+        return await self.decided(...)
+
+    async def decided(self, body: Any) -> tuple[dict[str, Any], socket.socket | None]:
+        class WantedError(Exception):
+            pass
+
+        async def read() -> bytes | None:
+            if body is ...:
+                raise WantedError
+            return body  # type: ignore[no-any-return]
+
+        names = tuple(self.said["secrets"])
+        request = JudgedRequest(parse_authority(self.at), self.said["method"], self.said["url"], secrets=names)
+        try:
+            refused = await self.judge.decide(request, self.ends[1], read, ask=bool(names))
+        except WantedError:
+            return {"wanted": True}, None
+        if refused is not None:
+            return {"refused": [refused.status, refused.text]}, None
+        if body is ...:
+            return {"refused": None}, None
+        self.fresh += 1
+        return {"refused": None}, self.dial()
+
+    def dial(self) -> socket.socket:
+        upstream = socket.create_connection(("127.0.0.1", self.server.port))
+        upstream.setblocking(False)
+        return upstream
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[TlsEnd]:
+        client = ssl.create_default_context(cafile=self.server.roots)
+        opening = Opening(server_settings(SEED, {self.at}), client, LIMITS, lambda: self.secrets, self.log.append)
+        self.ends = ours, theirs = socket.socketpair()
+        for one in self.ends:
+            one.setblocking(False)
+        opened = OpenedConnection(opening, self.at, theirs, self.dial(), b"", Judge(self.say))
+        serving = asyncio.create_task(opened.serve())
+        context = ssl.create_default_context(cadata=authority_certificate(SEED).decode())
+        end = TlsEnd(ours, context, hostname="api.test")
+        try:
+            async with asyncio.timeout(60):
+                await end.handshake()
+                yield end
+        finally:
+            end.close()
+            await serving
+
+    async def ask(self, request: bytes) -> bytes:
+        async with self.connected() as end:
+            await end.send(request)
+            return await rest(end)
+
+    def request(self, first: str, *headers: str, close: bool = True) -> bytes:
+        lines = [f"{first} HTTP/1.1", f"Host: {self.at}", *(["Connection: close"] if close else []), *headers]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+@pytest.fixture
+def server() -> Iterator[TlsServer]:
+    with TlsServer(host="api.test") as found:
+        yield found
+
+
+async def test_only_an_allowed_request_reaches_the_server(server: TlsServer) -> None:
+    world = World(server, "GET API/repos/**")
+    assert (await world.ask(world.request("GET /repos/a"))).startswith(b"HTTP/1.1 200 ")
+    answer = await world.ask(world.request("POST /repos/a", "Content-Length: 0"))
+    assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain")
+    assert b"allowed there: GET /repos/**" in answer
+    answer = await world.ask(world.request("POST /", "Accept: application/json, */*"))
+    said = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert said["error"]["message"] == said["message"]
+    assert "is not allowed" in said["message"]
+    assert len(server.seen) == 1
+    assert [record["decision"] for record in world.log] == ["allowed", "refused", "refused"]
+
+
+async def test_a_request_behind_an_allowed_one_is_judged_itself(server: TlsServer) -> None:
+    world = World(server, "GET API/a")
+    first = world.request("GET /a", close=False)
+    answer = await world.ask(first + world.request("DELETE /b"))
+    assert b"HTTP/1.1 403 " in answer
+    assert [line.split()[:2] for line in server.seen] == [[b"GET", b"/a"]]
+    body = world.request("DELETE /b")
+    answer = await world.ask(world.request("GET /a", f"Content-Length: {len(body)}", close=False) + body)
+    assert server.bodies[-1] == body  # inside a body, it is no request
+    assert len(server.seen) == 2
+
+
+PATHS = [
+    "/a/../b",
+    "/a/%2e%2e/b",
+    "/a/..%2fb",
+    "/a/%2e%2e%2fb",
+    "/a%2f..%2f..%2fb",
+    "/a/..%5cb",
+    "/a\\..\\b",
+    "//b",
+    "/a/..;/b",
+]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/a/%252e%252e/b", "/a%00/../b", "/a/%c0%ae%c0%ae/b", "/a/%zz"])
+async def test_no_spelling_of_a_path_passes_a_line(server: TlsServer, path: str) -> None:
+    world = World(server, "GET API/a/**")
+    answer = await world.ask(world.request(f"GET {path}"))
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 403 "))
+    assert not server.seen
+
+
+OVERRIDES = ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X_HTTP_Method_Override", "X-Original-URL"]
+
+
+@pytest.mark.parametrize("name", [*OVERRIDES, "X-Rewrite-URL"])
+async def test_no_header_replaces_the_method_or_the_path(server: TlsServer, name: str) -> None:
+    world = World(server, "POST API/a")
+    answer = await world.ask(world.request("POST /a", f"{name}: DELETE", "Content-Length: 0"))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert name.lower().encode() not in server.seen[0].lower()
+    answer = await world.ask(world.request("POST /a?_method=DELETE", "Content-Length: 0"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("coding", ["Content-Length: 300000", "Transfer-Encoding: chunked"])
+async def test_the_server_gets_exactly_the_body_that_was_shown(server: TlsServer, coding: str) -> None:
+    world = World(server, "ask POST API/a")
+    body = b"0123456789" * 30_000
+    sent = body if coding.startswith("Content") else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    seen = bytearray()
+    if coding.startswith("Transfer"):
+        server.answer = lambda head, _body: seen.extend(head) or b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"  # type: ignore[func-returns-value]
+    answer = await world.ask(world.request("POST /a", coding, "Expect: 100-continue") + sent)
+    assert b"HTTP/1.1 200 " in answer
+    assert world.person.asked[0]["body"].encode() == body
+    assert world.fresh == 1
+    if coding.startswith("Content"):
+        assert server.bodies == [body]
+        assert b"expect" not in server.seen[0].lower()
+
+
+async def test_a_body_that_is_too_large_to_show_is_refused(server: TlsServer) -> None:
+    world = World(server, "ask POST API/a")
+    answer = await world.ask(world.request("POST /a", f"Content-Length: {MOST_BODY + 1}") + b"x" * (MOST_BODY + 1))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"more than 4 MiB" in answer
+    assert not world.person.asked
+    assert not server.seen
+
+
+async def test_a_rejected_request_does_not_reach_the_server(server: TlsServer) -> None:
+    world = World(server, "ask POST API/a")
+    world.person.answer = "rejected"
+    answer = await world.ask(world.request("POST /a", "Content-Length: 4") + b"body")
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert not server.seen
+
+
+def with_secret(server: TlsServer, **changes: Any) -> World:
+    """Return a world with a secret for bodies and the header Authorization, whose uses a person must allow."""
+    world = World(server)
+    use = asdict(Use((world.at,), header=("Authorization: Bearer {}",), body=True))
+    secret = {"name": "KEY", "placeholder": PLACEHOLDER, "value": VALUE, "uses": [use], "former": [], "removed": False}
+    world.secrets = [secret]
+
+    def change() -> None:
+        world.secrets = [secret | changes]
+
+    world.person.meanwhile = change
+    return world
+
+
+async def test_a_person_sees_the_placeholder_and_the_server_gets_the_value(server: TlsServer) -> None:
+    world = with_secret(server)
+    body = json.dumps({"key": PLACEHOLDER})
+    headers = ("Content-Type: application/json", f"Content-Length: {len(body)}")
+    answer = await world.ask(world.request("POST /a", *headers) + body.encode())
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    (asked,) = world.person.asked
+    assert (asked["body"], asked["secrets"]) == (body, ["KEY"])
+    assert json.loads(server.bodies[0]) == {"key": VALUE}
+    assert world.log[0]["secrets"] == ["KEY"]
+
+
+async def test_a_question_about_a_large_body_does_not_insert_into_it(server: TlsServer) -> None:
+    world = with_secret(server)
+    body = json.dumps({"key": PLACEHOLDER, "more": "x" * MOST_REPLACED}).encode()
+    headers = ("Content-Type: application/json", f"Content-Length: {len(body)}", f"Authorization: Bearer {PLACEHOLDER}")
+    assert (await world.ask(world.request("POST /a", *headers) + body)).startswith(b"HTTP/1.1 200 ")
+    assert world.person.asked[0]["body"] == body.decode()
+    assert server.bodies == [body]
+    assert VALUE.encode() in server.seen[0]
+
+
+async def test_the_server_gets_the_value_after_the_question(server: TlsServer) -> None:
+    world = with_secret(server, value="refreshed-value")
+    body = f"key={PLACEHOLDER}"
+    headers = (f"Authorization: Bearer {PLACEHOLDER}", "Content-Type: application/x-www-form-urlencoded")
+    answer = await world.ask(world.request("POST /a", *headers, f"Content-Length: {len(body)}") + body.encode())
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert server.bodies == [b"key=refreshed-value"]
+    assert b"Bearer refreshed-value" in server.seen[0]
+
+
+@pytest.mark.parametrize("in_body", [True, False])
+async def test_a_secret_that_is_removed_during_the_question_is_not_sent(server: TlsServer, in_body: bool) -> None:
+    world = with_secret(server, removed=True)
+    body = json.dumps({"key": PLACEHOLDER if in_body else ""})
+    header = () if in_body else (f"Authorization: Bearer {PLACEHOLDER}",)
+    headers = ("Content-Type: application/json", f"Content-Length: {len(body)}", *header)
+    answer = await world.ask(world.request("POST /a", *headers) + body.encode())
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"the secret KEY was removed from this session" in answer
+    assert world.person.asked[0]["secrets"] == ["KEY"]
+    assert not server.seen
+    assert (world.log[0]["decision"], world.log[0]["status"]) == ("refused", 403)
+
+
+ASKS = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13")
+SWITCHED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: y\r\n\r\nhello"
+)
+
+
+async def test_only_its_own_line_allows_a_websocket(server: TlsServer) -> None:
+    world = World(server, "* API/**")
+    for headers in (ASKS, (*ASKS, "Content-Length: 1"), ("Upgrade: h2c", "Connection: Upgrade")):
+        answer = await world.ask(world.request("GET /socket", *headers, close=False))
+        assert answer.startswith(b"HTTP/1.1 403 "), headers
+    assert (await world.ask(world.request("WEBSOCKET /socket"))).startswith(b"HTTP/1.1 403 ")
+    assert not server.seen
+    server.answer = lambda _head, _body: SWITCHED
+    world = World(server, "WEBSOCKET API/socket")
+    async with world.connected() as end:
+        await end.send(world.request("GET /socket", *ASKS, close=False))
+        answer = b""
+        while b"hello" not in answer:
+            answer += await end.receive(1000)
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        assert b"upgrade: websocket" in answer.lower()
+        server.answer = lambda _head, _body: b"second"
+        await end.send(b"frames\r\n\r\n")
+        assert await end.receive(1000) == b"second"
+    assert server.seen[-1] == b"frames"
+    assert (await world.ask(world.request("GET /socket"))).startswith(b"HTTP/1.1 403 ")
+
+
+# --- What a turnkey says to its host
+
+
+class Hostile:
+    """The host's side, and the socket of its turnkey, which a server has taken over."""
+
+    def __init__(self, *lines: str) -> None:
+        self.keys = SessionKeys((), ["api.test:443"])
+        self.person = Person()
+        self.judge = RequestJudge(Lines.parse(lines), (), self.person)
+
+    async def __aenter__(self) -> Hostile:
+        control, self.turnkey = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.setblocking(False)
+        self.keys._control = control
+        asyncio.get_running_loop().add_reader(control, self.keys._readable, control)
+        self.sockets = [*socket.socketpair(), *socket.socketpair()]
+
+        async def redial() -> socket.socket:
+            return self.sockets[2].dup()
+
+        serving = self.keys.serve(parse_authority("api.test:443"), self.sockets[0], self.sockets[2], b"", self.judge, redial)
+        self.serving = asyncio.create_task(serving)
+        assert (await self.heard())["judged"] is True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.serving.cancel()
+        await asyncio.gather(self.serving, return_exceptions=True)
+        self.keys.stop()
+        for one in (*self.sockets, self.turnkey):
+            one.close()
+
+    async def heard(self) -> dict[str, Any]:
+        def receive() -> bytes:
+            data, descriptors, _, _ = socket.recv_fds(self.turnkey, 200_000, 2)
+            for descriptor in descriptors:
+                socket.socket(fileno=descriptor).close()
+            return data
+
+        self.turnkey.settimeout(10)
+        return json.loads(await asyncio.to_thread(receive))  # type: ignore[no-any-return]
+
+    def say(self, **said: Any) -> None:
+        self.turnkey.send(json.dumps({"id": 1, **said}).encode())
+
+
+ASK = {"method": "POST", "url": "/a", "secrets": []}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [{**ASK, "method": 3}],
+        [{**ASK, "url": None}],
+        [{**ASK, "secrets": ["OTHER"]}],
+        [{**ASK, "secrets": "abc"}],
+        [{"method": "POST"}],
+        [{"piece": "", "last": True}],
+        [{"large": True}],
+        [ASK, ASK],
+        [ASK, {"piece": "!", "last": False}],
+        [ASK, *[{"piece": base64.b64encode(b"x" * 65536).decode(), "last": False}] * (MOST_BODY // 65536 + 1)],
+    ],
+)
+async def test_a_turnkey_that_breaks_the_rules_loses_its_session_only(said: list[dict[str, Any]]) -> None:
+    async with Hostile("ask POST api.test/a") as world:
+        for number, one in enumerate(said):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                await asyncio.to_thread(world.say, **one)
+            if number == 0 and len(said) > 1 and said[1] != ASK:
+                assert await world.heard() == {"id": 1, "wanted": True}
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionAbortedError, match="turnkey has ended"):
+            await asyncio.wait_for(world.serving, 10)
+        assert not world.person.asked
+
+
+async def test_the_host_decides_and_dials_again_after_a_question() -> None:
+    async with Hostile("ask POST api.test/a") as world:
+        world.say(**ASK)
+        assert await world.heard() == {"id": 1, "wanted": True}
+        world.say(piece=base64.b64encode(b"body").decode(), last=True)
+        assert await world.heard() == {"id": 1, "refused": None, "fresh": True}
+        assert world.person.asked[0]["body"] == "body"
+        world.say(method="GET", url="/a", secrets=[])
+        answer = await world.heard()
+        assert answer["refused"][0] == 403
