@@ -62,6 +62,7 @@ class World:
         self.log: list[dict[str, Any]] = []
         self.secrets: list[dict[str, Any]] = []
         self.fresh = 0
+        self.body = b""
 
     async def say(self, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
         """Answer as the host."""

@@ -41,7 +41,9 @@ class World:
         self.server = server
         self.at = f"api.test:{server.port}"
         places = asdict(Use((self.at,)))
-        self.secrets = [{"name": "KEY", "placeholder": PLACEHOLDER, "value": VALUE, "uses": [places | use]}]
+        self.secrets: list[dict[str, Any]] = [
+            {"name": "KEY", "placeholder": PLACEHOLDER, "value": VALUE, "uses": [places | use]}
+        ]
         self.secrets[0] |= {"former": [], "removed": False}
         self.log: list[dict[str, Any]] = []
 

@@ -71,9 +71,9 @@ async def test_without_a_keyring_the_error_says_what_to_do(monkeypatch: pytest.M
     with pytest.raises(InvalidInputError, match="start GNOME Keyring or KWallet"):
         store("ACME", CANARY)
     install(monkeypatch, set_password=fail, get_password=fail)
-    for attempt in (lambda: store("ACME", CANARY), lambda: store("ACME", "short")):
+    for value in (CANARY, "short"):
         with pytest.raises(InvalidInputError) as caught:
-            attempt()
+            store("ACME", value)
         assert "canary" not in str(caught.value)
     with pytest.raises(InvalidInputError, match=r"the keyring failed \(OSError\): is it locked"):
         await read_value("ACME", Secret(source="keyring:cellblock/ACME"))
