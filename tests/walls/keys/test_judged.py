@@ -55,6 +55,8 @@ class World:
         self.person = Person()
         self.judge = RequestJudge(Lines.parse([line.replace("API", self.at) for line in lines]), (), self.person)
         self.log: list[dict[str, Any]] = []
+        self.said: dict[str, Any] = {}
+        self.body = b""
         self.fresh = 0
 
     async def say(self, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
