@@ -149,7 +149,7 @@ def test_a_body_is_refused_before_it_has_come(gateway: Gateway, framing: str) ->
     with socket.create_connection(("127.0.0.1", gateway.port), 10) as connection:
         connection.sendall(head.encode())
         if "chunked" in framing:
-            connection.sendall(b"f4241\r\n" + b"x" * 1_000_001 + b"\r\n")
+            connection.sendall(b'f4241\r\n"' + b"x" * 1_000_000 + b"\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cellblock import FilesError
+from cellblock.common.open_flags import READ
 from cellblock.host.files import Files
-from cellblock.host.files.beneath import READ, Tree, Walk
+from cellblock.host.files.beneath import Tree, Walk
 
 
 async def test_a_magic_link_leads_nowhere(outside: Path, walk: Walk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -16,6 +17,7 @@ from cellblock.wire.copies import Copied, Taken, Untaken
 from cellblock.wire.datagrams import encode_control
 
 PATIENCE = 10.0
+_PR_SET_PDEATHSIG = 1
 
 
 class Nursery:
@@ -119,19 +121,15 @@ def test_only_copies_that_the_next_host_knows_stay(nursery: Nursery) -> None:
 
 def test_a_process_that_is_not_a_child_is_no_copy(nursery: Nursery) -> None:
     """Init would kill it by its number when it is dropped, and that may be another process's by then."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def begin() -> None:
-        if (pid := os.fork()) == 0:
-            socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [theirs.fileno()])
-            os._exit(0)
-        os.waitpid(pid, 0)
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            copy(nursery)()
 
-    with ours:
-        nursery.fork(begin)
-        nursery.serve()
-        assert nursery.copied == []
-        theirs.close()
+    nursery.fork(begin)
+    nursery.serve()
+    assert nursery.parked.pids == set()
 
 
 def test_a_number_belongs_to_the_first_that_has_it(nursery: Nursery) -> None:

@@ -61,8 +61,9 @@ class World:
         self.judge = RequestJudge(Lines.parse([line.replace("API", self.at) for line in lines]), (), self.person)
         self.log: list[dict[str, Any]] = []
         self.secrets: list[dict[str, Any]] = []
-        self.fresh = 0
+        self.said: dict[str, Any] = {}
         self.body = b""
+        self.fresh = 0
 
     async def say(self, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
         """Answer as the host."""
