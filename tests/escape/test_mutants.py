@@ -163,7 +163,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "69 reports of a turnkey": mutant(
         f"{KEYS}messages.py::test_a_wrong_report_is_refused[host]",
-        Edit("walls/keys/messages.py", "parse_report", "return [], None"),
+        Edit("walls/keys/messages.py", "parse_report", "return Log(())"),
     ),
     "69 plain HTTP": mutant(
         "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
@@ -209,7 +209,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "70 a turnkey that lies": mutant(
         f"{KEYS}judged.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
-        Edit("walls/keys/session_keys.py", "SessionKeys._on_request", "pass"),
+        Edit("walls/keys/session_keys.py", "SessionKeys._on_report", "pass"),
     ),
     "70 every host": mutant(
         "walls/egress/test_judge.py::test_every_host_cannot_be_combined_with_lines",
