@@ -164,12 +164,13 @@ class Kernels:
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.survival.recovery import recover
 
-        takers = wanted.takers
+        takers, kept = wanted.takers, wanted.kept
+        assert kept is not None, "only sessions that are preserved leave kernels"
         kernel = Kernel(
             self._family_of(remains),
             remains.number,
             remains.ends,
-            replace(wanted, takers=self._keeper.kept_takers(remains.number, takers)),
+            replace(wanted, takers=self._keeper.kept_takers(kept, remains.first, takers)),
             self._on_closed(remains.launcher, remains.number),
             remains.recording,
             listen=False,
@@ -241,7 +242,7 @@ class Kernels:
             family.awaited -= 1
         elif remains.first not in shared:
             remains.launcher.kill(remains.first)
-        keeping.kernel_gone(remains.number, [*remains.listeners])
+        keeping.kernel_gone(remains.number)
         if remains.ends.group is not None and family is None and remains.first not in shared:
             remains.ends.group.remove()  # this kills all its processes, including kernels created from copies of this one
         self.launchers.kernel_closed(remains.launcher)
@@ -289,7 +290,7 @@ class Kernels:
             if kernel in self.alive:
                 self.alive.remove(kernel)
                 self.launchers.kernel_closed(launcher)
-                self._keeper.kernel_gone(number, [*kernel.wanted.takers])
+                self._keeper.kernel_gone(number)
 
         return on_closed
 
