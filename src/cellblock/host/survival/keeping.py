@@ -194,7 +194,7 @@ class Keeping(Keeper):
 
     def kept_takers(self, session: int, first: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
         def kept(name: str, taker: OnListener) -> OnListener:
-            # By the session, not by the kernel: kernels from copies go on with the listeners of the first one.
+            # By the session, not by the kernel: kernels from copies continue with the first kernel's listeners.
             holding = Holding(_listener(session, name), self.custodian)
 
             def take(listener: socket.socket) -> None:
