@@ -19,7 +19,7 @@ def test_the_group_of_a_kernel_is_removed_only_if_no_other_is_in_it(others: str)
     kernels.alive = set()
     kernels.launchers = SimpleNamespace(kernel_closed=lambda _launcher: None)
     keeping: Any = SimpleNamespace(
-        kernels=[SimpleNamespace(first=7)] if others == "a kernel" else [], kernel_gone=lambda *_: None
+        kernels=[SimpleNamespace(first=7)] if others == "a kernel" else [], kernel_gone=lambda _: None
     )
     left: Any = SimpleNamespace(
         close=lambda: None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,7 @@ async def test_what_is_not_a_saved_session_changes_nothing(session: Session, tmp
 
 async def test_the_code_in_a_file_runs_in_the_sandbox_alone(native_host: Host, tmp_path: Path) -> None:
     (tmp_path / "workspace").mkdir()
-    planted = Path("/tmp", f"planted-{tmp_path.name}")
+    planted = Path("/tmp", f"planted-{secrets.token_hex(8)}")
     evil = pickle.dumps({"x": Call(os.system, f"echo 1 > {planted}")})
     async with await native_host.load(write(tmp_path / "s", evil), working_dir=tmp_path / "workspace") as session:
         assert not planted.exists()

@@ -319,7 +319,7 @@ class Host(AsyncOnly):
         keeping = self._keeping
         assert keeping is not None
         await self.kernels.discard(keeping, remains, self._store)
-        keeping.session_gone(remains.number)
+        keeping.session_gone(remains)
         for path in remains.places:
             await SessionPlace(path, keeping).remove()
         if remains.branch is not None:

@@ -165,13 +165,15 @@ class Kernels:
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.survival.recovery import recover
 
+        kept = wanted.kept
+        assert kept is not None, "only sessions that are preserved leave kernels"
         # A session whose last secret was removed may no longer have a network.
         takers = dict.fromkeys(remains.listeners, _end) | dict(wanted.takers)
         kernel = Kernel(
             self._family_of(remains),
             remains.number,
             remains.ends,
-            replace(wanted, takers=self._keeper.kept_takers(remains.number, takers)),
+            replace(wanted, takers=self._keeper.kept_takers(kept, remains.first, takers)),
             self._on_closed(remains.launcher, remains.number),
             remains.recording,
             listen=False,
@@ -243,7 +245,7 @@ class Kernels:
             family.awaited -= 1
         elif remains.first not in shared:
             remains.launcher.kill(remains.first)
-        keeping.kernel_gone(remains.number, [*remains.listeners])
+        keeping.kernel_gone(remains.number)
         if remains.ends.group is not None and family is None and remains.first not in shared:
             remains.ends.group.remove()  # this kills all its processes, including kernels created from copies of this one
         self.launchers.kernel_closed(remains.launcher)
@@ -291,7 +293,7 @@ class Kernels:
             if kernel in self.alive:
                 self.alive.remove(kernel)
                 self.launchers.kernel_closed(launcher)
-                self._keeper.kernel_gone(number, [*kernel.wanted.takers])
+                self._keeper.kernel_gone(number)
 
         return on_closed
 

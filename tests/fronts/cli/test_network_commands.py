@@ -66,6 +66,29 @@ def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         cellblock.network(cellblock.get_or_create("free", sandbox=False))
 
 
+ASKS = """
+import os, socket
+def status(host):
+    with socket.create_connection(("127.0.0.1", int(os.environ["CELLBLOCK_EGRESS_PORT"]))) as proxy:
+        proxy.sendall(f"CONNECT {host}:443 HTTP/1.1\\r\\nHost: {host}:443\\r\\n\\r\\n".encode())
+        return proxy.recv(12)[-3:]
+print(status("a.invalid"), status("b.invalid"))
+"""
+
+
+async def test_a_kernel_that_undo_has_made_reaches_the_proxy_after_the_daemon_was_killed() -> None:
+    cellblock.get_or_create("undone", allow_hosts=["b.invalid"])
+    cellblock.execute("undone", "x = 1")
+    cellblock.execute("undone", "y = 1")
+    for _ in range(2):
+        cellblock.undo("undone")
+        about = control.status()
+        assert about is not None
+        os.kill(about["pid"], signal.SIGKILL)
+        await eventually(lambda pid=about["pid"]: not alive(pid))
+        assert cellblock.execute("undone", ASKS).output == "b'403' b'502'\n"
+
+
 async def test_a_changed_network_outlives_restarts_and_a_killed_daemon_also_for_branches(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -85,15 +108,7 @@ async def test_a_changed_network_outlives_restarts_and_a_killed_daemon_also_for_
     assert cellblock.network("twig") == expected
     assert cellblock.change_network("lasting", deny=["c.invalid"]).revision == 2
     assert cellblock.network("twig").deny == ("c.invalid",)  # they still share it
-    asks = """
-import os, socket
-def status(host):
-    with socket.create_connection(("127.0.0.1", int(os.environ["CELLBLOCK_EGRESS_PORT"]))) as proxy:
-        proxy.sendall(f"CONNECT {host}:443 HTTP/1.1\\r\\nHost: {host}:443\\r\\n\\r\\n".encode())
-        return proxy.recv(12)[-3:]
-print(status("a.invalid"), status("b.invalid"))
-"""
     for name in ("lasting", "twig"):
-        assert cellblock.execute(name, asks).output == "b'403' b'502'\n", name
+        assert cellblock.execute(name, ASKS).output == "b'403' b'502'\n", name
     control.stop(keep=True)
     assert cellblock.network("lasting").revision == 2

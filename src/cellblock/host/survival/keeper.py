@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -153,11 +153,17 @@ class Keeper(Places):
 
         return KeptKernel(NO_RECORDING, wanted.takers)
 
-    def kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> Mapping[str, OnListener]:
-        """Return callbacks that preserve the listeners of a kernel's init, then pass them on."""
+    def kept_takers(self, session: int, first: int, takers: Mapping[str, OnListener]) -> Mapping[str, OnListener]:
+        """Return callbacks that preserve the listeners of a session until it ends, then pass them on.
+
+        Args:
+            session: The session's number.
+            first: The number of the first kernel of the init that opens them.
+            takers: The callbacks.
+        """
         return takers
 
-    def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
+    def kernel_gone(self, number: int) -> None:
         """Stop preserving a kernel."""
 
     def family_made(self, family: Family) -> None:

@@ -106,6 +106,7 @@ class Keeping(Keeper):
     def _take(self, entries: Mapping[str, Entry]) -> None:
         kernels: dict[int, KernelRemains] = {}
         owners: dict[int, list[KernelRemains]] = {}
+        listeners: dict[int, dict[str, tuple[int, socket.socket]]] = {}
         for kind in ("launcher", "place", "store", "session", "family", "kernel", "listener"):
             for key, entry in entries.items():
                 if key.partition("/")[0] != kind:
@@ -141,14 +142,16 @@ class Keeping(Keeper):
                     case "kernel":
                         kernels[said["number"]] = kernel = self._kernel(said, entry.fds)
                         owners.setdefault(said["session"], []).append(kernel)
-                    case "listener" if said["kernel"] in kernels:
-                        kernels[said["kernel"]].listeners[said["name"]] = socket.socket(fileno=entry.fds[0])
+                    case "listener":
+                        opened = said["first"], socket.socket(fileno=entry.fds[0])
+                        listeners.setdefault(said["session"], {})[said["name"]] = opened
         # Before anything else passes through the pipe.
         if (left := kernels.get(self._aux.left() or 0)) is not None:
             left.recording.tape.take_left()
         self._aux.drain()
         for session in self.sessions:
             self.surplus += session.choose(owners.pop(session.number, []))
+            session.take_listeners(listeners.pop(session.number, {}))
         self.surplus += [kernel for some in owners.values() for kernel in some]
 
     def _kernel(self, said: Mapping[str, Any], fds: list[int]) -> KernelRemains:
@@ -162,7 +165,9 @@ class Keeping(Keeper):
     def session(self, parts: SessionParts, label: str, remains: SessionRemains | None) -> SessionKeeper:
         from cellblock.host.survival.session_handover import KeptSession  # loads what a session needs
 
-        return KeptSession(Holding(f"session/{parts.number}", self.custodian), parts, label, remains)
+        names = dict.fromkeys([*parts.wanted.takers, *(() if remains is None else remains.listeners)])
+        listeners = [Holding(_listener(parts.number, name), self.custodian) for name in names]
+        return KeptSession(Holding(f"session/{parts.number}", self.custodian), listeners, parts, label, remains)
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
         number = next(numbers)
@@ -186,23 +191,22 @@ class Keeping(Keeper):
         }
         fds = [ends.channel.fileno(), ends.control.fileno(), ends.stdout, ends.stderr, *tape.fds]
         recording.holding = Holding(f"kernel/{number}", self.custodian).hold(said, fds)
-        return KeptKernel(recording, self.kept_takers(number, wanted.takers))
+        return KeptKernel(recording, self.kept_takers(wanted.kept, family.number, wanted.takers))
 
-    def kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
+    def kept_takers(self, session: int, first: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
         def kept(name: str, taker: OnListener) -> OnListener:
-            holding = Holding(f"listener/{number}/{name}", self.custodian)
+            # By the session, not by the kernel: kernels from copies continue with the first kernel's listeners.
+            holding = Holding(_listener(session, name), self.custodian)
 
             def take(listener: socket.socket) -> None:
-                holding.hold({"kernel": number, "name": name}, [listener.fileno()])
+                holding.hold({"session": session, "first": first, "name": name}, [listener.fileno()])
                 taker(listener)
 
             return take
 
         return {name: kept(name, taker) for name, taker in takers.items()}
 
-    def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
-        for name in listeners:
-            self.custodian.remove(f"listener/{number}/{name}")
+    def kernel_gone(self, number: int) -> None:
         self.custodian.remove(f"kernel/{number}")
 
     def _branch(self, said: Sequence[str] | None) -> BranchDirectory | None:
@@ -250,9 +254,11 @@ class Keeping(Keeper):
     def store_gone(self) -> None:
         self.custodian.remove("store")
 
-    def session_gone(self, number: int) -> None:
+    def session_gone(self, remains: SessionRemains) -> None:
         """Stop holding a session that is not continued."""
-        self.custodian.remove(f"session/{number}")
+        self.custodian.remove(f"session/{remains.number}")
+        for name in remains.listeners:
+            self.custodian.remove(_listener(remains.number, name))
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -290,6 +296,10 @@ class Keeping(Keeper):
 
 def _group(path: str | None) -> Group | None:
     return None if path is None else Group(path)
+
+
+def _listener(session: int, name: str) -> str:
+    return f"listener/{session}/{name}"
 
 
 def _path(group: Group | None) -> str | None:

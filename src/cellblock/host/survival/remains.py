@@ -78,6 +78,7 @@ class SessionRemains:
         log: The log of its states, if any.
         recalled: The states from the log; None if it is incomplete.
         keys: The descriptor of its secrets (`SessionKeys.hold`), if it has any.
+        listeners: The names of its listeners.
     """
 
     label: str
@@ -90,6 +91,7 @@ class SessionRemains:
     log: StateLog | None = None
     recalled: Recalled | None = None
     keys: int | None = None
+    listeners: tuple[str, ...] = ()
 
     @property
     def places(self) -> list[str]:
@@ -112,6 +114,19 @@ class SessionRemains:
         if self.kernel is None and kernels and (self.recalled is None or self.recalled.going is not None):
             self.kernel, self.replaced = kernels[-1], self.recalled is not None
         return [kernel for kernel in kernels if kernel is not self.kernel]
+
+    def take_listeners(self, listeners: Mapping[str, tuple[int, socket.socket]]) -> None:
+        """Give the session's listeners to its kernel, if its init has opened them, or else close them.
+
+        Args:
+            listeners: The number of the first kernel of the init, and the listener, by name.
+        """
+        self.listeners = tuple(listeners)
+        for name, (first, listener) in listeners.items():
+            if self.kernel is not None and self.kernel.first == first:
+                self.kernel.listeners[name] = listener
+            else:
+                listener.close()
 
     def close(self) -> None:
         """Close everything that was not taken over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,16 +25,25 @@ _PATIENCE = 5.0  # seconds for a kernel to answer an earlier host's question
 class KeptSession(SessionKeeper):
     """The keeper of a session in a host with a custodian, with a log of the session's states."""
 
-    def __init__(self, holding: Holding, parts: SessionParts, label: str, remains: SessionRemains | None) -> None:
+    def __init__(
+        self,
+        holding: Holding,
+        listeners: Sequence[Holding],
+        parts: SessionParts,
+        label: str,
+        remains: SessionRemains | None,
+    ) -> None:
         """Store the arguments.
 
         Args:
             holding: Hands the session to the custodian.
+            listeners: Hold the session's listeners.
             parts: As for `Keeper.session`.
             label: As for `Keeper.session`.
             remains: As for `Keeper.session`.
         """
         self._holding = holding
+        self._listeners = listeners
         self._parts = parts
         self._label = label
         self._remains = remains
@@ -150,6 +160,8 @@ class KeptSession(SessionKeeper):
         if self._parts.keys is not None:
             self._parts.keys.watchers.discard(self._keys_changed)
         self._holding.release()
+        for listener in self._listeners:
+            listener.release()
         if self._log is not None:
             self._log.close()
             self._log = None
