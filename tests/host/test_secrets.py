@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ async def test_a_removal_holds_for_the_next_host_and_for_its_branches(monkeypatc
         keys.resume(first.hold())
     changes: list[str] = []
     for name, keys in (("second", second), ("third", third)):
-        keys.watchers.add(lambda name=name: changes.append(name))
+        keys.watchers.add(partial(changes.append, name))
     await second.remove("KEY")
     assert sorted(changes) == ["second", "third"]
     assert first.removed == second.removed == third.removed == {"KEY"}
