@@ -36,6 +36,7 @@ ENDLESS = frozenset(
     {
         "28 hosts that disagree",
         "28 two framings",
+        "29 questions that the rules have answered",
         "30 connections",
         "30 headers",
         "32 the protocol",
