@@ -175,7 +175,7 @@ async def test_a_session_over_its_memory_dies_and_its_result_names_the_limit(sma
             await small.execute(CODES[kind], timeout=60)
             return False
 
-        await eventually(lost)
+        await eventually(lost, 60.0)
     kept = result.recovery == "restored" and kind not in STAYS
     assert await value(small, "'mine' in globals()") is kept
 
