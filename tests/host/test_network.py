@@ -16,6 +16,7 @@ from cellblock import (
     Policy,
     Session,
     SessionNetwork,
+    StateError,
     UnsupportedError,
 )
 from cellblock.errors import NO_NETWORK, ONLY_PROXY
@@ -257,7 +258,7 @@ async def test_the_hosts_policy_limits_a_change(tmp_path: Path) -> None:
 async def test_a_network_that_cellblock_does_not_enforce_cannot_be_changed(tmp_path: Path, native_host: Host) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
         assert session.network == SessionNetwork()
-        with pytest.raises(UnsupportedError, match="was made without a network"):
+        with pytest.raises(StateError, match="was made without a network"):
             await session.change_network(allow=["example.org"])
     async with Host(isolate="none") as host, host.session(working_dir=tmp_path) as session:
         with pytest.raises(UnsupportedError, match="without a sandbox, nothing restricts it"):

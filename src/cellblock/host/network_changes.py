@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cellblock.errors import UnsupportedError, with_host
+from cellblock.errors import StateError, UnsupportedError, with_host
 from cellblock.model.network import SessionNetwork
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class NetworkChanges:
         Raises:
             ConflictError: The network has another revision. Nothing has changed.
             InvalidInputError: A pattern is invalid, exceeds the host's policy, or is not there to be removed.
-            StateError: `close_egress` has closed the network, or the session is closed.
+            StateError: `close_egress` has closed the network, or the session is closed, or was made without a network.
             StoreError: The change cannot be recorded. Nothing has changed.
-            UnsupportedError: The session was made without a network, or cellblock does not enforce it.
+            UnsupportedError: cellblock does not enforce its network.
         """
         self._check_running()
         live, recorded = self._live(), self._recorded
@@ -92,7 +92,8 @@ class NetworkChanges:
         """Return the rules about hosts.
 
         Raises:
-            UnsupportedError: The session has no network that can change.
+            StateError: The session was made without a network.
+            UnsupportedError: cellblock does not enforce its network.
         """
         tier = self._tier
         if self._network is None:
@@ -102,5 +103,5 @@ class NetworkChanges:
             if not tier.own_network:
                 raise UnsupportedError(f"{self._name} has no network, and isolate={tier.name!r} can give it none")
             remedy = f"make a session with {with_host('NAME')}, or whose policy has network.ask"
-            raise UnsupportedError(f"{self._name} was made without a network, which cannot be added later: {remedy}")
+            raise StateError(f"{self._name} was made without a network, which cannot be added later: {remedy}")
         return self._network.live

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cellblock
-from cellblock import InvalidInputError, SessionNetwork, UnsupportedError
+from cellblock import InvalidInputError, SessionNetwork, StateError, UnsupportedError
 from cellblock.fronts.cli import main
 from cellblock.service.daemon import control
 from cellblock.tools.registry.approvals import Approvals
@@ -58,7 +58,7 @@ def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no session 'nobody'" in capsys.readouterr().err
     cellblock.get_or_create("offline")
     assert cellblock.network("offline") == SessionNetwork()
-    with pytest.raises(UnsupportedError, match="was made without a network"):
+    with pytest.raises(StateError, match="was made without a network"):
         cellblock.change_network("offline", allow=["a.invalid"])
     with pytest.raises(InvalidInputError, match="a list of patterns"):
         cellblock.change_network("offline", allow="a.invalid")
