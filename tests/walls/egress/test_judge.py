@@ -15,10 +15,12 @@ from cellblock.service.session.http_requests import RequestApprover
 from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules
-from cellblock.walls.egress.judge import MOST_QUESTIONS, JudgedRequest, RefusedRequest, RequestJudge, check_open_hosts
+from cellblock.walls.egress.judge import MOST_QUESTIONS, JudgedRequest, RefusedRequest, RequestJudge
 from cellblock.walls.egress.lines import WEBSOCKET, Lines
+from cellblock.walls.egress.live import LiveNetwork, check_open_hosts
 from cellblock.walls.egress.names import parse_authority
 from cellblock.walls.egress.rules import Denial
+from cellblock.walls.sandbox.policy import Network
 
 HOST = "api.example"
 
@@ -245,3 +247,13 @@ async def test_an_answer_does_not_outlast_the_lines(world: Callable[..., World])
 def test_every_host_cannot_be_combined_with_lines(pattern: str) -> None:
     with pytest.raises(InvalidInputError, match="by their addresses"):
         check_open_hosts(["a.example", pattern])
+
+
+async def test_every_host_cannot_be_added_to_a_running_session_with_lines() -> None:
+    policy = Network(allow=(HOST,), http=(f"GET {HOST}/**",))
+    live = LiveNetwork.of(policy)
+    denials: list[Denial] = []
+    RequestJudge.of(policy, live, None, denials.append)
+    with pytest.raises(InvalidInputError, match="by their addresses"):
+        await live.change(allow=["*"])
+    assert await live.change(allow=["b.example"]) == 0

@@ -62,7 +62,7 @@ def set_(name: _Name, as_json: Json = False) -> int:
         try:
             value = sys.stdin.read(_MOST + 3)
         except UnicodeDecodeError:
-            raise InvalidInputError(f"the value of secret {name} is no text") from None
+            raise InvalidInputError(f"the value of secret {name} is not UTF-8 text") from None
     store_secret(name, value)
     print_done({"stored": name}, f"{name} is in the keyring; sessions use it with --secret {name}", as_json)
     return OK

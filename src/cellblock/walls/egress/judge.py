@@ -10,15 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from cellblock.errors import InvalidInputError
 from cellblock.walls.egress.hang_up import on_hang_up
 from cellblock.walls.egress.lines import METHOD, WEBSOCKET, Lines, Outcome, RequestHead
+from cellblock.walls.egress.live import LiveNetwork, check_open_hosts
 from cellblock.walls.egress.names import Target, host_text
 from cellblock.walls.egress.paths import AmbiguousPathError, readings
 from cellblock.walls.egress.rules import DEFAULT_PORTS, Denial
 
 if TYPE_CHECKING:
-    from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.sandbox.policy import Network
 
 MOST_BODY = 4 * 1024 * 1024
@@ -127,7 +126,7 @@ class RequestJudge:
         judge = cls(lines, within, approver, may_ask=live.why_closed, on_denied=on_denied)
         if judge.authorities:
             check_open_hosts(live.state.allow)
-            live.check_allowed = check_open_hosts
+            live.has_lines = True
         return judge
 
     @property
@@ -305,17 +304,3 @@ def _shown_body(content: bytes) -> dict[str, Any]:
     with suppress(UnicodeDecodeError):
         return {"body": content.decode()}
     return {"body_base64": base64.b64encode(content).decode()}
-
-
-def check_open_hosts(allow: Iterable[str]) -> None:
-    """Check that no pattern allows every host: code could reach a host that lines are about by its address.
-
-    Raises:
-        InvalidInputError: One does.
-    """
-    for pattern in allow:
-        if pattern.split(":")[0] == "*":
-            raise InvalidInputError(
-                f"the host {pattern!r} cannot be combined with request lines or rules of kind 'http': code could reach the "
-                "same servers by their addresses. Name the hosts"
-            )

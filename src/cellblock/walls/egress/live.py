@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
@@ -68,7 +68,7 @@ class LiveNetwork:
     Attributes:
         state: The current state.
         keep: Stores a state, as the arguments of `resume`, before it is used.
-        check_allowed: Raises `InvalidInputError` if patterns cannot be allowed.
+        has_lines: Whether there are request lines, with which not every host can be allowed.
     """
 
     def __init__(self, rules: Rules, *, ask: bool = True, ceiling: Network | None = None) -> None:
@@ -82,7 +82,7 @@ class LiveNetwork:
         allow, deny = _texts(rules.allowed), _texts(rules.denied)
         self.state = NetworkState(allow, deny, 0, rules, ask)
         self.keep: Callable[[Mapping[str, Any]], object] = lambda _: None
-        self.check_allowed: Callable[[Sequence[str]], object] = lambda _: None
+        self.has_lines = False
         self._fixed = frozenset(deny)
         self._ceiling = ceiling
         self._judges: weakref.WeakSet[Judge] = weakref.WeakSet()
@@ -202,7 +202,8 @@ class LiveNetwork:
                 raise StateError("the network was closed permanently (close_egress), so no host can be allowed")
             if not self._is_within(line):
                 raise InvalidInputError(f"{line!r} is not allowed by the host's policy, which can only be narrowed")
-        self.check_allowed(new)
+        if self.has_lines:
+            check_open_hosts(new)
         both = set(gone) & {*_texts(added.allowed), *_texts(added.denied)}
         if both:
             raise InvalidInputError(f"{min(both)!r} is both added and removed: leave one of them out")
@@ -223,3 +224,17 @@ def _parsed(patterns: Sequence[str]) -> tuple[Rule, ...]:
 
 def _texts(rules: Sequence[Rule]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(str, rules)))
+
+
+def check_open_hosts(allow: Iterable[str]) -> None:
+    """Check that no pattern allows every host: code could reach a host that lines are about by its address.
+
+    Raises:
+        InvalidInputError: One does.
+    """
+    for pattern in allow:
+        if pattern.split(":")[0] == "*":
+            raise InvalidInputError(
+                f"the host {pattern!r} cannot be combined with request lines or rules of kind 'http': code could reach the "
+                "same servers by their addresses. Name the hosts"
+            )
