@@ -9,6 +9,7 @@ import shutil
 import stat
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -190,6 +191,23 @@ async def test_a_branch_with_the_same_files_is_undone_with_them(any_host: Host, 
         assert tree(tmp_path) == {"f": "0", "first": "", "own": ""}
         await session.undo()
         assert tree(tmp_path) == {"f": "0", "own": ""}
+
+
+@pytest.mark.parametrize("files", ["copy", "shared"])
+async def test_a_branch_that_is_adopted_late_is_undone(
+    zygote_host: Host, tmp_path: Path, files: Literal["copy", "shared"]
+) -> None:
+    """The session has dropped its own checkpoint of the state in which the branch began."""
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "open('f', 'w').write('1')")
+        (branch,) = await session.fork(files=files)
+        await run(session, *(f"x = {number}" for number in range(10)))
+        async with branch:
+            await run(branch, "open('g', 'w').write('1')", "open('f', 'w').write('2')")
+            await session.adopt(branch)
+        for left in ({"f": "1", "g": "1"}, {"f": "1"}):
+            await session.undo()
+            assert tree(tmp_path) == left
 
 
 async def test_what_a_branch_with_the_same_files_has_done_is_undone(zygote_host: Host, tmp_path: Path) -> None:

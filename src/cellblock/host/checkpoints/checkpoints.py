@@ -627,6 +627,7 @@ class Checkpoints:
         began = Instant.before_changes()
         move = (self.resuming, self.automatic, self.cells.past, None if files is None else bring, began)
         kernel = await GoingBack(checkpoint, *move, beginning=beginning).prepare()
+        checkpoint.moment.history.fork(checkpoint.moment.state)
         self.go_to_memory_of(checkpoint, began)
         self.begin_with_line()
         return kernel

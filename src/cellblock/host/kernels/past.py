@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeAlias
 
 from cellblock.host.kernels.pairs import Instant, Pair, Pairs
 from cellblock.model import CodeExecutionResult, HistoryEntry, KeptResult
 
 _KEPT = 1000
+_MAX_FORKED = 50
 _MAX_WRITTEN = 4 * 1024 * 1024
 """Characters of code that are recorded for a later host; of older cells beyond this limit, only the beginning."""
 
@@ -99,6 +101,8 @@ class Past:
         """The values of `before` and `after` before the last `begin`, for `unbegin`."""
         self.begun = 0
         self.pairs = Pairs(self.state)
+        self._forked: list[int] = []
+        """The last states that branches began in. An adopted branch continues the pairs from there."""
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -171,14 +175,22 @@ class Past:
         self.pairs.look(files, tasks=tasks)
         self.record.write("looked", files, tasks)
 
-    def merge(self, needed: Container[int]) -> None:
-        """Join pairs around states that are not needed (`Pairs.idle`)."""
-        self._merge(self.pairs.idle(needed))
+    def merge(self, needed: AbstractSet[int]) -> None:
+        """Join pairs around states that neither the caller nor a branch needs (`Pairs.idle`)."""
+        self._merge(self.pairs.idle({*needed, *self._forked}))
 
     def _merge(self, states: Sequence[int]) -> None:
         if states:
             self.pairs.merge(states)
             self.record.write("merged", states)
+
+    def fork(self, state: int) -> None:
+        """Record that a branch begins in a state of this session."""
+        self._fork(state)
+        self.record.write("forked", state)
+
+    def _fork(self, state: int) -> None:
+        self._forked = [*(one for one in self._forked if one != state and self.pairs.knows(one)), state][-_MAX_FORKED:]
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Add an ended cell. A cell that died with its kernel led to no state."""
@@ -292,12 +304,12 @@ class Past:
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
-        rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), self._changing
+        rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), self._changing, [*self._forked]
         return (*rest, pairs.origin, [*pairs.pairs], pairs.latest)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host saved."""
-        self.state, self.before, self.after, cells, self._line, self._ended, self._changing, *pairs = saved
+        self.state, self.before, self.after, cells, self._line, self._ended, self._changing, self._forked, *pairs = saved
         self.pairs = Pairs(pairs[0], [*pairs[1]], pairs[2])
         self._cells = {cell.number: cell for cell in map(_read, cells)}
         self.reserve(self.before, *self._ended.values(), *(pair.state for pair in self.pairs.pairs))
@@ -315,6 +327,8 @@ class Past:
                 self._look(files, tasks)
             case "merged", (states,):
                 self._merge(states)
+            case "forked", (state,):
+                self._fork(state)
             case "changing", ():
                 self.goes_on_changing()
             case "add", (cell, died):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
-FORMAT = 14
+FORMAT = 15
 """The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
 
 
