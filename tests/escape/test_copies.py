@@ -37,7 +37,6 @@ def nothing_left_behind() -> None:
     """No sessions here, so nothing to watch for."""
 
 
-@pytest.mark.slow
 def test_every_mutation_names_something_and_knows_the_names_that_it_uses(tmp_path: Path) -> None:
     for number, edit in enumerate(sorted({*EDITS})):
         old = (SOURCE / edit.file).read_text()

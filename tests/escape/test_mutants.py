@@ -214,7 +214,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "70 every host": mutant(
         "walls/egress/test_judge.py::test_every_host_cannot_be_combined_with_lines",
-        Edit("walls/egress/judge.py", "check_open_hosts", "pass"),
+        Edit("walls/egress/live.py", "check_open_hosts", "pass"),
     ),
     "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, APART),
     "4 handles": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER),
