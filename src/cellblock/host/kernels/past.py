@@ -304,8 +304,9 @@ class Past:
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
-        rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), self._changing, [*self._forked]
-        return (*rest, pairs.origin, [*pairs.pairs], pairs.latest)
+        line = cells[::-1], [*self._line], dict(self._ended)
+        rest = self._changing, [*self._forked], pairs.origin, [*pairs.pairs], pairs.latest
+        return (self.state, self.before, self.after, *line, *rest)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host saved."""
