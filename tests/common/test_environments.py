@@ -54,6 +54,7 @@ def test_mistakes_are_named(given: dict[str, Any], said: str) -> None:
         {"packages": ["x"], "hashes": {"x": ["00"]}},
         {"packages": ["x"], "exact": 1},
         {"packages": ["x"], "base": "other"},
+        {"packages": ["x"], "title": "\x1b[2J"},
         {"packages": ["x"] * 3000},
     ],
 )

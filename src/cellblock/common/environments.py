@@ -35,7 +35,7 @@ class Environment:
         groups: Dependency groups of the project to add.
         script: A script with dependencies in its comments (PEP 723).
         lock: A lock (``pylock.toml``, PEP 751). A package is accepted only from the package index, with a hash in the lock.
-        base: ``interpreter`` adds the packages to those of the interpreter, whose versions are constraints. ``empty`` hides
+        base: ``interpreter`` adds to the interpreter's packages, whose versions are constraints. ``empty`` hides
             the interpreter's packages, except IPython and its dependencies. Default: what a lock of cellblock says;
             ``empty`` for an environment with a name; otherwise ``interpreter``.
 
@@ -93,7 +93,7 @@ class Environment:
                 found.append(parse(files.read_text(name), name))
                 titles.append(name)
         packages = tuple(dict.fromkeys(one for parsed in found for one in parsed.packages))
-        base = self.base or next((parsed.base for parsed in found if parsed.base), base)
+        base = self.base or next((parsed.base for parsed in found if parsed.base), None) or base
         if not packages and base == "interpreter":
             raise InvalidInputError(f"{', '.join(titles) or 'the environment'} names no packages: name at least one")
         hashes = {name: values for parsed in found for name, values in parsed.hashes.items()}
@@ -116,7 +116,7 @@ class PackageSet:
     hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exact: bool = False
     base: Base = "interpreter"
-    title: str = ""
+    title: str = field(default="", compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON data."""
@@ -142,8 +142,8 @@ class PackageSet:
         if not isinstance(packages, list | tuple) or not all(isinstance(one, str) for one in packages):
             raise InvalidInputError(f"packages of an environment must be a list, not {shown(packages)}")
         exact, title, base = data.get("exact", False), data.get("title", ""), data.get("base", "interpreter")
-        if not isinstance(exact, bool) or not isinstance(title, str):
-            raise InvalidInputError("exact of an environment must be true or false, and title a text")
+        if not isinstance(exact, bool) or not isinstance(title, str) or not title.isprintable():
+            raise InvalidInputError("exact of an environment must be true or false, and title a printable text")
         _check_base(base)
         parsed = _parsed(packages, data.get("hashes", {}), exact=exact)
         return cls(parsed.packages, parsed.hashes, exact, base, title[:200] or ", ".join(packages)[:200])

@@ -145,7 +145,7 @@ def parse_requirements(text: str, path: str) -> Parsed:
             if given := _HASH_OPTION.findall(line):
                 known = [one.removeprefix("sha256:").lower() for one in given if one.startswith("sha256:")]
                 if not known:
-                    raise ValueError("only sha256 hashes are supported: write '--hash=sha256:…'")
+                    raise ValueError("only sha256 hashes are supported: write 'sha256:…'")
                 hashes |= checked_hashes({name_of(packages[-1]): known})
         except ValueError as error:
             raise InvalidInputError(f"{path}, line {number}: {error}") from None

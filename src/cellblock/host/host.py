@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cellblock.common.environments import Environment
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.environments.build import Environments
-    from cellblock.host.environments.names import NamedEnvironment
+    from cellblock.host.environments.named_environments import NamedEnvironment
     from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.session import Session
@@ -257,7 +257,7 @@ class Host(AsyncOnly):
         check_names(keywords, SessionKeywords.__annotations__)
         asked = replace(options or default, **keywords)
         if isinstance(asked.environment, str):
-            from cellblock.host.environments.names import packages_of
+            from cellblock.host.environments.named_environments import packages_of
 
             # From now on, another environment of this name changes nothing.
             asked = replace(asked, environment=packages_of(asked.environment))
@@ -318,7 +318,7 @@ class Host(AsyncOnly):
             UnsupportedError: The host isolates with srt.
         """
         from cellblock.host.environments.build import Target
-        from cellblock.host.environments.names import Names
+        from cellblock.host.environments.named_environments import Names
 
         asked = None if environment is None else environment.read("empty")
         with tempfile.TemporaryDirectory(prefix="cellblock-") as directory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +14,9 @@ from cellblock.fronts.cli.arguments import Json, new_app
 from cellblock.fronts.cli.output import age, print_done, print_fields, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.progress import Progress
-from cellblock.host.environments.names import Names
-from cellblock.host.environments.store import Store
 
 if TYPE_CHECKING:
-    from cellblock.host.environments.names import NamedEnvironment
+    from cellblock.host.environments.named_environments import NamedEnvironment, Names
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment's name.")]
 
@@ -51,6 +48,8 @@ def create(
 
     Running sessions keep the packages that they started with.
     """
+    import asyncio  # not for --help
+
     given = any((packages, requirements, project, script, lock))
     if not given and not upgrade:
         raise InvalidInputError("name packages, or a file with -r, --project, --script or --lock")
@@ -116,6 +115,8 @@ def remove(name: Name, as_json: Json = False) -> int:
 @app.command()
 def prune(as_json: Json = False) -> int:
     """Delete packages that no environment with a name and no session uses, and the locks of removed environments."""
+    from cellblock.host.environments.store import Store
+
     with Progress("deleting unused packages"):
         found = Store().prune()
     print_done({"pruned": found}, f"deleted {len(found)} unnamed environments", as_json)
@@ -123,4 +124,7 @@ def prune(as_json: Json = False) -> int:
 
 
 def _names() -> Names:
+    from cellblock.host.environments.named_environments import Names
+    from cellblock.host.environments.store import Store
+
     return Names(Store())

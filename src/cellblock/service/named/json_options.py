@@ -133,7 +133,7 @@ def with_real_paths(data: Mapping[str, Any]) -> dict[str, Any]:
         NotFoundError: There is no environment of this name.
     """
     if isinstance(name := data.get("environment"), str):
-        from cellblock.host.environments.names import packages_of
+        from cellblock.host.environments.named_environments import packages_of
 
         data = {**data, "environment": packages_of(name).to_dict()}
     given = _sandbox_options(data)

@@ -13,7 +13,7 @@ import pytest
 from cellblock import ConflictError, Environment, Host, InvalidInputError, LaunchError, NotFoundError
 from cellblock.common.environments import PackageSet
 from cellblock.host.environments import build
-from cellblock.host.environments.names import Names, packages_of
+from cellblock.host.environments.named_environments import Names, packages_of
 from cellblock.host.environments.store import Source, Store
 from cells import value
 from package_index import PASSWORD, Index, package_index, wheel

@@ -118,11 +118,12 @@ class Names:
                 previous = ""
                 if existing is not None and existing.key != made.key:
                     previous = self._keep_lock(existing)
-                data = {"environments": made.key, "answers": answer, "made": time.time()}
+                now = time.time()
+                data = {"environments": made.key, "answers": answer, "made": now}
                 self._store.add_name(name, data | {"asked": asked.to_dict(), "lock": lock.to_dict()})
         finally:
             os.close(made.lock)
-        return NamedEnvironment(name, made.key, data["made"], asked, lock, previous)
+        return NamedEnvironment(name, made.key, now, asked, lock, previous)
 
     def _lock(self, name: str, key: str, asked: PackageSet) -> PackageSet:
         wheels = [Wheel(*one) for one in self._store.wheels_of(key)]
