@@ -13,12 +13,12 @@ from contextlib import contextmanager
 PASSWORD = "correct-horse"
 
 
-def wheel(name: str) -> bytes:
+def wheel(name: str, version: str = "1.0") -> bytes:
     """Return a wheel with one module, made by hand: building one would need an index."""
-    info, data = f"{name}-1.0.dist-info", io.BytesIO()
+    info, data = f"{name}-{version}.dist-info", io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr(f"{name}.py", "ANSWER = 42\n")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
     return data.getvalue()

@@ -29,6 +29,7 @@ PARSERS: dict[str, str] = {
     "cluster/local.py": OWN,
     "cluster/node.py": OWN,
     "common/config.py": "bytes, lines, keys and dots are counted first",
+    "common/package_files.py": "files of this user, of 16 MiB at most; what other programs send is JSON without files",
     "fronts/cli/actions.py": ARGUMENT,
     "fronts/cli/approval_commands.py": OWN,
     "fronts/cli/arguments.py": ARGUMENT,

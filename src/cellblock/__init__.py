@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.common.environments import Environment
     from cellblock.common.secret import Secret
     from cellblock.common.terminal import printable
     from cellblock.common.version import __version__ as __version__
@@ -150,6 +151,7 @@ _HOME = {
     "__version__": "common.version",
     "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
+    "Environment": "common.environments",
     "CheckpointError": "errors",
     "CodeExecutionError": "errors",
     "CustodianError": "errors",
@@ -320,6 +322,7 @@ __all__ = [
     "DaemonError",
     "Decision",
     "Elicitation",
+    "Environment",
     "ErrorInfo",
     "Exact",
     "ExecResult",

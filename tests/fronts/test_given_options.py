@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cellblock import Environment
 from cellblock.fronts.given_options import as_meant
 
 
@@ -37,5 +38,9 @@ def test_paths_are_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_name_is_a_list_of_one_and_everything_else_stays() -> None:
     assert as_meant({"preload": "json", "packages": "six"}) == {"preload": ["json"], "packages": ["six"]}
+    environment = as_meant({"environment": Environment(packages=["six"])})["environment"]
+    assert environment == as_meant({"environment": environment})["environment"]
+    assert environment["packages"] == ["six"]
+    assert as_meant({"environment": "data"}) == {"environment": "data"}
     others = {"preload": ["a", "b"], "timeout": 3, "sandbox_config": {"network": {}}, "startup_code": "x", "working_dir": None}
     assert as_meant(others) == others

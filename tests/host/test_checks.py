@@ -25,7 +25,7 @@ from cellblock.host.checks import (
     find_sandbox,
     find_tier,
     fit_policy,
-    only_names_secrets,
+    only_names,
     without_fence,
 )
 from cellblock.walls.linux import landlock
@@ -234,7 +234,10 @@ def test_secrets_by_the_names_of_entries_alone(monkeypatch: pytest.MonkeyPatch, 
     file = tmp_path / "secrets.toml"
     file.write_text('[ACME]\nsource = "env:ACME"\nhosts = ["acme.test"]\n')
     file.chmod(0o600)
-    assert only_names_secrets({"secrets": ["ACME"]})
+    assert only_names({"secrets": ["ACME"]})
+    assert only_names({"secrets": ["ACME"], "environment": "data"})
+    assert only_names({"environment": "data"})
+    assert not only_names({"environment": {"packages": ["x"]}})
     others: list[dict[str, object]] = [
         {"secrets": "ACME"},
         {"secrets": {"ACME": {}}},
@@ -242,7 +245,7 @@ def test_secrets_by_the_names_of_entries_alone(monkeypatch: pytest.MonkeyPatch, 
         {"secrets": [{"ACME": 1}]},
     ]
     for other in others:
-        assert not only_names_secrets(other)
+        assert not only_names(other)
     for text in ("ACME=env:HOME", "ACME@evil.test", ""):
-        assert not only_names_secrets({"secrets": [text]})
-    assert not only_names_secrets({"secrets": ["ACME"], "sandbox": False})
+        assert not only_names({"secrets": [text]})
+    assert not only_names({"secrets": ["ACME"], "sandbox": False})

@@ -216,15 +216,19 @@ def check_secrets(tier: Tier) -> None:
     )
 
 
-def only_names_secrets(options: Mapping[str, Any]) -> bool:
-    """Return whether options of a session name entries of ``secrets.toml`` (docs/keys.md), and nothing else.
+def only_names(options: Mapping[str, Any]) -> bool:
+    """Return whether a session's options name entries of ``secrets.toml`` (docs/keys.md) and an environment, and nothing else.
 
     Raises:
         InvalidInputError: ``secrets.toml`` is invalid.
     """
-    names = options.get("secrets")
-    if options.keys() != {"secrets"} or not isinstance(names, list):
+    names = options.get("secrets", [])
+    if options.keys() - {"secrets", "environment"} or not isinstance(names, list):
         return False
+    if not isinstance(options.get("environment", ""), str):
+        return False
+    if not names:
+        return True
     from cellblock.walls.keys.sources import entries
 
     known = entries()

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
 from cellblock.common import config
 from cellblock.common.config import Isolate
+from cellblock.common.environments import PackageSet
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checkpoints.budget import Budget
@@ -34,8 +36,10 @@ from cellblock.walls.sandbox import probe
 from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
+    from cellblock.common.environments import Environment
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.environments.build import Environments
+    from cellblock.host.environments.named_environments import NamedEnvironment
     from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.session import Session
@@ -241,6 +245,7 @@ class Host(AsyncOnly):
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
             InvalidInputError, InterpreterError: An option is invalid.
+            NotFoundError: There is no environment of this name.
             SandboxError: This machine cannot create the sandbox.
         """
         from cellblock.host.session import Session  # loads all modules for cells, hence after `begin`
@@ -251,6 +256,11 @@ class Host(AsyncOnly):
         default = SessionOptions() if start_from is None else start_from.checkpoint.moment.options
         check_names(keywords, SessionKeywords.__annotations__)
         asked = replace(options or default, **keywords)
+        if isinstance(asked.environment, str):
+            from cellblock.host.environments.named_environments import packages_of
+
+            # From now on, another environment of this name changes nothing.
+            asked = replace(asked, environment=packages_of(asked.environment))
         number = self.kernels.next_number() if remains is None else remains.number
         session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
         self._sessions.add(session)
@@ -290,6 +300,34 @@ class Host(AsyncOnly):
             await session.close()
             raise
         return session
+
+    async def create_environment(
+        self, name: str, environment: Environment | None = None, *, upgrade: bool = False
+    ) -> NamedEnvironment:
+        """Create an environment with a name, for ``environment="NAME"``. Sessions keep the environment they started with.
+
+        Args:
+            name: Its name.
+            environment: Its packages. By default, `base` is ``empty``. None: those that were named before, for `upgrade`.
+            upgrade: Whether the name may exist, and gets the newest versions.
+
+        Raises:
+            InvalidInputError: The packages cannot be installed, or the arguments are invalid.
+            ConflictError: The name exists with other packages.
+            SandboxError, LaunchError: A sandbox could not be created, or was killed.
+            UnsupportedError: The host isolates with srt.
+        """
+        from cellblock.host.environments.build import Target
+        from cellblock.host.environments.named_environments import Names
+
+        asked = None if environment is None else environment.read("empty")
+        with tempfile.TemporaryDirectory(prefix="cellblock-") as directory:
+            session = self.session(working_dir=directory, images_dir=directory, preload=(), environment=asked or PackageSet())
+            try:
+                names = Names(self.environments.store)
+                return await names.create(name, asked, self.environments, Target(session.wanted), upgrade=upgrade)
+            finally:
+                await session.close()
 
     # -- sessions of a killed host ---------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from cellblock.common.config import Isolate
+from cellblock.common.environments import Environment, PackageSet, read_environment
 from cellblock.common.extras import require_extra
 from cellblock.common.secret import Secrets, parse_secrets
-from cellblock.errors import InvalidInputError, did_you_mean, shown
+from cellblock.errors import InvalidInputError, UnsupportedError, did_you_mean, shown
 from cellblock.host import environment
 from cellblock.host.checks import (
     check_forbidding,
@@ -53,7 +54,7 @@ _ELSEWHERE = {
 
 _SAME = {
     **dict.fromkeys(("cwd", "dir", "directory", "workspace", "root"), "working_dir"),
-    **dict.fromkeys(("env", "envs", "environ", "environment", "env_vars"), "kernel_env"),
+    **dict.fromkeys(("env", "envs", "environ", "env_vars"), "kernel_env"),
     **dict.fromkeys(("network", "domains", "internet", "host", "allow_host", "allow_hosts"), "hosts"),
     **dict.fromkeys(("mem", "memory_limit", "mem_limit", "max_memory", "ram"), "memory"),
     **dict.fromkeys(("readable", "read_only", "allow_read", "mounts", "volumes"), "read"),
@@ -190,6 +191,7 @@ class SessionOptions:
         preload: Modules that each kernel has already imported at its start, at no cost. Default: the host's.
         packages: Packages to install when the session starts, such as ``pandas>=2`` (docs/sessions.md). Packages that many
             sessions need are faster in the interpreter's own environment.
+        environment: An `Environment`, or the name of one, instead of `packages` (docs/sandbox.md). Not under ``srt``.
         isolate: Isolation of the kernels: ``native``, ``landlock``, ``srt`` or ``none``. Default: the host's.
         policy: The session's policy. It can only narrow a policy that was given to the host. Default: the host's.
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
@@ -218,6 +220,7 @@ class SessionOptions:
     python: str | os.PathLike[str] | None = None
     preload: Sequence[str] | None = None
     packages: Sequence[str] = ()
+    environment: Environment | PackageSet | Mapping[str, Any] | str | None = None
     isolate: Isolate | None = None
     policy: Policy | None = None
     on_command: OnCommand | None = None
@@ -234,6 +237,9 @@ class SessionOptions:
         object.__setattr__(self, "secrets", parse_secrets(self.secrets) if self.secrets else {})
         if isinstance(self.packages, str) or not all(isinstance(name, str) and name.isprintable() for name in self.packages):
             raise InvalidInputError(f"packages must be a list of requirements, such as ['pandas'], not {shown(self.packages)}")
+        object.__setattr__(self, "environment", read_environment(self.environment))
+        if self.environment is not None and self.packages:
+            raise InvalidInputError("pass packages or environment, not both: Environment(packages=[…]) has packages, too")
         if self.on_command is not None and not callable(self.on_command):
             raise InvalidInputError(f"on_command must be a function, not {self.on_command!r}")
         for name in ("working_dir", "images_dir", "spill_dir"):
@@ -251,7 +257,7 @@ class SessionOptions:
         """Return whether both resolve to the same interpreter, sandbox and directories (`resolve`)."""
         rest = {
             name: getattr(self, name)
-            for name in ("kernel_env", "limits", "on_host", "on_request", "packages", "recovery", "secrets")
+            for name in ("kernel_env", "environment", "limits", "on_host", "on_request", "packages", "recovery", "secrets")
         }
         return replace(other, **rest) == self
 
@@ -267,6 +273,7 @@ class SessionKeywords(TypedDict, total=False):
     python: str | os.PathLike[str] | None
     preload: Sequence[str] | None
     packages: Sequence[str]
+    environment: Environment | PackageSet | Mapping[str, Any] | str | None
     isolate: Isolate | None
     policy: Policy | None
     on_command: OnCommand | None
@@ -402,6 +409,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
     if options.isolate is not None:
         check_possible(tier)
     policy, keys = _policy_and_keys(options, defaults, tier)
+    _check_environment(options, defaults, tier)
     here = environment.current_directory()
     stay_in = None
     if options.working_dir is not None:
@@ -429,6 +437,24 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         keys=keys,
         network=live_network(policy.network, defaults.policy.network if defaults.ceiling else None) if tier.ours else None,
     )
+
+
+def _check_environment(options: SessionOptions, defaults: Defaults, tier: Tier) -> None:
+    """Check that a session can have its environment.
+
+    Raises:
+        InvalidInputError: It has preloaded modules, and would hide their packages.
+        UnsupportedError: srt isolates the session.
+    """
+    if not isinstance(options.environment, PackageSet):
+        return
+    if tier.wrapped:
+        raise UnsupportedError(f"isolate={tier.name!r} has no environments: pass packages=[…], or isolate='native'")
+    if options.environment.base == "empty" and (modules := defaults.modules_for(options)):
+        raise InvalidInputError(
+            f"preload imports {modules[0]} from the interpreter, whose packages the environment hides (base='empty'): leave "
+            "preload out, or use base='interpreter'"
+        )
 
 
 def _policy_and_keys(options: SessionOptions, defaults: Defaults, tier: Tier) -> tuple[Policy, SessionKeys | None]:

@@ -19,7 +19,8 @@ from cellblock.walls.packages.space import excess
 from cellblock.wire.sandbox import Bind
 
 if TYPE_CHECKING:
-    from cellblock.host.environments.build import Environment, Environments
+    from cellblock.common.environments import PackageSet
+    from cellblock.host.environments.build import EnvironmentDirectory, Environments
     from cellblock.host.environments.store import Wheel
     from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
     from cellblock.walls.sandbox.tiers import Tier
@@ -64,7 +65,7 @@ class SessionPackages:
         """
         self._kept = SessionPlace(place, places)
         self.inside = tier.packages(place)
-        self.environment: Environment | None = None
+        self.environment: EnvironmentDirectory | None = None
         self._tier = tier
         self._environments: Environments | None = None
 
@@ -106,12 +107,12 @@ class SessionPackages:
         return "" if self.environment is None else self._tier.shown(self.environment.path, ".environment")
 
     async def choose(
-        self, requirements: Sequence[str], environments: Environments, wanted: KernelSpec, *, renew: bool
+        self, given: Sequence[str] | PackageSet, environments: Environments, wanted: KernelSpec, *, renew: bool
     ) -> None:
         """Choose the environment with some packages. It is made if it does not exist.
 
         Args:
-            requirements: The packages.
+            given: The packages.
             environments: The environments of the host.
             wanted: The specification of the session's kernels.
             renew: Whether newer versions than yesterday's count.
@@ -124,7 +125,7 @@ class SessionPackages:
 
         _check_allowed(wanted.policy.resources.packages)
         self._environments = environments
-        self.environment = await environments.obtain(requirements, Target(wanted), renew=renew)
+        self.environment = await environments.obtain(given, Target(wanted), renew=renew)
 
     async def install(self, kernel: RunningKernel, arguments: tuple[str, ...], environments: Environments) -> int:
         """Install packages on top, and report them in the output of the kernel. Return 0.
@@ -144,6 +145,8 @@ class SessionPackages:
         limit = kernel.wanted.policy.resources.packages
         _check_allowed(limit)
         asked = parse(arguments)
+        if self.environment is not None and self.environment.alone:
+            asked.options.add("alone")
         if (packages := kernel.packages) is not None:
             self._kept.path = os.path.join(packages, self.inside)
             os.makedirs(self.place, 0o700, exist_ok=True)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
 from cellblock.common.config import Isolate
+from cellblock.common.environments import PackageSet
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError, shown
 from cellblock.host import import_guard
 from cellblock.host.checkpoints import undoing
@@ -178,7 +179,9 @@ class Session(AsyncOnly):
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._walls = walls_of(resolved, host.facts, self._cwd)
-        self._packages = tuple(options.packages)
+        environment = options.environment
+        assert environment is None or isinstance(environment, PackageSet)  # `Host.session` has found the name
+        self._packages = tuple(options.packages) if environment is None else environment
         # An earlier host, or the checkpoint's session, has chosen the versions.
         self._chooses_packages = start_from is None and remains is None
         self.holding = Holding()
@@ -340,7 +343,8 @@ class Session(AsyncOnly):
         if self._packages and not self.wanted.tier.wrapped:
             if self._around.packages.environment is None:
                 try:
-                    check_requirements(self._packages)
+                    if not isinstance(self._packages, PackageSet):
+                        check_requirements(self._packages)
                     async with asyncio.timeout(INSTALL_TIMEOUT):
                         await self._around.packages.choose(
                             self._packages, self._host.environments, self.wanted, renew=self._chooses_packages
@@ -353,14 +357,17 @@ class Session(AsyncOnly):
         return self.wanted
 
     def _cannot_install(self, why: str) -> LaunchError:
-        return LaunchError(f"{self._name} cannot start with the packages {', '.join(self._packages)}: {why}")
+        given = self._packages
+        title = given.title if isinstance(given, PackageSet) else ", ".join(given)
+        return LaunchError(f"{self._name} cannot start with the packages {title}: {why}")
 
     async def _install_under_srt(self) -> None:
         """Install the packages from the options into srt's directory, which exists only once a kernel runs."""
-        if not self._packages or not self._chooses_packages or not self.wanted.tier.wrapped:
+        given = self._packages
+        if not given or isinstance(given, PackageSet) or not self._chooses_packages or not self.wanted.tier.wrapped:
             return
-        check_requirements(self._packages)
-        code = f"%pip install --quiet {shlex.join(self._packages)}"
+        check_requirements(given)
+        code = f"%pip install --quiet {shlex.join(given)}"
         # Needs no approval: the program that creates the session asked for it.
         result = await self._cells.run(Cell(code, None, queue_limit=None, silent=True, trusted=True), INSTALL_TIMEOUT)
         if not result.ok:

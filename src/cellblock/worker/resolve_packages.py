@@ -79,8 +79,12 @@ class _Resolver:
         base = _installed(None)
         # IPython's packages are loaded already, and another version next to them breaks the kernel.
         fixed = _needed(base, "ipython")
+        if "alone" in self._options:  # the session does not see the others
+            base = {name: version for name, version in base.items() if name in fixed}
         self._have = {**base, **self._own}
-        self._present = {} if "ignore_installed" in self._options else self._have
+        self._present = self._own if "alone" in self._options else self._have
+        if "ignore_installed" in self._options:
+            self._present = {}
         if "ignore_installed" in self._options:
             self._have = {name: version for name, version in base.items() if name in fixed}
         elif "upgrade" in self._options:
@@ -97,6 +101,8 @@ class _Resolver:
         for path in self._request["files"]:
             wanted += read_requirements(path)
         wanted = [self._built(one) if is_local(one) else one for one in wanted]
+        if not wanted and "alone" in self._options:
+            return []
         if not wanted:
             raise _RefusedError("the files name no package")
         self._write("wanted.txt", wanted)
@@ -139,9 +145,15 @@ class _Resolver:
     def _by_pip(self, wanted: list[str]) -> list[dict[str, str]]:
         report = self._path("report.json")
         command = [*_PIP, "install", *_QUIET, "--dry-run", "--report", report, *self._request["index"]]
+        options = self._options | ({"ignore_installed"} if "alone" in self._options else set())
         for option in ("no_deps", "ignore_installed", "upgrade", "pre"):
-            command += [f"--{option.replace('_', '-')}"] if option in self._options else []
-        command += ["-c", self._path("constraints.txt"), "--", *wanted]
+            command += [f"--{option.replace('_', '-')}"] if option in options else []
+        if hashes := self._request["hashes"] if "no_deps" in self._options else {}:  # pip then takes none of the other files
+            self._write("locked.txt", [_with_hashes(one, hashes) for one in wanted])
+            wanted = ["-r", self._path("locked.txt")]
+        else:
+            wanted = ["--", *wanted]
+        command += ["-c", self._path("constraints.txt"), *wanted]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         if done.returncode:
             raise _RefusedError(self._why(done.stdout + done.stderr))
@@ -156,12 +168,16 @@ class _Resolver:
 
     def _why(self, text: str) -> str:
         """Return the reason in pip's output."""
+        if "DO NOT MATCH THE HASHES" in text:
+            names = ", ".join(re.findall(r"^\s+(\S+) from ", text, re.MULTILINE)[:3])
+            return f"the index has no file of {names} with a hash in the lock: lock the packages again with this index"
         clashes = re.findall(r"The user requested \(constraint\) ([^=\s]+)==(\S+)", text)
         needs = re.findall(r"^\s+(\S+ \S+ depends on .+|The user requested (?!\(constraint\)).+)$", text, re.MULTILINE)
         if clashes and needs:
             name, version = clashes[0]
             where = "this session" if name in self._own else "its interpreter"
-            return f"{where} has {name} {version}: {needs[0].strip()}; to install it anyway: %pip install --ignore-installed"
+            anyway = "%pip install --ignore-installed, or an environment with base='empty'"
+            return f"{where} has {name} {version}: {needs[0].strip()}; to install it anyway: {anyway}"
         if needs:
             return "; ".join(need.strip() for need in needs[:3])
         said = [line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR: ")]
@@ -190,6 +206,12 @@ def _needed(base: dict[str, str], *names: str) -> set[str]:
         lines = [line for line in metadata.requires(name) or () if "extra ==" not in line]
         pending += [_normal(match[0]) for line in lines if (match := _PROJECT.match(line)) and _normal(match[0]) in base]
     return found
+
+
+def _with_hashes(requirement: str, hashes: dict[str, list[str]]) -> str:
+    match = _PROJECT.match(requirement)
+    values = hashes[_normal(match[0])] if match else []
+    return " ".join([requirement, *(f"--hash=sha256:{value}" for value in values)])
 
 
 def _entry(name: str, version: str, path: str, digest: str) -> dict[str, str]:

@@ -41,7 +41,7 @@ MCP_LINES = [
     ["--workspace=a", "--approve", "ask", "--rules", "r.toml"],
     ["--workspace", "", "--no-sandbox", "--approve-shell-cmds"],
     ["--allow-host", "a", "--allow-host=b", "--preload", "numpy"],
-    ["--sandbox-config", "s.json", "--isolate", "landlock"],
+    ["--sandbox-config", "s.json", "--isolate", "landlock", "--environment", "data"],
     ["--memory", "2G", "--read", "a", "--read=b", "--write", "c"],
     ["--workspace", "a", "--workspace", "b"],
 ]

@@ -55,6 +55,7 @@ def test_sessions_get_what_the_server_was_told(tmp_path: Path) -> None:
     assert session["tools"] == []
     assert options.session(tmp_path / "one")["tools"] == [str(tmp_path / "mcptools")]
     assert ServerOptions(workspace=tmp_path).session(tmp_path)["approve"] == "auto"
+    assert ServerOptions(workspace=tmp_path, environment="data").session(tmp_path)["environment"] == "data"
 
 
 def test_sessions_of_a_cluster_get_paths_of_its_nodes(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def check(host: Host, has: dict[str, Any], wanted: dict[str, Any]) -> None:
         ({}, {"limits": {"text": 5}}, "limits is the default, not {'text': 5}"),
         ({}, {"preload": ["json"]}, r"preload is the default, not \['json'\]"),
         ({}, {"packages": ["six"]}, "packages is the default"),
+        ({}, {"environment": {"packages": ["six"]}}, "environment is the default, not 'six'"),
         ({}, {"python": "python3.11"}, "python is the default"),
         ({}, {"kernel_env": {"KEY": "secret"}}, r"kernel_env differs\. "),
         ({"startup_code": "a = 1"}, {"startup_code": "secret"}, r"startup_code differs\. "),

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from cellblock import Filesystem
-from cellblock.errors import InvalidInputError
+from cellblock.common.environments import PackageSet
+from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.host.environments.store import Store
 from cellblock.service.named.json_options import read_options, with_real_paths
 
 
@@ -105,3 +107,15 @@ def test_a_home_directory_that_nobody_has_named_is_no_workspace(tmp_path: Path, 
             read_options({"current_dir": str(place)})
         read_options({"current_dir": str(place), "sandbox": False})
         read_options({"working_dir": str(place)})
+
+
+def test_a_made_session_keeps_the_packages_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
+    lock = PackageSet(("six==1.17",), {"six": ("0" * 64,)}, exact=True, base="empty", title="environment data")
+    record = {"environments": "key", "answers": "key", "made": 0.0, "asked": lock.to_dict(), "lock": lock.to_dict()}
+    Store().add_name("data", record)
+    made = with_real_paths({"environment": "data"})
+    Store().remove_name("data")
+    assert read_options(with_real_paths(made)).session.environment == lock
+    with pytest.raises(NotFoundError, match="there is no environment 'data'"):
+        with_real_paths({"environment": "data"})

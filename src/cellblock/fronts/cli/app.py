@@ -17,6 +17,7 @@ from cellblock.fronts.cli import (
     checkpoint_commands,
     cluster,
     daemon,
+    environment_commands,
     file_commands,
     kernelspec,
     machine,
@@ -36,6 +37,7 @@ from cellblock.fronts.cli.arguments import (
     MACHINE,
     RUN,
     SERVERS,
+    SESSIONS,
     TOOLS,
     ForModel,
     Id,
@@ -325,6 +327,7 @@ app.add_typer(actions.app, name="actions", rich_help_panel=TOOLS)
 app.add_typer(approval_commands.app, name="approvals", rich_help_panel=TOOLS)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=SERVERS)
 app.add_typer(daemon.app, name="daemon", rich_help_panel=SERVERS)
+app.add_typer(environment_commands.app, name="env", rich_help_panel=SESSIONS)
 app.add_typer(file_commands.app, name="files", rich_help_panel=FILES)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=SERVERS)
 app.add_typer(kernelspec.app, name="kernelspec", rich_help_panel=SERVERS)

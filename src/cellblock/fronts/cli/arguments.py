@@ -91,6 +91,10 @@ AllowHost = Annotated[list[str] | None, _declared("hosts", "--allow-host")]
 """The same for commands whose ``--host`` is the address to listen on."""
 Http = Annotated[list[str] | None, _declared("http")]
 Secrets = Annotated[list[str] | None, _declared("secrets")]
+EnvironmentName = Annotated[
+    str | None,
+    typer.Option("--environment", metavar="NAME", help="The environment with the packages ('cellblock env list' shows them)."),
+]
 SandboxConfig = Annotated[
     str | None,
     typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
@@ -114,6 +118,7 @@ _OF_SESSIONS: dict[str, Any] = {
     "hosts": Hosts,
     "http": Http,
     "secrets": Secrets,
+    "environment": EnvironmentName,
     "sandbox_config": SandboxConfig,
     "no_sandbox": NoSandbox,
     "option": Option,

@@ -9,7 +9,17 @@ from typing import Annotated, get_args
 import typer
 
 from cellblock.common.config import SandboxName
-from cellblock.fronts.cli.arguments import AllowHost, Http, Memory, NoSandbox, Read, Secrets, Write, known_names
+from cellblock.fronts.cli.arguments import (
+    AllowHost,
+    EnvironmentName,
+    Http,
+    Memory,
+    NoSandbox,
+    Read,
+    Secrets,
+    Write,
+    known_names,
+)
 
 _HTTP = "Over HTTP"
 _IPYBOX = "--tool-server-host", "--tool-server-port", "--kernel-gateway-host", "--kernel-gateway-port"
@@ -116,6 +126,7 @@ def mcp(
     sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # for ipybox: the default here
     isolate: _Isolate = None,
     preload: _Preload = None,
+    environment: EnvironmentName = None,
     wait: _Wait = None,
     pictures_as_files: _Pictures = False,
     session: _Session = "",
@@ -154,6 +165,7 @@ def mcp(
         approve_shell_cmds=approve_shell_cmds,
         programs=programs,
         preload=preload,
+        environment=environment,
         wait=wait,
         pictures_as_files=pictures_as_files,
         session_name=session or None,

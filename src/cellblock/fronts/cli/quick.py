@@ -46,6 +46,7 @@ _FORMS = {
             "--approve": "approve",
             "--rules": "rules",
             "--sandbox-config": "sandbox_config",
+            "--environment": "environment",
             "--isolate": "isolate",
             "--memory": "memory",
             "--session": "session_name",

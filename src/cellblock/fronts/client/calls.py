@@ -10,6 +10,7 @@ from dataclasses import MISSING, Field, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from cellblock.common.environments import Environment
 from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.operations.base import Request, Route
@@ -76,10 +77,14 @@ def _route(request: Request[Any]) -> Route:
 def options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Convert session options to JSON data. The gateway resolves relative paths from its current directory."""
     try:
-        data: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False, default=os.fspath))
+        data: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False, default=_data))
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"options of a session are JSON data, and {given!r:.200} are not: {error}") from None
     return data
+
+
+def _data(value: Any) -> Any:
+    return value.read().to_dict() if isinstance(value, Environment) else os.fspath(value)
 
 
 def code(text: str, language: str, timeout: float | None) -> dict[str, Any]:

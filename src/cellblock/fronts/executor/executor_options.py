@@ -18,6 +18,7 @@ from cellblock.service.session.policy import requested_tier
 from cellblock.service.session.service_options import ServiceOptions, check_port, check_seconds
 
 if TYPE_CHECKING:
+    from cellblock.common.environments import Environment, PackageSet
     from cellblock.host import Host, Limits, Policy
     from cellblock.host.options import RecoveryOption
     from cellblock.service.session.tool_directories import Directories
@@ -100,6 +101,7 @@ class ExecutorOptions(SandboxOptions):
     timeout_includes_approvals: bool = False
     own_servers: bool = False
     packages: Sequence[str] = ()
+    environment: Environment | PackageSet | Mapping[str, Any] | str | None = None
     timeout: float | None = DEFAULT_TIMEOUT
     approve: Literal["auto", "ask"] | Rules = "auto"
     recovery: RecoveryOption = "exact"

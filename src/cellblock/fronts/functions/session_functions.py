@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from cellblock.common.environments import Environment
 from cellblock.errors import (
     CellblockError,
     DaemonError,
@@ -78,14 +79,16 @@ def _checked(name: str, value: Any) -> Any:
     import json
 
     try:
-        return json.loads(json.dumps(value, allow_nan=False, default=_path))
+        return json.loads(json.dumps(value, allow_nan=False, default=_data))
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
             f"{name}={shown(value)} cannot be an option of a named session, which is JSON data: {error}"
         ) from None
 
 
-def _path(value: object) -> str:
+def _data(value: object) -> object:
+    if isinstance(value, Environment):
+        return value.read().to_dict()
     if isinstance(value, os.PathLike):
         return os.path.abspath(str(value))
     raise TypeError(f"{type(value).__name__} is not JSON data")

@@ -25,7 +25,7 @@ from cellblock.fronts.gateway.models import (
     SessionCreateRequest,
 )
 from cellblock.fronts.gateway.routes import add, with_age
-from cellblock.host.checks import only_names_secrets
+from cellblock.host.checks import only_names
 from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.service.store.tokens import Token
 
@@ -111,7 +111,7 @@ async def create(
     """
     if caller.session and name != caller.session:
         raise AccessError("this token is for another session")
-    if options and not only_names_secrets(options):
+    if options and not only_names(options):
         check_scope(caller, "admin", ", which the options of a session need")  # they can switch the sandbox off
     setup: GatewayOptions = request.app.state.options
     here = {**await _workspace(setup, name), "python": sys.executable}

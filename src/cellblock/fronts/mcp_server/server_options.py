@@ -45,6 +45,7 @@ class ServerOptions:
         approve_shell_cmds: Whether ``!cmd`` and similar commands need approval, as tool calls do.
         programs: Whether to offer `run_program`.
         preload: Modules that kernels have imported when they start.
+        environment: The name of the environment with the packages; empty for none.
         transport: ``stdio`` or ``http``.
         host: The address to listen on, for HTTP.
         port: The port for HTTP; 0 for any free port.
@@ -69,6 +70,7 @@ class ServerOptions:
     approve_shell_cmds: bool = False
     programs: bool = False
     preload: tuple[str, ...] = ()
+    environment: str = ""
     transport: Transport = "stdio"
     host: str = "127.0.0.1"
     port: int = 8900
@@ -135,6 +137,8 @@ class ServerOptions:
             given["tools"] = [] if folder == self.workspace else [str(self.tools)]
         if self.preload:
             given["preload"] = list(self.preload)
+        if self.environment:
+            given["environment"] = self.environment
         if self.isolate is not None:
             given["isolate"] = self.isolate
         if self.sandbox_config is not None:

@@ -15,15 +15,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.error import HTTPError
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
+from cellblock.common.environments import PackageSet
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.host.environment import find_interpreter
-from cellblock.host.environments.requirements import Requirements, parse
+from cellblock.host.environments.requirements import Requirements, of_set, parse
 from cellblock.host.environments.sandbox import Done, Sandboxes, Step
-from cellblock.host.environments.store import Store, Wheel, key_of, no_room
+from cellblock.host.environments.store import Source, Store, Wheel, key_of, no_room
 from cellblock.host.files.steps import in_thread
-from cellblock.walls.packages.fetch import download
+from cellblock.walls.packages.fetch import download, without_credentials
 
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
@@ -65,18 +66,20 @@ class _Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
-    """A directory of packages.
+class EnvironmentDirectory:
+    """An environment in the store.
 
     Attributes:
         key: Its name in the store.
         path: Its directory.
         lock: A descriptor that prevents its removal, for the caller to close.
+        alone: Whether it hides the interpreter's packages.
     """
 
     key: str
     path: str
     lock: int
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class Environments:
 
     Attributes:
         store: The store.
+        report: Called with a short text at each step.
     """
 
     def __init__(self, store: Store, sandboxes: Sandboxes) -> None:
@@ -127,6 +131,7 @@ class Environments:
             sandboxes: Run the steps.
         """
         self.store = store
+        self.report: Callable[[str], object] = lambda _: None
         self._sandboxes = sandboxes
         self._compiling: dict[str, asyncio.Task[None]] = {}
         self._parallel = asyncio.Semaphore(_PARALLEL)
@@ -140,29 +145,47 @@ class Environments:
 
     # -- for sessions --------------------------------------------------------------------------------------------------
 
-    async def obtain(self, requirements: Sequence[str], target: Target, *, renew: bool = True) -> Environment:
+    async def obtain(
+        self, given: Sequence[str] | PackageSet, target: Target, *, renew: bool = True, now: bool = False
+    ) -> EnvironmentDirectory:
         """Return the environment with these packages. Make it if it does not exist.
 
         Args:
-            requirements: Requirements and options, as after ``pip install``.
+            given: Packages, or requirements and options, as after ``pip install``.
             target: The session.
             renew: Whether a resolution of yesterday is repeated.
+            now: Whether a resolution of today is repeated, too.
 
         Raises:
             InvalidInputError: The packages cannot be found, built, or stored.
             SandboxError, LaunchError: A sandbox could not be created, or was killed.
         """
+        asked = of_set(given) if isinstance(given, PackageSet) else parse(given)
+        wheels = await self._resolved(asked, target, renew=renew and "no_deps" not in asked.options, now=now)
+        key = _key(wheels, target, alone=asked.alone)
+        await self.check_size(wheels, target.limit)
+        lock = await self._hold(key, wheels, target, alone=asked.alone)
+        self.compile_soon(wheels, target, self.store.environment(key))
+        self.store.use(key)
+        return EnvironmentDirectory(key, self.store.environment(key), lock, asked.alone)
+
+    def answer_name(self, asked: Requirements, target: Target) -> str:
+        """Return the name of a resolution in the store."""
         index = self._sandboxes.index
-        name = key_of(target.kind, target.base, sorted(requirements), index.indexes, index.links, index.prereleases)
-        asked = parse(requirements)
+        what = (sorted(asked.names), sorted(asked.options), sorted(asked.hashes.items()))
+        return key_of(target.kind, target.base, what, index.indexes, index.links, index.prereleases)
+
+    async def _resolved(self, asked: Requirements, target: Target, *, renew: bool, now: bool) -> tuple[Wheel, ...]:
+        """Return the wheels for some requirements, which are resolved again after a day, or if the wheels are missing."""
+        name = self.answer_name(asked, target)
         known = None if asked.local else self.store.answer(name)
-        if known is not None and not await in_thread(self._is_there, known.wheels, target):
+        if known is not None and not await in_thread(self._is_there, known.wheels, target, asked):
             known = None
-        if known is None or (renew and not known.fresh):
+        if known is None or now or (renew and not known.fresh):
             try:
                 wheels = await self._acquire(asked, target)
             except _OfflineError as error:
-                if known is None:
+                if known is None or now:
                     raise InvalidInputError(str(error)) from error
                 wheels = known.wheels
             else:
@@ -171,12 +194,7 @@ class Environments:
                         self.store.add_answer(name, wheels)
         else:
             wheels = known.wheels
-        key = _key(wheels, target)
-        await self.check_size(wheels, target.limit)
-        lock = await self._hold(key, wheels, target)
-        self.compile_soon(wheels, target, self.store.environment(key))
-        self.store.use(key)
-        return Environment(key, self.store.environment(key), lock)
+        return wheels
 
     async def acquire(self, asked: Requirements, target: Target) -> tuple[Wheel, ...]:
         """Resolve requirements, and bring the wheels to the store. Return those that the session does not have.
@@ -231,6 +249,7 @@ class Environments:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     async def _acquire(self, asked: Requirements, target: Target) -> tuple[Wheel, ...]:
+        self.report(f"resolving {asked.title}")
         with self._storing():
             async with (
                 self._in_use(),
@@ -238,12 +257,22 @@ class Environments:
             ):
                 if "error" in done.answer:
                     if done.mirror is not None and done.mirror.unreachable:
-                        raise _OfflineError(f"offline, and {', '.join(asked.names or asked.files)} is not in the store")
-                    raise InvalidInputError(f"{', '.join(asked.names or asked.files)} cannot be installed: {done.error}")
+                        raise _OfflineError(f"offline, and {asked.title} is not in the store")
+                    raise InvalidInputError(f"{asked.title} cannot be installed: {done.error}")
                 listed = done.answer.get("packages")
                 if not isinstance(listed, list) or len(listed) > _MAX_PACKAGES:
                     raise InvalidInputError("the resolver gave an invalid answer")
-                tasks = [asyncio.ensure_future(self._wheel(_Entry.read(one), done, target)) for one in listed]
+                entries = [_Entry.read(one) for one in listed]
+                left = {entry.name for entry in entries}
+
+                async def bring(entry: _Entry) -> Wheel:
+                    wheel = await self._wheel(entry, done, target, asked)
+                    left.discard(entry.name)
+                    waiting = f", waiting for {', '.join(sorted(left)[:3])}" if left else ""
+                    self.report(f"installed {len(entries) - len(left)} of {len(entries)} packages{waiting}")
+                    return wheel
+
+                tasks = [asyncio.ensure_future(bring(entry)) for entry in entries]
                 try:
                     return tuple(sorted(await asyncio.gather(*tasks)))
                 finally:
@@ -257,6 +286,7 @@ class Environments:
         request = {
             "requirements": asked.names,
             "files": asked.files,
+            "hashes": {name: list(values) for name, values in asked.hashes.items()},
             "options": sorted(asked.options),
             "layers": [f"path:{layer}" for layer in readable],
             "uv": f"path:{uv}" if uv else "",
@@ -265,9 +295,15 @@ class Environments:
             readable[uv] = ".uv"
         return Step("resolve_packages", request, readable, target.limit, sees_session=asked.local, fetches=True)
 
-    async def _wheel(self, entry: _Entry, done: Done, target: Target) -> Wheel:
+    async def _wheel(self, entry: _Entry, done: Done, target: Target, asked: Requirements) -> Wheel:
         """Bring one package of a resolution to the store."""
-        digest, name = await self._archive(entry, done, target)
+        source = await self._archive(entry, done, target)
+        digest, name = source.digest, source.file
+        if digest not in asked.hashes.get(entry.name, () if asked.hashes and "no_deps" in asked.options else (digest,)):
+            raise InvalidInputError(
+                f"{entry.name} cannot be installed: {name} in the package index has the hash {digest}, which {asked.title} "
+                "does not list: lock the packages again with this index"
+            )
         if not name.endswith(".whl"):
             digest, name = await self._build(digest, name, target)
         found, version = _identity(name)
@@ -276,10 +312,11 @@ class Environments:
         if not self.store.has_wheel(digest):
             async with self._parallel:
                 await self._unpack(digest, name, target)
+        self.store.add_source(digest, source)
         return Wheel(found, version, digest)
 
-    async def _archive(self, entry: _Entry, done: Done, target: Target) -> tuple[str, str]:
-        """Return the hash and the file name of an archive, which is then in the store.
+    async def _archive(self, entry: _Entry, done: Done, target: Target) -> Source:
+        """Return the origin of an archive, which is then in the store.
 
         Only the pages of the index, its directories, and what the session's own files were built to are believed.
         """
@@ -291,11 +328,12 @@ class Environments:
             if not _NAME.fullmatch(file.name) or (file.sha256 and entry.digest and file.sha256 != entry.digest):
                 raise InvalidInputError(f"{entry.name} cannot be installed: the index has another hash for {file.name}")
             if file.sha256 and self.store.archives.has(file.sha256):
-                return file.sha256, file.name
+                return Source(file.name, without_credentials(file.url), file.sha256)
             fetcher = done.mirror.fetcher
-            return await self._fetch(
+            digest = await self._fetch(
                 entry, file.name, file.sha256, lambda take: download(fetcher, file.url, take, target.limit)
             )
+            return Source(file.name, without_credentials(file.url), digest)
         path = unquote(entry.path)
         name = os.path.basename(path)
         own = f"{done.inside}/wheels/"
@@ -305,9 +343,9 @@ class Environments:
             raise InvalidInputError(f"{entry.name} cannot be installed: {path[:200]} is not in the host's package index")
         if not _NAME.fullmatch(name):
             raise InvalidInputError(f"{entry.name} cannot be installed: {name[:200]!r} is not the name of an archive")
-        return await self._fetch(entry, name, "", lambda take: _read(path, take))
+        return Source(name, f"file://{quote(path)}", await self._fetch(entry, name, "", lambda take: _read(path, take)))
 
-    async def _fetch(self, entry: _Entry, name: str, digest: str, fetch: Callable[[Take], None]) -> tuple[str, str]:
+    async def _fetch(self, entry: _Entry, name: str, digest: str, fetch: Callable[[Take], None]) -> str:
         stopped = threading.Event()
 
         def work() -> str:
@@ -323,7 +361,7 @@ class Environments:
 
         running = asyncio.ensure_future(in_thread(work))
         try:
-            return await asyncio.shield(running), name
+            return await asyncio.shield(running)
         except asyncio.CancelledError:
             stopped.set()
             await asyncio.wait([running])
@@ -351,7 +389,7 @@ class Environments:
             if len(wheels) != 1:
                 raise InvalidInputError(f"{name} cannot be built: its build made {len(wheels)} wheels")
             made = f"{done.out}/wheels/{wheels[0]}"
-            built, _ = await self._fetch(_Entry(name, "", "", ""), wheels[0], "", lambda take: _read(made, take))
+            built = await self._fetch(_Entry(name, "", "", ""), wheels[0], "", lambda take: _read(made, take))
         self.store.add_built(key, wheels[0], built)
         return built, wheels[0]
 
@@ -384,10 +422,12 @@ class Environments:
 
     # -- environments --------------------------------------------------------------------------------------------------
 
-    def _is_there(self, wheels: Sequence[Wheel], target: Target) -> bool:
-        return self.store.has_environment(_key(wheels, target)) or all(self.store.has_wheel(wheel.digest) for wheel in wheels)
+    def _is_there(self, wheels: Sequence[Wheel], target: Target, asked: Requirements) -> bool:
+        return self.store.has_environment(_key(wheels, target, alone=asked.alone)) or all(
+            self.store.has_wheel(wheel.digest) for wheel in wheels
+        )
 
-    async def _hold(self, key: str, wheels: Sequence[Wheel], target: Target) -> int:
+    async def _hold(self, key: str, wheels: Sequence[Wheel], target: Target, *, alone: bool) -> int:
         """Lock an environment against removal, after making it if it is missing. Return the locked descriptor."""
         with self._storing():
             while True:
@@ -398,7 +438,8 @@ class Environments:
                         if not self.store.has_environment(key) and _is_named(lock):
                             async with self._in_use():
                                 with self.store.building() as made:
-                                    await in_thread(self.store.make_environment, key, target.kind, wheels, made)
+                                    python = target.wanted.interpreter if alone else None
+                                    await in_thread(self.store.make_environment, key, target.kind, wheels, made, python)
                             await in_thread(self.store.collect)
                     await _lock(lock, fcntl.LOCK_SH)
                 except BaseException:  # of any kind: nothing else closes it
@@ -445,8 +486,8 @@ async def _lock(descriptor: int, how: int) -> None:
             return
 
 
-def _key(wheels: Iterable[Wheel], target: Target) -> str:
-    return key_of(target.kind, sorted(wheels))
+def _key(wheels: Iterable[Wheel], target: Target, *, alone: bool) -> str:
+    return key_of(target.kind, sorted(wheels), alone)
 
 
 def _identity(name: str) -> tuple[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cellblock.common.environments import PackageSet
 from cellblock.errors import InvalidInputError
 
 _MAX_ARGUMENTS = 128 * 1024  # characters
@@ -29,17 +30,33 @@ class Requirements:
     Attributes:
         names: Requirements, and paths of local archives and directories.
         files: Paths of files with more.
-        options: The chosen options: ``upgrade``, ``pre``, ``no_deps``, ``ignore_installed``, ``quiet``.
+        options: The chosen options: ``upgrade``, ``pre``, ``no_deps``, ``ignore_installed``, ``quiet``,
+            ``alone`` (without the interpreter's packages).
+        hashes: The accepted hashes by package; packages without an entry may have any.
+        title: Where the requirements are from, for messages.
     """
 
     names: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     options: set[str] = field(default_factory=set)
+    hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    title: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the interpreter's packages are hidden."""
+        return "alone" in self.options
 
     @property
     def local(self) -> bool:
         """Whether files of the session matter."""
         return bool(self.files) or any("/" in name or name.startswith((".", "~")) for name in self.names)
+
+
+def of_set(given: PackageSet) -> Requirements:
+    """Return the requirements of a set of packages."""
+    options = {name for name, chosen in (("no_deps", given.exact), ("alone", given.base == "empty")) if chosen}
+    return Requirements([*given.packages], [], options, given.hashes, given.title)
 
 
 def parse(arguments: Sequence[str]) -> Requirements:
@@ -69,6 +86,7 @@ def parse(arguments: Sequence[str]) -> Requirements:
             found.names.append(argument.removeprefix("file://"))
     if not found.names and not any(found.files):
         raise InvalidInputError("name the packages to install: install('package>=1')")
+    found.title = ", ".join(found.names or found.files)
     return found
 
 

@@ -34,7 +34,11 @@ MAX_AGE = 30 * 86400.0
 FRESH = 86400.0
 """Seconds until unpinned requirements are resolved again."""
 
-_FORMAT = 1
+VENV = "pyvenv.cfg"
+"""Marks an environment that hides the interpreter's packages."""
+
+_VENV_TEXT = "home = {}\ninclude-system-site-packages = false\n"
+_FORMAT = 2
 _MAX_SMALL = 16 * 2**20
 
 
@@ -51,6 +55,20 @@ class Answer(NamedTuple):
 
     wheels: tuple[Wheel, ...]
     fresh: bool
+
+
+class Source(NamedTuple):
+    """The archive of a wheel: the wheel itself, or what it was built from.
+
+    Attributes:
+        file: Its name.
+        url: Where it was, without credentials.
+        digest: Its hash.
+    """
+
+    file: str
+    url: str
+    digest: str
 
 
 def key_of(*parts: object) -> str:
@@ -233,6 +251,16 @@ class Store:
     def add_built(self, key: str, name: str, digest: str) -> None:
         self._write("built", key, [name, digest])
 
+    def source(self, digest: str) -> Source | None:
+        """Return the archive of a wheel, if it is known."""
+        try:
+            return Source(*self._read("sources", digest))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def add_source(self, digest: str, source: Source) -> None:
+        self._write("sources", digest, list(source))
+
     def _read(self, kind: str, key: str) -> Any:
         path = self._path(kind, key)
         os.utime(path)
@@ -248,6 +276,45 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new)
 
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of environments."""
+        return sorted(_names(self._path("names")))
+
+    def named(self, name: str) -> dict[str, Any] | None:
+        """Return the record of a name, if it exists."""
+        try:
+            record: dict[str, Any] = self._read("names", name)
+        except (FileNotFoundError, ValueError):
+            return None
+        return record
+
+    def add_name(self, name: str, record: dict[str, Any]) -> None:
+        self._write("names", name, record)
+
+    def remove_name(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path("names", name))
+
+    def kept(self, kind: str) -> set[str]:
+        """Return the files of a kind that named environments need."""
+        records = filter(None, map(self.named, self.names()))
+        return {record[kind] for record in records if isinstance(record.get(kind), str)}
+
+    def keep_lock(self, name: str, text: str) -> str:
+        """Write the lock of an environment that loses its name. Return the path, which exists until `prune`."""
+        os.makedirs(self._path("removed"), 0o700, exist_ok=True)
+        path = self._path("removed", f"{name}.toml")
+        Path(path).write_text(text, encoding="utf-8")
+        return path
+
+    def prune(self) -> list[str]:
+        """Remove everything that no name and no session needs. Return the removed environments."""
+        for name in _names(self._path("removed")):
+            _remove_by(os.unlink, self._path("removed", name))
+        return self.collect(0, 0.0)
+
     # -- environments --------------------------------------------------------------------------------------------------
 
     def environment(self, key: str) -> str:
@@ -257,7 +324,7 @@ class Store:
     def has_environment(self, key: str) -> bool:
         return os.path.isdir(self.environment(key))
 
-    def make_environment(self, key: str, kind: str, wheels: Iterable[Wheel], made: str) -> None:
+    def make_environment(self, key: str, kind: str, wheels: Iterable[Wheel], made: str, python: str | None = None) -> None:
         """Link wheels to an environment, and put it in its place.
 
         Args:
@@ -265,6 +332,7 @@ class Store:
             kind: The interpreter of its bytecode.
             wheels: Its wheels.
             made: An empty directory to make it in.
+            python: The interpreter whose packages it hides, also from other programs: it becomes a virtual environment.
         """
         os.mkdir(f"{made}/environment", 0o755)
         os.mkdir(f"{made}/environment/prefix", 0o755)
@@ -272,6 +340,13 @@ class Store:
         Path(made, "environment", "wheels").write_text(json.dumps([list(one) for one in wheels]))
         for wheel in wheels:
             self.link(wheel.digest, kind, f"{made}/environment/prefix")
+        if python is not None:
+            real = os.path.realpath(python)
+            Path(made, "environment", "prefix", VENV).write_text(_VENV_TEXT.format(os.path.dirname(real)))
+            os.makedirs(f"{made}/environment/prefix/bin", 0o755, exist_ok=True)
+            for name in ("python", "python3"):
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(real, f"{made}/environment/prefix/bin/{name}")
         os.makedirs(self._path("environments"), 0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.rename(f"{made}/environment", self._path("environments", key))
@@ -330,9 +405,10 @@ class Store:
 
     def _collect(self, most_bytes: int, oldest: float) -> list[str]:
         removed, limit = [], time.time() - oldest
+        named = self.kept("environments")
         aged = sorted((_used(self._path("environments", key)), key) for key in _names(self._path("environments")))
         for used, key in aged:
-            if (used < limit or self._total() > most_bytes) and self._remove(key):
+            if key not in named and (used < limit or self._total() > most_bytes) and self._remove(key):
                 removed.append(key)
                 self._drop_unused(limit, all_of_them=used >= limit)
         self._drop_unused(limit, all_of_them=self._total() > most_bytes)
@@ -357,17 +433,18 @@ class Store:
 
     def _drop_unused(self, limit: float, *, all_of_them: bool) -> None:
         """Remove wheels and archives that no environment has, and answers, if they are old or `all_of_them`."""
-        needed: set[str] = set()
+        needed = self.kept("answers")
         for key in _names(self._path("environments")):
-            needed.update(one[2] for one in self._read_wheels(key))
-        for kind in ("wheels", "archives", "archives-metadata", "answers", "built"):
+            needed.update(one[2] for one in self.wheels_of(key))
+        for kind in ("wheels", "archives", "archives-metadata", "answers", "built", "sources"):
             remove = remove_place if kind == "wheels" else os.unlink
             for name in _names(self._path(kind)):
                 path = self._path(kind, name)
                 if (_used(path) < limit or (all_of_them and kind in ("wheels", "archives"))) and name not in needed:
                     _remove_by(remove, path)
 
-    def _read_wheels(self, key: str) -> list[list[str]]:
+    def wheels_of(self, key: str) -> list[list[str]]:
+        """Return the wheels of an environment: name, version and hash of each."""
         try:
             wheels: list[list[str]] = json.loads(Path(self._path("environments", key, "wheels")).read_bytes())
         except (OSError, ValueError):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cellblock.common.environments import PackageSet
 from cellblock.common.sandbox_options import NAMES, SandboxOptions
 from cellblock.errors import InvalidInputError, shown
 from cellblock.host import Host
@@ -76,6 +77,8 @@ def _difference(option: str, has: object, wanted: object) -> str:
 def _shown(option: str, given: Given) -> object:
     if option in (*_PATHS, "isolate"):
         return _value(option, given)
+    if option == "environment" and isinstance(packages := _value(option, given), PackageSet):
+        return packages.title
     return given.data.get(option, _DEFAULT)
 
 

@@ -126,9 +126,16 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
 def with_real_paths(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a new session's options, with real paths of everything it may read and write outside its workspace.
 
+    A named environment becomes its lock, so that the session keeps it when the name moves.
+
     Raises:
         InvalidInputError: A path is relative, or does not exist.
+        NotFoundError: There is no environment of this name.
     """
+    if isinstance(name := data.get("environment"), str):
+        from cellblock.host.environments.named_environments import packages_of
+
+        data = {**data, "environment": packages_of(name).to_dict()}
     given = _sandbox_options(data)
     directory = data.get("current_dir")
     for name in PATHS:

@@ -39,7 +39,7 @@ class Fetcher:
             OSError: It cannot be fetched; `urllib.error.HTTPError` has the server's status.
             ValueError: It is not an http or https URL.
         """
-        request = urllib.request.Request(_without_credentials(url))  # noqa: S310  # the opener below has no other handlers
+        request = urllib.request.Request(without_credentials(url))  # noqa: S310  # the opener below has no other handlers
         request.add_header("Accept", accept)
         request.add_header("User-Agent", _AGENT)
         request.add_header("Accept-Encoding", "identity")
@@ -132,7 +132,8 @@ def _from_netrc(url: str) -> tuple[str, str] | None:
     return None if found is None else (found[0] or "", found[2] or "")
 
 
-def _without_credentials(url: str) -> str:
+def without_credentials(url: str) -> str:
+    """Return a URL without user, password and fragment."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 

@@ -1,0 +1,130 @@
+"""The commands of environments: packages with a name, for new sessions of any kind. They need no daemon."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cellblock.common.environments import Environment
+from cellblock.common.terminal import printable
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli.arguments import Json, new_app
+from cellblock.fronts.cli.output import age, print_done, print_fields, print_json, print_table, wants_json
+from cellblock.fronts.cli.problems import OK
+from cellblock.fronts.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from cellblock.host.environments.named_environments import NamedEnvironment, Names
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment's name.")]
+
+app = new_app("Environments: packages with a name, which '--environment NAME' gives to sessions.")
+
+
+@app.command()
+def create(
+    name: Name,
+    packages: Annotated[
+        list[str] | None, typer.Argument(metavar="PACKAGE...", help="Requirements, such as 'pandas>=2'.")
+    ] = None,
+    requirements: Annotated[
+        str | None, typer.Option("--requirements", "-r", metavar="FILE", help="Add the packages of a requirements file.")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Add the dependencies of a project, by its pyproject.toml.")
+    ] = None,
+    script: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Add the dependencies in a script's comments (PEP 723).")
+    ] = None,
+    lock: Annotated[str | None, typer.Option(metavar="FILE", help="Use exactly the packages of a pylock.toml.")] = None,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Replace an existing one: by these packages, or else by newer versions.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Make an environment. Its sessions see the standard library, IPython and these packages.
+
+    Running sessions keep the packages that they started with.
+    """
+    import asyncio  # not for --help
+
+    given = any((packages, requirements, project, script, lock))
+    if not given and not upgrade:
+        raise InvalidInputError("name packages, or a file with -r, --project, --script or --lock")
+    wanted = Environment(packages=packages or (), requirements=requirements, project=project, script=script, lock=lock)
+    made = asyncio.run(_create(name, wanted if given else None, upgrade=upgrade))
+    sentence = f"environment {name} has {len(made.lock.packages)} packages; use it with --environment {name}"
+    if made.previous:
+        sentence += f"\nthe earlier one: cellblock env create {name} --upgrade --lock {made.previous}"
+    data = made.to_dict() | ({"previous": made.previous} if made.previous else {})
+    print_done(data, printable(sentence), as_json)
+    return OK
+
+
+async def _create(name: str, wanted: Environment | None, *, upgrade: bool) -> NamedEnvironment:
+    from cellblock.host import Host
+
+    with Progress(f"making environment {name}") as progress:
+        async with Host() as host:
+            host.environments.report = lambda text: setattr(progress, "text", text)
+            return await host.create_environment(name, wanted, upgrade=upgrade)
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> int:
+    """List the environments."""
+    found = _names().all()
+    if wants_json(as_json):
+        print_json({"environments": [one.to_dict() for one in found]})
+        return OK
+    rows = [(one.name, len(one.lock.packages), one.asked.title or "nothing", age(time.time() - one.made)) for one in found]
+    print_table(("name", "packages", "made from", "age"), rows, empty="There are no environments.")
+    return OK
+
+
+@app.command()
+def show(
+    name: Name,
+    lock: Annotated[bool, typer.Option("--lock", help="Print a lock (pylock.toml) for --lock and other programs.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show the packages of an environment."""
+    names = _names()
+    found = names.get(name)
+    if lock:
+        print(names.lock_text(found), end="")
+    elif wants_json(as_json):
+        print_json(found.to_dict())
+    else:
+        fields = [("name", name), ("key", found.key[:16]), ("base", found.lock.base), ("made from", found.asked.title)]
+        print_fields([*fields, ("packages", " ".join(found.lock.packages))])
+    return OK
+
+
+@app.command()
+def remove(name: Name, as_json: Json = False) -> int:
+    """Remove an environment. Its sessions continue, and 'cellblock env create --lock' restores it."""
+    path = _names().remove(name)
+    sentence = f"removed {name}; until 'cellblock env prune': cellblock env create {name} --lock {path}"
+    print_done({"removed": name, "lock": path}, printable(sentence), as_json)
+    return OK
+
+
+@app.command()
+def prune(as_json: Json = False) -> int:
+    """Delete packages that no environment with a name and no session uses, and the locks of removed environments."""
+    from cellblock.host.environments.store import Store
+
+    with Progress("deleting unused packages"):
+        found = Store().prune()
+    print_done({"pruned": found}, f"deleted {len(found)} unnamed environments", as_json)
+    return OK
+
+
+def _names() -> Names:
+    from cellblock.host.environments.named_environments import Names
+    from cellblock.host.environments.store import Store
+
+    return Names(Store())

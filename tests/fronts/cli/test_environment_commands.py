@@ -1,0 +1,72 @@
+"""`cellblock env`."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cellblock.fronts.cli import main
+from cellblock.host.environments import build
+from package_index import Index, package_index
+
+
+@pytest.fixture
+def upstream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Index]:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setattr(build, "_find_uv", lambda: None)
+    with package_index() as index:
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        yield index
+
+
+def test_environments_are_made_listed_shown_removed_and_brought_back(
+    upstream: Index, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    needs = tmp_path / "needs.txt"
+    needs.write_text("tiny-demo>=1\n")
+
+    def said(*arguments: str) -> str:
+        assert main(["env", *arguments]) == 0
+        return capsys.readouterr().out
+
+    made = json.loads(said("create", "data", "-r", str(needs)))
+    assert (made["packages"], made["asked"], made["base"]) == (["tiny-demo==1.0"], ["tiny-demo>=1"], "empty")
+    assert json.loads(said("list")) == {"environments": [made]}
+    assert json.loads(said("show", "data")) == made
+    assert tomllib.loads(said("show", "data", "--lock"))["packages"][0]["name"] == "tiny-demo"
+    assert main(["env", "create", "data", "other"]) == 1
+    assert "environment 'data' exists with other packages" in capsys.readouterr().err
+    path = json.loads(said("remove", "data"))["lock"]
+    assert json.loads(said("list")) == {"environments": []}
+    assert json.loads(said("create", "data", "--lock", path))["key"] == made["key"]
+    said("remove", "data")
+    assert json.loads(said("prune")) == {"pruned": [made["key"]]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["create", "data"], "name packages, or a file with -r, --project, --script or --lock"),
+        (["create", "data", "-r", "missing.txt"], "missing.txt cannot be read"),
+        (["create", "data", "x", "--lock", "l"], "the lock of an environment is complete"),
+        (["create", "a/b", "x"], "the name of an environment has up to 64"),
+        (["show", "data"], "there is no environment 'data'"),
+        (["remove", "data"], "there is no environment 'data'"),
+    ],
+)
+def test_mistakes_say_what_to_do(
+    arguments: list[str],
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
+    assert main(["env", *arguments]) != 0
+    assert error in capsys.readouterr().err

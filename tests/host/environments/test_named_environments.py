@@ -1,0 +1,178 @@
+"""Environments with names: a name is a lock, which sessions keep when the name moves."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cellblock import ConflictError, Environment, Host, InvalidInputError, LaunchError, NotFoundError
+from cellblock.common.environments import PackageSet
+from cellblock.host.environments import build
+from cellblock.host.environments.named_environments import Names, packages_of
+from cellblock.host.environments.store import Source, Store
+from cells import value
+from package_index import PASSWORD, Index, package_index, wheel
+
+DEMO = Environment(packages=["tiny-demo"])
+
+
+@pytest.fixture
+def upstream() -> Iterator[Index]:
+    with package_index() as index:
+        yield index
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setattr(build, "_find_uv", lambda: None)
+    return Store()
+
+
+@asynccontextmanager
+async def shop(index: Index) -> AsyncIterator[Host]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_INDEX_URL", index.url)
+        host = Host(isolate="native")
+    async with host:
+        yield host
+
+
+def publish(index: Index, version: str) -> None:
+    """Add a version of the module to the index."""
+    name = f"tiny_demo-{version}-py3-none-any.whl"
+    page = index.pages["/simple/tiny-demo/"][1] + f'<a href="../../files/{name}">{name}</a>'.encode()
+    index.pages["/simple/tiny-demo/"] = ("text/html", page)
+    index.pages[f"/files/{name}"] = ("application/zip", wheel("tiny_demo", version))
+
+
+async def version_in(host: Host, directory: Path, environment: Environment | str) -> str:
+    async with host.session(working_dir=directory, environment=environment) as session:
+        return str(await value(session, "import importlib.metadata as m; m.version('tiny-demo')"))
+
+
+async def test_a_name_moves_and_sessions_keep_their_packages(upstream: Index, store: Store, tmp_path: Path) -> None:
+    async with shop(upstream) as host:
+        first = await host.create_environment("data", DEMO)
+        assert await host.create_environment("data", DEMO) == first, "the operation is idempotent"
+        async with host.session(working_dir=tmp_path, environment="data") as session:
+            publish(upstream, "2.0")
+            assert (await host.create_environment("data", DEMO)).key == first.key
+            moved = await host.create_environment("data", upgrade=True)
+            assert moved.lock.packages == ("tiny-demo==2.0",)
+            assert await version_in(host, tmp_path, "data") == "2.0"
+            await session.reset()
+            assert await value(session, "import importlib.metadata as m; m.version('tiny-demo')") == "1.0"
+        asked = len(upstream.asked)
+        back = await host.create_environment("data", Environment(lock=moved.previous), upgrade=True)
+        assert (back.key, back.lock.base) == (first.key, "empty")
+        store.prune()
+        assert await version_in(host, tmp_path, "data") == "1.0"
+        assert len(upstream.asked) > asked
+    assert not os.path.exists(moved.previous)
+
+
+async def test_a_removed_name_comes_back_by_its_lock(upstream: Index, store: Store, tmp_path: Path) -> None:
+    names, said = Names(store), list[str]()
+    async with shop(upstream) as host:
+        host.environments.report = said.append
+        made = await host.create_environment("data", DEMO)
+        assert said == ["resolving tiny-demo", "installed 1 of 1 packages"]
+        assert [one.name for one in names.all()] == ["data"]
+        assert store.collect(0, 0.0) == [], "a named environment stays"
+        path = names.remove("data")
+        with pytest.raises(NotFoundError, match="there is no environment 'data'"):
+            host.session(working_dir=tmp_path, environment="data")
+        again = await host.create_environment("data", Environment(lock=path))
+        assert (again.key, again.lock) == (made.key, made.lock)
+        names.remove("data")
+        assert len(store.prune()) == 1
+        assert not os.path.exists(path)
+
+
+async def test_mistakes_change_nothing(upstream: Index, store: Store) -> None:
+    async with shop(upstream) as host:
+        made = await host.create_environment("data", DEMO)
+        with pytest.raises(ConflictError, match="exists with other packages: pass upgrade"):
+            await host.create_environment("data", Environment(packages=["tiny-demo>=1"]))
+        with pytest.raises(InvalidInputError, match="no-such-package cannot be installed"):
+            await host.create_environment("data", Environment(packages=["no-such-package"]), upgrade=True)
+        with pytest.raises(InvalidInputError, match="name the packages of environment 'other'"):
+            await host.create_environment("other", upgrade=True)
+        with pytest.raises(InvalidInputError, match="the name of an environment has up to 64"):
+            await host.create_environment("../data", DEMO)
+        with pytest.raises(NotFoundError, match="did you mean 'data'"):
+            packages_of("dato")
+    assert Names(store).get("data") == made
+
+
+async def test_a_lock_has_urls_without_credentials_and_is_checked(upstream: Index, store: Store, tmp_path: Path) -> None:
+    names = Names(store)
+    async with shop(upstream) as host:
+        text = names.lock_text(await host.create_environment("data", DEMO))
+        assert PASSWORD not in text
+        (package,) = tomllib.loads(text)["packages"]
+        (file,) = package["wheels"]
+        assert file["url"] == f"http://127.0.0.1:{upstream.port}/files/{file['name']}"
+        path = tmp_path / "pylock.toml"
+        path.write_text(text)
+        assert await version_in(host, tmp_path, Environment(lock=path)) == "1.0"
+        # Another URL is not fetched, and another hash is not accepted.
+        path.write_text(text.replace(file["url"], "http://evil.example/tiny_demo-1.0-py3-none-any.whl"))
+        assert await version_in(host, tmp_path, Environment(lock=path)) == "1.0"
+        path.write_text(text.replace(file["hashes"]["sha256"], "0" * 64))
+        with pytest.raises(LaunchError, match=r"the index has no file of tiny-demo==1\.0 with a hash in the lock"):
+            await version_in(host, tmp_path, Environment(lock=path))
+
+
+def test_a_lock_names_source_archives_and_files(store: Store) -> None:
+    names, digest = Names(store), "0" * 64
+    store.add_source("1" * 64, Source("spy-1.0.tar.gz", "file:///srv/it%27s/spy-1.0.tar.gz", digest))
+    with store.building() as made:
+        store.make_environment("key", "kind", [], made)
+    Path(store.directory, "environments", "key", "wheels").write_text(f'[["spy", "1.0", "{"1" * 64}"]]')
+    lock = PackageSet(("spy==1.0",), {"spy": (digest,)}, exact=True)
+    record = {"environments": "key", "made": 0.0, "asked": lock.to_dict(), "lock": lock.to_dict()}
+    store.add_name("data", record)
+    (package,) = tomllib.loads(names.lock_text(names.get("data")))["packages"]
+    assert package["sdist"] == {"name": "spy-1.0.tar.gz", "path": "/srv/it's/spy-1.0.tar.gz", "hashes": {"sha256": digest}}
+
+
+async def test_hashes_in_requirements_are_checked(upstream: Index, tmp_path: Path) -> None:
+    needs = tmp_path / "needs.txt"
+    needs.write_text(f"tiny-demo==1.0 --hash=sha256:{'0' * 64}\n")
+    async with shop(upstream) as host:
+        with pytest.raises(LaunchError, match=r"in the package index has the hash \w+, which .*needs\.txt does not list"):
+            await version_in(host, tmp_path, Environment(requirements=needs))
+
+
+LOOK = """
+import subprocess, sys, tiny_demo, jedi
+def missing(name):
+    try:
+        __import__(name)
+    except ImportError:
+        return True
+child = "import os, sys, tiny_demo; print([path for path in sys.path if 'packages' in path], os.environ['VIRTUAL_ENV'])"
+(missing("pydantic"), missing("pytest"), sys.prefix, subprocess.check_output([sys.executable, "-c", child], text=True))
+"""
+
+
+async def test_an_empty_base_hides_the_interpreters_packages(upstream: Index, tmp_path: Path) -> None:
+    async with shop(upstream) as host:
+        environment = Environment(packages=["tiny-demo"], base="empty")
+        async with host.session(working_dir=tmp_path, environment=environment) as session:
+            child = "['/tmp/.packages/site-packages', '/tmp/.environment/site-packages'] /tmp/.environment\n"
+            assert await value(session, LOOK) == (True, True, "/tmp/.environment", child)
+            result = await session.execute("%pip install pydantic")
+            assert result.error is not None, "the interpreter's does not count"
+        async with host.session(working_dir=tmp_path, environment=Environment(packages=["tiny-demo"])) as session:
+            assert await value(session, "import pydantic, tiny_demo; tiny_demo.ANSWER") == 42
+        with pytest.raises(InvalidInputError, match="preload imports decimal from the interpreter"):
+            host.session(working_dir=tmp_path, environment=environment, preload=["decimal"])
