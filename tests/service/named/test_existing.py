@@ -47,6 +47,11 @@ def check(host: Host, has: dict[str, Any], wanted: dict[str, Any]) -> None:
         ({}, {"preload": ["json"]}, r"preload is the default, not \['json'\]"),
         ({}, {"packages": ["six"]}, "packages is the default"),
         ({}, {"environment": {"packages": ["six"]}}, "environment is the default, not 'six'"),
+        (
+            {"environment": {"packages": ["six==1.16"], "title": "environment data"}},
+            {"environment": {"packages": ["six==1.17"], "title": "environment data"}},
+            "'environment data' had other packages when the session was made",
+        ),
         ({}, {"python": "python3.11"}, "python is the default"),
         ({}, {"kernel_env": {"KEY": "secret"}}, r"kernel_env differs\. "),
         ({"startup_code": "a = 1"}, {"startup_code": "secret"}, r"startup_code differs\. "),

@@ -71,6 +71,8 @@ def _same(option: str, existing: Given, wanted: Given) -> bool:
 def _difference(option: str, has: object, wanted: object) -> str:
     if option in _HIDDEN:
         return f"{option} differs"
+    if has == wanted:  # the name stands for other packages now
+        return f"{shown(has)} had other packages when the session was made"
     return f"{option} is {'the default' if has is _DEFAULT else shown(has)}, not {shown(wanted)}"
 
 
