@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
-    from cellblock.model.clones import Applied, CloneDiff, Fetched
+    from cellblock.model.clones import Applied, CloneChanges, Fetched
     from cellblock.model.overview import RequestRecord
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.walls.egress.rules import Denial
@@ -1009,7 +1009,7 @@ class Session(AsyncOnly):
 
     # -- clones --------------------------------------------------------------------------------------------------------
 
-    async def clone_diff(self) -> CloneDiff:
+    async def clone_diff(self) -> CloneChanges:
         """Return the changes in the session's clone, committed or not, since it was made.
 
         Raises:

@@ -8,7 +8,7 @@ from cellblock.model.plain import Plain
 
 
 @dataclass(frozen=True, slots=True)
-class CloneDiff(Plain):
+class CloneChanges(Plain):
     """The changes since the commit that a clone began with, committed or not.
 
     Attributes:

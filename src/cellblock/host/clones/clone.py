@@ -17,7 +17,7 @@ from cellblock.host.clones.project import Project, find_repository
 from cellblock.host.environments.sandbox import Done, Sandboxes, Step
 from cellblock.host.files.steps import in_thread
 from cellblock.host.place import NO_PLACES, Places, SessionPlace
-from cellblock.model.clones import Applied, CloneDiff, Fetched
+from cellblock.model.clones import Applied, CloneChanges, Fetched
 from cellblock.walls.sandbox.plan import masked_paths, resolve_paths
 from cellblock.walls.sandbox.policy import ENV, MAKEABLE, PROTECTED, SECRET
 from cellblock.wire.sandbox import Bind
@@ -121,7 +121,7 @@ class Clone(SessionPlace):
                 raise LaunchError(f"a session cannot work in a clone of {self.project.path}: {done.error}")
         await in_thread(self.project.pin, self._pin, base)
 
-    async def diff(self) -> CloneDiff:
+    async def diff(self) -> CloneChanges:
         """Return the changes since the clone was made, committed or not.
 
         Raises:
@@ -129,8 +129,8 @@ class Clone(SessionPlace):
             CellblockError: The sandbox could not be created.
         """
 
-        def compare(incoming: Incoming) -> CloneDiff:
-            return CloneDiff(incoming.base, incoming.files, incoming.patch.decode(errors="replace"))
+        def compare(incoming: Incoming) -> CloneChanges:
+            return CloneChanges(incoming.base, incoming.files, incoming.patch.decode(errors="replace"))
 
         return await self._receive(compare, uncommitted=True)
 
