@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from git_repositories import Repository
 
 from cellblock.worker import clone_repository
+from git_repositories import Repository
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from git_repositories import Repository
 
-from cellblock import Filesystem, Host, InvalidInputError, Policy, Session, UnsupportedError
+from cellblock import CodeExecutor, Filesystem, Host, InvalidInputError, Policy, Session, UnsupportedError
 from cellblock.errors import AccessError, StateError
+from git_repositories import Repository
 
 
 @pytest.fixture
@@ -148,6 +148,14 @@ async def test_references_of_a_session_are_not_taken_over(cloned: Session, repos
     assert [line for line in repository.git("for-each-ref").splitlines() if line not in before] == [
         f"{fetched.commit} commit\t{fetched.ref}"
     ]
+
+
+async def test_an_executor_works_in_a_clone(native_host: Host, repository: Repository) -> None:
+    async with CodeExecutor(working_dir=repository.path, workspace="clone", host=native_host) as executor:
+        await executor.execute("!echo two >> a.txt")
+        assert (await executor.clone_fetch()).commits == 0
+        assert (await executor.clone_diff()).files == (await executor.clone_apply()).files == ("a.txt",)
+    assert (repository.path / "a.txt").read_text() == "one\ntwo\n"
 
 
 async def test_an_unrelated_history_is_fetched(cloned: Session, repository: Repository) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from git_repositories import Repository
 
 from cellblock import UnsupportedError
 from cellblock.host.clones import git
 from cellblock.host.clones.git import GitError, run_git
+from git_repositories import Repository
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ import zlib
 from pathlib import Path
 
 import pytest
-from git_repositories import Repository
 
 from cellblock import InvalidInputError
 from cellblock.errors import AccessError
 from cellblock.host.clones import incoming
 from cellblock.host.clones.incoming import Incoming, _leads_out
 from cellblock.host.clones.project import Project
+from git_repositories import Repository
 
 
 @pytest.fixture(autouse=True)

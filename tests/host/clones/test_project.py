@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_repositories import Repository
 
 from cellblock import InvalidInputError, UnsupportedError
 from cellblock.errors import ConflictError, StateError
 from cellblock.host.clones.project import Project, find_repository
+from git_repositories import Repository
 
 
 @pytest.fixture(autouse=True)

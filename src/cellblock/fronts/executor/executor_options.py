@@ -100,6 +100,7 @@ class ExecutorOptions(SandboxOptions):
     timeout_includes_approvals: bool = False
     own_servers: bool = False
     packages: Sequence[str] = ()
+    workspace: Literal["clone"] | None = None
     timeout: float | None = DEFAULT_TIMEOUT
     approve: Literal["auto", "ask"] | Rules = "auto"
     recovery: RecoveryOption = "exact"
