@@ -185,6 +185,23 @@ async def test_other_sessions_have_no_clone(native_host: Host, repository: Repos
             native_host.session(**{"working_dir": repository.path, "workspace": "clone", **options})  # type: ignore[arg-type]
 
 
+async def test_a_writable_directory_around_the_project_does_not_open_it(
+    native_host: Host, repository: Repository, tmp_path: Path
+) -> None:
+    before = state_of(repository)
+    policy = Policy(Filesystem(write=(".", str(tmp_path))))
+    async with native_host.session(working_dir=repository.path, workspace="clone", policy=policy) as session:
+        write = f"touch {repository.path}/evil {repository.path}/.git/evil {tmp_path}/ran"
+        await run(session, f"!git config core.fsmonitor '{write}; false' && {write} && rm {tmp_path}/ran && git status")
+        (tmp_path / "ran").unlink()
+        await session.clone_diff()  # it runs again, in the sandbox that packs the changes
+        assert (tmp_path / "ran").exists()
+        await session.clone_fetch()
+        assert not (repository.path / "evil").exists()
+        assert not (repository.path / ".git/evil").exists()
+    assert state_of(repository)[0] == before[0]
+
+
 async def test_names_in_other_directories_stay_protected(native_host: Host, repository: Repository, tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     Repository(other)

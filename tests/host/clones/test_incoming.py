@@ -11,7 +11,7 @@ import pytest
 
 from cellblock import InvalidInputError
 from cellblock.errors import AccessError
-from cellblock.host.clones import incoming
+from cellblock.host.clones import git, incoming
 from cellblock.host.clones.incoming import Incoming, _leads_out
 from cellblock.host.clones.project import Project
 from git_repositories import Repository
@@ -98,6 +98,13 @@ def test_a_pack_is_a_plain_file(repository: Repository, out: Path, kind: str) ->
         os.mkfifo(out / "changes.pack")
     with pytest.raises(InvalidInputError, match=r"packed no commits|not a regular file"):
         receive(repository, out, repository.git("rev-parse", "HEAD"))
+
+
+def test_changes_have_a_limit(repository: Repository, hostile: Repository, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = packed(repository, hostile, out, hostile.commit(x="x" * 5000))
+    monkeypatch.setattr(git, "MOST", 1000)
+    with pytest.raises(InvalidInputError, match=r"cannot be shown: the output of git diff-tree exceeds .* fetch them"):
+        found.patch  # noqa: B018  # a property
 
 
 def test_a_pack_has_a_limit(repository: Repository, hostile: Repository, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

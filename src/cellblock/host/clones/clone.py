@@ -188,9 +188,10 @@ class Clone(SessionPlace):
         step = Step(
             _PROGRAM,
             request,
-            readable={self.project.repository: _ORIGIN},
+            readable={},
             limit=MOST_PACKED,
             sees_session=True,
+            mounts=self.mounts,
             what="git in the clone",
             limit_of="a clone",
         )

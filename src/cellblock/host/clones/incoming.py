@@ -103,7 +103,10 @@ class Incoming:
     def patch(self) -> bytes:
         """The changes as a patch, which git on the host makes of verified objects, with no settings of the session."""
         options = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
-        return self._git("diff-tree", "-r", "-p", *options, self.base, self.commit)
+        try:
+            return self._git("diff-tree", "-r", "-p", *options, self.base, self.commit)
+        except GitError as error:
+            raise InvalidInputError(f"the changes of the clone cannot be shown: {error}. Commit and fetch them") from None
 
     def check_harmless(self, hooks: str) -> None:
         """Check that the changes contain nothing that programs of the user obey, and no way out of the working copy.

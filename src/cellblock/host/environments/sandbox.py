@@ -57,6 +57,7 @@ class Step:
         limit: Maximum bytes that it may write.
         fetches: Whether it gets an index.
         copies: Files to copy into its directory, by their names there.
+        mounts: More mounts, if it sees the session. Native sandbox only.
         what: Its name in errors.
         limit_of: The owner of the limit, in errors.
     """
@@ -69,6 +70,7 @@ class Step:
     sees_session: bool = False
     fetches: bool = False
     copies: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Bind, ...] = ()
     what: str = "an installation"
     limit_of: str = "this session (resources.packages)"
 
@@ -189,7 +191,7 @@ class Sandboxes:
         mounts = [Bind(path, name, "ro") for path, name in places.items()]
         if step.fetches:
             mounts += _index_mounts(self.index, everything=files.everything)
-        mounts.append(Bind(out, tier.shown(out, ".out"), "rw"))
+        mounts += [*step.mounts, Bind(out, tier.shown(out, ".out"), "rw")]
         cwd = wanted.setup.cwd if step.sees_session else f"{top}/work"
         env = dict(wanted.setup.env)
         if not step.sees_session:

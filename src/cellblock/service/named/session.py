@@ -373,6 +373,9 @@ class NamedSession:
                 running.session.reader.note(f"[cellblock] The session ran on {self._left.host} before. {STATE_LOST}")
             elif self.lost:
                 running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
+                if self.options.get("workspace"):
+                    lost = "Its clone was removed, with all that was not fetched. It works in a new one."
+                    running.session.reader.note(f"[cellblock] {lost}")
                 if is_branch(self.record.workspace):
                     here = running.session.workspace
                     running.session.reader.note(
