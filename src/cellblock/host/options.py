@@ -263,12 +263,11 @@ class SessionOptions:
         return replace(other, **rest) == self
 
 
-class SessionKeywords(TypedDict, total=False):
-    """The attributes of `SessionOptions` as keywords, for type checkers. A test compares the two."""
+class LoadKeywords(TypedDict, total=False):
+    """The keywords of `SessionKeywords` for `Host.load`, whose `workspace` means something else."""
 
     kernel_env: Mapping[str, str] | None
     working_dir: str | os.PathLike[str] | None
-    workspace: Literal["clone"] | None
     images_dir: str | os.PathLike[str] | None
     spill_dir: str | os.PathLike[str] | None
     limits: Limits | None
@@ -283,6 +282,12 @@ class SessionKeywords(TypedDict, total=False):
     forbid_programs: bool
     secrets: Secrets
     recovery: RecoveryOption
+
+
+class SessionKeywords(LoadKeywords, total=False):
+    """The attributes of `SessionOptions` as keywords, for type checkers. A test compares the two."""
+
+    workspace: Literal["clone"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
