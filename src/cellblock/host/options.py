@@ -182,7 +182,7 @@ class SessionOptions:
         working_dir: Directory of the kernel, which returns to it after each cell. By default, the kernel starts in this
             process's current directory and keeps changes of directory.
         workspace: ``clone`` lets the session work in a clone of the git repository in `working_dir`, where it can commit; the
-            working copy stays as it is (docs/sandbox.md). ``native`` only.
+            working copy does not change (docs/sandbox.md). ``native`` only.
         images_dir: Directory for images; by default ``images`` in `working_dir`, or else in the current directory. A model can
             only open files in the session's workspace.
         spill_dir: Directory for output above the limits. By default, such output is dropped.

@@ -70,7 +70,7 @@ def alternates(repository: Repository) -> None:
         (submodule, "it has submodules: work in"),
         (lfs, "it has files of Git LFS: work without a clone"),
         (partial, "it is a partial clone: use a complete clone"),
-        (shallow, "it is a shallow clone: run 'git fetch --unshallow'"),
+        (shallow, "it is a shallow clone: fetch its whole history"),
         (alternates, "it shares objects with another one: run 'git repack -a -d'"),
     ],
 )

@@ -15,13 +15,13 @@ _MAX_PATH = 4096
 
 
 def find_repository(directory: str) -> str:
-    """Return the directory of a working copy's repository: its ``.git``, or the one that a worktree shares.
+    """Return the directory of a working copy's repository: its ``.git``, or a worktree's shared repository.
 
     Args:
         directory: The top of the working copy, absolute and without symbolic links.
 
     Raises:
-        InvalidInputError: There is none.
+        InvalidInputError: The directory is not the top of a working copy.
     """
     found = os.path.join(directory, ".git")
     if os.path.isfile(found):  # a worktree
@@ -79,7 +79,7 @@ class Project:
         if self._finds("config", "--get-regexp", r"^(extensions\.partialclone|remote\..*\.promisor)$"):
             raise self._unsupported("it is a partial clone", "use a complete clone")
         if self._text("rev-parse", "--is-shallow-repository") == "true":
-            raise self._unsupported("it is a shallow clone", "run 'git fetch --unshallow' there")
+            raise self._unsupported("it is a shallow clone", "fetch its whole history first")
         if any(line.startswith(b"160000 ") for line in self._git("ls-tree", "-r", "-z", base).split(b"\0")):
             raise self._unsupported("it has submodules", "work in a submodule, or without a clone")
         if self._finds("grep", "-q", "-I", "filter=lfs", base, "--", ":(top,glob)**/.gitattributes"):
