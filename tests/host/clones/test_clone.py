@@ -208,7 +208,7 @@ async def test_names_in_other_directories_stay_protected(native_host: Host, repo
     (other / ".env").write_text("SECRET")
     policy = Policy(Filesystem(write=(".", str(other))))
     async with native_host.session(working_dir=repository.path, workspace="clone", policy=policy) as session:
-        assert "Read-only" in (await session.execute(f"open('{other}/.git/config', 'a')")).text
-        assert "PermissionError" in (await session.execute(f"open('{other}/.env')")).text
+        assert "Read-only" in str((await session.execute(f"open('{other}/.git/config', 'a')")).text)
+        assert "PermissionError" in str((await session.execute(f"open('{other}/.env')")).text)
         assert not (await session.execute(f"open('{other}/.vscode', 'w')")).ok
         await run(session, f"open('{other}/file', 'w'), open('.envrc', 'w'), open('.env', 'w')")
