@@ -30,6 +30,7 @@ from cellblock.operations.checkpoints import (
     Undo,
     VersionsOfFile,
 )
+from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.operations.files import (
     Install,
@@ -79,6 +80,7 @@ from cellblock.service.daemon import control
 from cellblock.service.daemon.link import DaemonLink, SessionLink
 from cellblock.service.daemon.place import Place
 from cluster.nodes import ready_hosts, until
+from git_repositories import Repository
 from tool_sessions import desk
 
 pytestmark = [pytest.mark.slow, pytest.mark.sampled(1), pytest.mark.timeout(600)]
@@ -287,6 +289,20 @@ async def test_states_come_back(link: Link, session: str) -> None:
     await link.call(Restore(session, "one"))
     assert (await run(link, session, "x"))["text"] == "[1]"
     assert await link.call(DropCheckpoint(session, "one"))
+
+
+async def test_commits_of_a_clone_arrive(link: Link, tmp_path: Path) -> None:
+    project, session = Repository(tmp_path / "project"), f"conforming-{next(_numbers)}"
+    project.commit(a="one")
+    await link.call(Create(session, {"working_dir": str(project.path), "workspace": "clone"}))
+    assert (await run(link, session, "!echo two > a && git commit -qam two && echo x > b"))["status"] == "success"
+    assert (await link.call(CloneDiff(session)))["files"] == ["a", "b"]
+    assert (await link.call(CloneFetch(session)))["ref"] == f"refs/remotes/cellblock/{session}"
+    assert (await link.call(CloneApply(session)))["files"] == ["a", "b"]
+    assert (project.path / "a").read_text() == "two\n"
+    with pytest.raises(ConflictError, match="do not fit the working copy"):
+        await link.call(CloneApply(session))
+    await link.call(Destroy(session))
 
 
 async def test_branches_are_made_and_adopted(link: Link, session: str) -> None:

@@ -51,6 +51,11 @@ def test_an_empty_path_is_not_the_current_directory(name: str) -> None:
         SessionOptions(**given)
 
 
+def test_a_directory_as_workspace_is_an_error_with_the_right_option() -> None:
+    with pytest.raises(InvalidInputError, match=r"workspace must be 'clone' or None, not '/x': .* is working_dir"):
+        SessionOptions(workspace="/x")  # type: ignore[arg-type]
+
+
 async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
     with pytest.raises(InvalidInputError, match="no option 'workdir'; did you mean 'working_dir'"):
         host.session(workdir=".")  # type: ignore[call-arg]
@@ -60,7 +65,6 @@ async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
     ("name", "said"),
     [
         ("cwd", "there is no option 'cwd'; did you mean 'working_dir'?"),
-        ("workspace", "there is no option 'workspace'; did you mean 'working_dir'?"),
         ("env", "there is no option 'env'; did you mean 'kernel_env'?"),
         ("network", "there is no option 'network'; did you mean 'hosts'?"),
         ("mem_limit", "there is no option 'mem_limit'; did you mean 'memory'?"),

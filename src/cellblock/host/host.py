@@ -26,7 +26,7 @@ from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier,
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
 from cellblock.host.host_kernels import Kernels, Launch
 from cellblock.host.launch.launchers import LaunchKey, key_of
-from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions, check_names
+from cellblock.host.options import Defaults, LoadKeywords, SessionHooks, SessionKeywords, SessionOptions, check_names
 from cellblock.host.packages import name_places
 from cellblock.host.place import SessionPlace
 from cellblock.host.survival.keeper import Keeper
@@ -275,7 +275,7 @@ class Host(AsyncOnly):
         workspace: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
         hooks: SessionHooks | None = None,
-        **keywords: Unpack[SessionKeywords],
+        **keywords: Unpack[LoadKeywords],
     ) -> Session:
         """Create a session from a saved one, and start it: ``async with await host.load(path) as session``.
 

@@ -53,7 +53,7 @@ _ELSEWHERE = {
 """Names that belong to another call; suggesting the nearest option would be misleading."""
 
 _SAME = {
-    **dict.fromkeys(("cwd", "dir", "directory", "workspace", "root"), "working_dir"),
+    **dict.fromkeys(("cwd", "dir", "directory", "root"), "working_dir"),
     **dict.fromkeys(("env", "envs", "environ", "env_vars"), "kernel_env"),
     **dict.fromkeys(("network", "domains", "internet", "host", "allow_host", "allow_hosts"), "hosts"),
     **dict.fromkeys(("mem", "memory_limit", "mem_limit", "max_memory", "ram"), "memory"),
@@ -182,6 +182,8 @@ class SessionOptions:
         kernel_env: Environment variables for the kernel, in addition to a small base (docs/sessions.md).
         working_dir: Directory of the kernel, which returns to it after each cell. By default, the kernel starts in this
             process's current directory and keeps changes of directory.
+        workspace: ``clone`` lets the session work in a clone of the git repository in `working_dir`, where it can commit; the
+            working copy does not change (docs/sandbox.md). ``native`` only.
         images_dir: Directory for images; by default ``images`` in `working_dir`, or else in the current directory. A model can
             only open files in the session's workspace.
         spill_dir: Directory for output above the limits. By default, such output is dropped.
@@ -214,6 +216,7 @@ class SessionOptions:
 
     kernel_env: Mapping[str, str] | None = None
     working_dir: str | os.PathLike[str] | None = None
+    workspace: Literal["clone"] | None = None
     images_dir: str | os.PathLike[str] | None = None
     spill_dir: str | os.PathLike[str] | None = None
     limits: Limits | None = None
@@ -234,6 +237,10 @@ class SessionOptions:
         if self.kernel_env is not None and not isinstance(self.kernel_env, Mapping):
             raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
         check_recovery(self.recovery)
+        if self.workspace not in (None, "clone"):
+            raise InvalidInputError(
+                f"workspace must be 'clone' or None, not {shown(self.workspace)}: the option for a directory is working_dir"
+            )
         object.__setattr__(self, "secrets", parse_secrets(self.secrets) if self.secrets else {})
         if isinstance(self.packages, str) or not all(isinstance(name, str) and name.isprintable() for name in self.packages):
             raise InvalidInputError(f"packages must be a list of requirements, such as ['pandas'], not {shown(self.packages)}")
@@ -262,8 +269,8 @@ class SessionOptions:
         return replace(other, **rest) == self
 
 
-class SessionKeywords(TypedDict, total=False):
-    """The attributes of `SessionOptions` as keywords, for type checkers. A test compares the two."""
+class LoadKeywords(TypedDict, total=False):
+    """The keywords of `SessionKeywords` for `Host.load`, whose `workspace` means something else."""
 
     kernel_env: Mapping[str, str] | None
     working_dir: str | os.PathLike[str] | None
@@ -284,6 +291,12 @@ class SessionKeywords(TypedDict, total=False):
     recovery: RecoveryOption
 
 
+class SessionKeywords(LoadKeywords, total=False):
+    """The attributes of `SessionOptions` as keywords, for type checkers. A test compares the two."""
+
+    workspace: Literal["clone"] | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionHooks:
     """Callbacks of a frontend for a session that it serves.
@@ -293,6 +306,7 @@ class SessionHooks:
         uncounted_seconds: Returns the total seconds excluded from the timeouts of cells.
         on_begin: Called when a cell has begun and its reader, if any, can receive notices.
         outside: Returns approved external calls since a time, in seconds since the epoch. Undo does not reverse them.
+        name: The name of the session, for people; may be empty.
         network: Returns the network rules to use instead of new ones: the rules of an earlier process, or of other branches.
         network_changed: Records a change of the network, with who changed it, before it takes effect.
     """
@@ -301,6 +315,7 @@ class SessionHooks:
     uncounted_seconds: Callable[[], float] = lambda: 0.0
     on_begin: Callable[[], object] = lambda: None
     outside: Callable[[float], list[str]] = lambda _since: []
+    name: str = ""
     network: ShareNetwork | None = None
     network_changed: Callable[[Mapping[str, Any], str], Awaitable[None]] | None = None
 

@@ -49,7 +49,7 @@ from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHook
 from cellblock.host.ports import Ports
 from cellblock.host.programs.background_programs import Programs
 from cellblock.host.reader import Reader
-from cellblock.host.session_surroundings import SessionSurroundings, resolve_for, walls_of
+from cellblock.host.session_surroundings import SessionSurroundings, clone_for, resolve_for, walls_of
 from cellblock.host.survival.keeper import SessionParts
 from cellblock.host.survival.succession import Succession
 from cellblock.host.telemetry import SessionTrace
@@ -61,6 +61,7 @@ from cellblock.model.programs import Processes
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
+    from cellblock.host.clones.clone import Clone
     from cellblock.host.eager import Eager
     from cellblock.host.environments.build import Environments
     from cellblock.host.files import Files
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
+    from cellblock.model.clones import Applied, CloneChanges, Fetched
     from cellblock.model.overview import RequestRecord
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.walls.egress.rules import Denial
@@ -176,6 +178,15 @@ class Session(AsyncOnly):
         resolved = resolve_for(host.defaults, host.facts, options, self._branch, own)
         self._host = host
         self._name = f"session {number}"
+        clone = None
+        if options.workspace is not None:
+            if start_from is not None:
+                raise UnsupportedError(
+                    f"{self._name} cannot begin with the state of a session in a clone: branches of clones are not supported. "
+                    "Make a new session with workspace='clone'"
+                )
+            clone = clone_for(resolved, host.keeper, number, remains, hooks.name)
+            resolved = clone.move(resolved, host.facts)
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._walls = walls_of(resolved, host.facts, self._cwd)
@@ -197,6 +208,7 @@ class Session(AsyncOnly):
             hold=self.holding.wait,
             step=self.trace.step,
             share=hooks.network,
+            clone=clone,
         )
         takers = around.takers(hooks.tool_port, self._note_port)
         self.wanted = around.kernel_spec(options, takers=takers, installer=self._install)
@@ -248,6 +260,7 @@ class Session(AsyncOnly):
                 self._walls,
                 own=resolved.stay_in is not None,
                 label=label,
+                repository=self._around.clone is not None,
             ),
             self._branch,
         )
@@ -327,6 +340,8 @@ class Session(AsyncOnly):
             self._branch.enter(self._around.places)
         self._keeper.begin()
         await self._checkpoints.files.recover()
+        if self._around.clone is not None:
+            await self._around.clone.create(self._host.environments.sandboxes, self.wanted)
         self.untouched = False
         await self._keeper.go_on(on_input)
         await self._kernels.live()
@@ -940,6 +955,7 @@ class Session(AsyncOnly):
             The started sessions. The caller closes them; otherwise, the host does when it closes.
 
         Raises:
+            UnsupportedError: The session works in a clone.
             SnapshotError: The files cannot be copied: too many, too large, or no space.
             InvalidInputError: ``files="copy"`` without a ``working_dir``, or another argument is invalid.
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
@@ -961,6 +977,7 @@ class Session(AsyncOnly):
             InvalidInputError: The session has no directory of its own.
             SnapshotError, CheckpointError, StateError, LaunchError: As for `checkpoint`.
         """
+        self._check_no_clone("cannot have branches")
         return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
     async def adopt(self, branch: Session) -> Changes:
@@ -993,7 +1010,55 @@ class Session(AsyncOnly):
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
         branch._cells.check_running()
+        self._check_no_clone("cannot take another session's files")
+        branch._check_no_clone("ends with its session")
         return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
+
+    # -- clones --------------------------------------------------------------------------------------------------------
+
+    async def clone_diff(self) -> CloneChanges:
+        """Return the changes in the session's clone, committed or not, since it was made.
+
+        Raises:
+            UnsupportedError: The session does not work in a clone.
+            InvalidInputError, StateError, LaunchError: The changes are invalid, too large, or cannot be read.
+        """
+        return await self._clone.diff()
+
+    async def clone_fetch(self) -> Fetched:
+        """Fetch the commits of the session's clone into the project's repository, as ``refs/remotes/cellblock/NAME``.
+
+        Raises:
+            UnsupportedError, InvalidInputError, StateError, LaunchError: As for `clone_diff`. Nothing was fetched.
+        """
+        return await self._clone.fetch()
+
+    async def clone_apply(self, *, three_way: bool = False, allow_protected: bool = False) -> Applied:
+        """Apply the changes of the session's clone, committed or not, to the working copy of the project.
+
+        Args:
+            three_way: Whether to merge them if they do not fit, which can leave conflicts.
+            allow_protected: Whether to write names that your programs obey, such as ``.envrc``, and links that lead elsewhere.
+
+        Raises:
+            AccessError: The changes contain protected names. Nothing was changed.
+            ConflictError: The changes do not fit the working copy. Nothing was changed.
+            UnsupportedError, InvalidInputError, StateError, LaunchError: As for `clone_diff`. Nothing was changed.
+        """
+        return await self._clone.apply(three_way=three_way, allow_protected=allow_protected)
+
+    @property
+    def _clone(self) -> Clone:
+        self._cells.check_running()
+        if self._around.clone is None:
+            raise UnsupportedError(f"{self._name} does not work in a clone: create it with workspace='clone' (--clone)")
+        return self._around.clone
+
+    def _check_no_clone(self, what: str) -> None:
+        if self._around.clone is not None:
+            raise UnsupportedError(
+                f"{self._name} works in a clone, which {what}: fetch or apply its changes (clone_fetch, clone_apply)"
+            )
 
     # -- saved sessions ------------------------------------------------------------------------------------------------
 
@@ -1019,6 +1084,8 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
+        if workspace:
+            self._check_no_clone("cannot be saved with its files")
         return await self.saving.save(path, workspace=workspace, timeout=timeout)
 
     async def load(
@@ -1042,6 +1109,8 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
+        if workspace:
+            self._check_no_clone("cannot take saved files")
         return await self.saving.load(path, workspace=workspace, timeout=timeout)
 
     @property

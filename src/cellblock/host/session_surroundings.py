@@ -17,7 +17,7 @@ from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, re
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
-from cellblock.host.place import NO_PLACES, PrivateDirectories, SessionPlace
+from cellblock.host.place import NO_PLACES, Places, PrivateDirectories, SessionPlace
 from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import EGRESS_PORT
@@ -27,11 +27,13 @@ from cellblock.wire.sandbox import Step
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.checkpoint import Moment
+    from cellblock.host.clones.clone import Clone
     from cellblock.host.files.walls import Walls
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.sandbox.probe import Facts
+    from cellblock.walls.sandbox.tiers import Tier
 
 
 # For each listener: its port inside (0 for any), and the variable that passes it to the code.
@@ -60,6 +62,27 @@ def resolve_for(
     else:
         resolved = resolve(replace(options, working_dir=branch.root), defaults, facts)
     return resolved if branch is None else replace(resolved, stay_in=branch.files)
+
+
+def clone_for(resolved: ResolvedOptions, keeper: Keeper, number: int, remains: SessionRemains | None, name: str) -> Clone:
+    """Return the clone of a session, which is made later.
+
+    Raises:
+        InvalidInputError, UnsupportedError: The session cannot work in a clone.
+    """
+    from cellblock.host.clones.clone import Clone  # rarely used
+
+    return Clone(resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier))
+
+
+def place_of(keeper: Keeper, number: int, remains: SessionRemains | None) -> str:
+    """Return the path prefix of a session's directories."""
+    return f"{keeper.places}{number}" if remains is None else remains.place
+
+
+def places_of(keeper: Keeper, tier: Tier) -> Places:
+    """Return what preserves a session's directories for the next process, if they should outlive this one."""
+    return keeper if keeper.lasting and not tier.wrapped else NO_PLACES
 
 
 def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
@@ -94,6 +117,7 @@ class SessionSurroundings:
         kept: The number of the session, if its kernels should outlive this process.
         places: Preserves its directories for the next process, if they should outlive this one.
         keys: Its secrets, if it has any.
+        clone: The clone that it works in, if it does.
     """
 
     def __init__(
@@ -109,6 +133,7 @@ class SessionSurroundings:
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
         share: Callable[[LiveNetwork], LiveNetwork] | None = None,
+        clone: Clone | None = None,
     ) -> None:
         """Compute the surroundings without creating anything.
 
@@ -123,6 +148,7 @@ class SessionSurroundings:
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
             share: As for `SessionHooks.network`.
+            clone: The clone that it works in, if it does.
 
         Raises:
             InvalidInputError: A name or a value is invalid in an environment.
@@ -130,10 +156,10 @@ class SessionSurroundings:
         tier = resolved.tier
         self._name = name
         self._resolved = resolved
-        kept = keeper.lasting and not tier.wrapped
-        self.kept = number if kept else None
-        self.places = keeper if kept else NO_PLACES
-        self.place = f"{keeper.places}{number}" if remains is None else remains.place
+        self.places = places_of(keeper, tier)
+        self.kept = None if self.places is NO_PLACES else number
+        self.place = place_of(keeper, number, remains)
+        self.clone = clone
         live = resolved.network
         if live is not None and share is not None:
             live = share(live)
@@ -172,6 +198,8 @@ class SessionSurroundings:
     def _mounts(self) -> tuple[Step, ...]:
         """Return the mounts that bring its directories into its sandbox."""
         mounts = self.packages.mounts + (() if self._private is None else self._private.mounts)
+        if self.clone is not None:
+            mounts += self.clone.mounts
         return mounts if self.keys is None else mounts + self.keys.mounts(self._bundle)
 
     @property
@@ -236,7 +264,7 @@ class SessionSurroundings:
         setup = Setup(
             env=self.env,
             cwd=resolved.cwd,
-            stay_in=resolved.stay_in,
+            stay_in=resolved.stay_in if self.clone is None else self.clone.project.path,
             packages=self.packages.inside,
             commands=commands,
             listeners={name: _LISTENERS[name] for name in takers},
@@ -285,5 +313,7 @@ class SessionSurroundings:
             self.keys.leave()
         await self._trust.remove()
         await self.packages.remove()
+        if self.clone is not None:
+            await self.clone.remove()
         if self._private is not None:
             await self._private.remove()

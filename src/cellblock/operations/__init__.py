@@ -15,6 +15,7 @@ from __future__ import annotations
 from cellblock.operations import (
     approvals,
     checkpoints,
+    clones,
     executions,
     files,
     moving,
@@ -32,6 +33,7 @@ __all__ = [
     "OPERATIONS",
     "approvals",
     "checkpoints",
+    "clones",
     "executions",
     "files",
     "moving",

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import cellblock
 from cellblock.fronts.cli import main
 from cellblock.service.daemon import control
+from git_repositories import Repository
 from terminals import cellblock as command
 from terminals import terminal
 
@@ -34,6 +36,26 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main([*arguments]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
+
+
+@pytest.mark.slow
+def test_commits_of_a_clone_are_shown_fetched_and_applied(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    project = Repository(tmp_path / "project")
+    project.commit(a="one")
+    assert main(["exec", "--clone", "--workspace", str(project.path), "s", "!echo two > a && git commit -qam two"]) == 0
+    capfd.readouterr()
+    assert main(["diff", "s"]) == 0
+    assert "+two\n" in capfd.readouterr().out
+    assert main(["fetch", "s"]) == 0
+    assert json.loads(capfd.readouterr().out)["commits"] == cellblock.clone_fetch("s").commits == 1
+    assert main(["apply", "s"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"files": ["a"], "conflicts": []}
+    assert cellblock.clone_diff("s").files == ("a",)
+    with pytest.raises(cellblock.CellblockError, match="do not fit the working copy"):
+        cellblock.clone_apply("s")
+    assert main(["diff", "s", "--file", "a"]) == 2
+    assert "name the checkpoint to compare with" in capfd.readouterr().err
+    cellblock.wipe()
 
 
 @pytest.mark.slow

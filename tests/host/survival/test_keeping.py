@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -26,6 +26,7 @@ from cellblock.host.survival.recording import TapeRecording
 from cellblock.launch.custody.custodian import SOCKET
 from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
+from git_repositories import Repository
 from next_hosts import next_host
 from warm_python import WarmPython
 
@@ -56,7 +57,7 @@ async def main():
     custodian = Custodian.connect({state!r})
     host = Host(isolate={isolate!r}, custodian=custodian)
     await host.adopt()
-    session = host.session(working_dir={workspace!r}, images_dir={state!r} + "/images", label="label")
+    session = host.session(working_dir={workspace!r}, images_dir={state!r} + "/images", label="label", **{options!r})
     await session.start()
 {body}
     die()
@@ -75,25 +76,32 @@ class Killed:
         self.state.mkdir(0o700)
         self.workspace.mkdir()
 
-    def run(self, body: str, code: str = "", isolate: str = "none") -> None:
+    def run(self, body: str, code: str = "", isolate: str = "none", **options: Any) -> None:
         """Run a host with a session until it kills itself."""
         program = HOST.format(
             state=str(self.state),
             workspace=str(self.workspace),
             isolate=isolate,
             code=code,
+            options=options,
             body=textwrap.indent(textwrap.dedent(body), "    "),
         )
         ran = self.python.run(program)
         assert ran.returncode == -signal.SIGKILL, ran.stdout
 
     @asynccontextmanager
-    async def session(self, isolate: str = "none", **options: Any) -> AsyncIterator[Session]:
+    async def session(
+        self, isolate: str = "none", workspace: Literal["clone"] | None = None, **options: Any
+    ) -> AsyncIterator[Session]:
         """Go on with the session."""
         async with next_host(self.state, isolate) as (host, remains):
             assert [left.label for left in remains] == ["label"]
             session = host.session(
-                working_dir=self.workspace, images_dir=self.state / "images", label="label", remains=remains[0]
+                working_dir=self.workspace,
+                images_dir=self.state / "images",
+                label="label",
+                remains=remains[0],
+                workspace=workspace,
             )
             await session.start(**options)
             yield session
@@ -127,6 +135,16 @@ async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
         assert (await session.execute("x += 1; x")).return_value == "42"
         await session.reset()  # the next kernel comes from a zygote of this host
         assert (await session.execute("'x' in globals()")).return_value == "False"
+
+
+async def test_a_clone_outlives_the_host(killed: Killed) -> None:
+    project = Repository(killed.workspace)
+    project.commit(a="one")
+    killed.run("await session.execute('!echo two > a && git commit -qam two')", isolate="native", workspace="clone")
+    async with killed.session("native", workspace="clone") as session:
+        assert (await session.execute("!git log -1 --format=%s")).text == "two"
+        assert (await session.clone_fetch()).commits == 1
+    assert "refs/cellblock/" not in project.git("for-each-ref")
 
 
 @pytest.mark.slow

@@ -56,6 +56,17 @@ async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygo
     await later.close()
 
 
+async def test_a_session_in_a_clone_ends_only_when_asked_to(sessions: NamedSessions) -> None:
+    """Its commits end with it."""
+    named = await sessions.create("one", OPTIONS)
+    found = [named.idle_timeout]
+    for option in ({"workspace": "clone"}, {"idle_timeout": 5}):
+        named.options = {**named.options, **option}
+        named._read = None
+        found.append(named.idle_timeout)
+    assert found == [1800, None, 5]
+
+
 async def test_no_session_ends_for_a_clock_that_was_put_forward(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:

@@ -104,6 +104,7 @@ ForModel = Annotated[bool, typer.Option("--for-model", help="Print one short tex
 Workspace = Annotated[
     str | None, typer.Option("--workspace", metavar="DIR", help="The working directory; by default the current one.")
 ]
+Clone = Annotated[bool, typer.Option("--clone", help="Work in a clone of the git repository, where the code can commit.")]
 Option = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."),
@@ -112,6 +113,7 @@ Option = Annotated[
 
 _OF_SESSIONS: dict[str, Any] = {
     "workspace": Workspace,
+    "clone": Clone,
     "memory": Memory,
     "read": Read,
     "write": Write,
@@ -125,7 +127,7 @@ _OF_SESSIONS: dict[str, Any] = {
 }
 _OF_SERVERS = _OF_SESSIONS | {"hosts": AllowHost}
 _OF_POLICIES = {name: _OF_SESSIONS[name] for name in ("memory", "read", "write", "hosts", "http")}
-_OF_KERNELS = {name: kind for name, kind in _OF_SESSIONS.items() if name not in ("workspace", "option")}
+_OF_KERNELS = {name: kind for name, kind in _OF_SESSIONS.items() if name not in ("workspace", "clone", "option")}
 
 
 def makes_sessions(command: Callable[..., int]) -> Callable[..., int]:
@@ -156,7 +158,7 @@ def _with_options(command: Callable[..., int], kinds: Mapping[str, Any]) -> Call
             parameters.append(parameter)
             continue
         for name, kind in kinds.items():
-            default = False if kind is NoSandbox else None
+            default = False if kind in (NoSandbox, Clone) else None
             parameters.append(inspect.Parameter(name, parameter.kind, default=default, annotation=kind))
 
     @functools.wraps(command)
@@ -171,6 +173,7 @@ def _with_options(command: Callable[..., int], kinds: Mapping[str, Any]) -> Call
 
 def made_options(
     workspace: str | None = None,
+    clone: bool = False,
     sandbox_config: str | None = None,
     no_sandbox: bool = False,
     option: list[str] | None = None,
@@ -185,6 +188,8 @@ def made_options(
     options |= _options(option or [])
     if workspace is not None:
         options["working_dir"] = os.path.abspath(workspace)
+    if clone:
+        options["workspace"] = "clone"
     return as_meant(options)
 
 

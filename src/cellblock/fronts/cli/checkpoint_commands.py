@@ -1,4 +1,4 @@
-"""The commands checkpoint, restore, undo, redo, trash, diff, fork and adopt."""
+"""The commands checkpoint, restore, undo, redo, trash, diff, fetch, apply, fork and adopt."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from cellblock.operations.checkpoints import (
     Undo,
     VersionsOfFile,
 )
+from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
 from cellblock.operations.sessions import List
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
@@ -48,7 +49,7 @@ _SHOWN = 60
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
-    for command in (checkpoint, checkpoints, restore, undo, redo, trash, diff, fork, adopt):
+    for command in (checkpoint, checkpoints, restore, undo, redo, trash, diff, fetch, apply, fork, adopt):
         app.command(rich_help_panel=STATES)(command)
 
 
@@ -212,12 +213,18 @@ def _files_of(entry: Mapping[str, Any]) -> str:
 
 def diff(
     session: Session,
-    checkpoint: CHECKPOINT,
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id. Without it: since the clone was made.")
+    ] = "",
     until: UNTIL = "",
     file: Annotated[str, typer.Option("--file", metavar="PATH", help="Compare this file, line by line.")] = "",
     as_json: Json = False,
 ) -> int:
-    """Show what has changed since a checkpoint: variables, and files if it holds them."""
+    """Show what has changed since a checkpoint: variables, and files if it holds them. Or the changes in a clone."""
+    if not checkpoint:
+        if file or until:
+            raise InvalidInputError(f"name the checkpoint to compare with: cellblock diff {session} CHECKPOINT")
+        return _clone_diff(session, as_json)
     if file:
         from cellblock.model.checkpoints import FileVersions
 
@@ -225,11 +232,7 @@ def diff(
         if as_json:
             print_json(versions)
             return OK
-        lines = FileVersions.from_dict(versions).diff()
-        if sys.stdout.isatty():
-            print(printable(lines), end="")
-        else:  # unchanged, for `patch` and similar programs
-            sys.stdout.buffer.write(lines.encode("utf-8", "surrogateescape"))
+        _print_lines(FileVersions.from_dict(versions).diff())
         return OK
     changes = ask(Diff(session, checkpoint, until))
     if wants_json(as_json):
@@ -239,6 +242,53 @@ def diff(
     print_table(("", "name", "before", "after"), rows, empty="Nothing has changed.")
     if more := (changes["files"] or {}).get("more"):
         print(f"… and {more:,} more files")
+    return OK
+
+
+def _clone_diff(session: str, as_json: bool) -> int:
+    found = ask(CloneDiff(session))
+    if as_json:
+        print_json(found)
+    else:
+        _print_lines(found["patch"])
+    return OK
+
+
+def _print_lines(lines: str) -> None:
+    if sys.stdout.isatty():
+        print(printable(lines), end="")
+    else:  # unchanged, for `patch` and similar programs
+        sys.stdout.buffer.write(lines.encode("utf-8", "surrogateescape"))
+
+
+def fetch(session: Session, as_json: Json = False) -> int:
+    """Fetch the commits of a session's clone into the project's repository, as cellblock/NAME."""
+    fetched = ask(CloneFetch(session))
+    if wants_json(as_json):
+        print_json(fetched)
+    else:
+        print(f"{fetched['commits']} new commits are in {fetched['ref'].removeprefix('refs/remotes/')}")
+    return OK
+
+
+def apply(
+    session: Session,
+    three_way: Annotated[bool, typer.Option("--3way", help="Merge changes that do not fit; conflicts are marked.")] = False,
+    allow_protected: Annotated[
+        bool, typer.Option("--allow-protected", help="Also write names that your programs obey, such as .envrc.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Apply the changes of a session's clone, committed or not, to the working copy of the project."""
+    applied = ask(CloneApply(session, three_way, allow_protected))
+    if wants_json(as_json):
+        print_json(applied)
+        return OK
+    for path in applied["files"]:
+        kind = "conflict" if path in applied["conflicts"] else "applied"
+        print(f"{kind}: {printable(path, lines=False)}")
+    if not applied["files"]:
+        print("Nothing has changed.")
     return OK
 
 

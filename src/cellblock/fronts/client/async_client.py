@@ -57,6 +57,7 @@ from cellblock.operations.checkpoints import (
     Undo,
     VersionsOfFile,
 )
+from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
 from cellblock.operations.data import Data, checkpoint_of, execution_of, process_of, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         TrashEntry,
         Undone,
     )
+    from cellblock.model.clones import Applied, CloneChanges, Fetched
     from cellblock.model.network import SessionNetwork
     from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession, RequestRecord
     from cellblock.model.saving import SaveReport
@@ -614,6 +616,20 @@ class AsyncClient:
     async def restore_trash(self, kernel: SessionRecord | str, path: str = "", entry: str = "") -> Changes:
         """Copy files back from the trash; by default everything in the newest entry."""
         return await self._ask(RestoreTrash(session_of(kernel), path, entry))
+
+    async def clone_diff(self, kernel: SessionRecord | str) -> CloneChanges:
+        """Return the changes in the clone of a session, committed or not, since it was made."""
+        return await self._ask(CloneDiff(session_of(kernel)))
+
+    async def clone_fetch(self, kernel: SessionRecord | str) -> Fetched:
+        """Fetch the commits of a session's clone into the project's repository. It needs the scope ``admin``."""
+        return await self._ask(CloneFetch(session_of(kernel)))
+
+    async def clone_apply(
+        self, kernel: SessionRecord | str, *, three_way: bool = False, allow_protected: bool = False
+    ) -> Applied:
+        """Apply the changes of a session's clone to the project's working copy. It needs the scope ``admin``."""
+        return await self._ask(CloneApply(session_of(kernel), three_way, allow_protected))
 
     async def diff(
         self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = ""

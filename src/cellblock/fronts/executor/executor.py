@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cellblock.host.programs.program_files import SessionFiles
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges, TrashEntry, Undone
+    from cellblock.model.clones import Applied, CloneChanges, Fetched
     from cellblock.model.network import SessionNetwork
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
@@ -378,6 +379,18 @@ class CodeExecutor(AsyncOnly):
     async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
         """Copy files back from the trash, as `Session.restore_trash` does."""
         return await self.session.restore_trash(path, entry)
+
+    async def clone_diff(self) -> CloneChanges:
+        """Return the changes in the session's clone, as `Session.clone_diff` does."""
+        return await self.session.clone_diff()
+
+    async def clone_fetch(self) -> Fetched:
+        """Fetch the commits of the session's clone, as `Session.clone_fetch` does."""
+        return await self.session.clone_fetch()
+
+    async def clone_apply(self, *, three_way: bool = False, allow_protected: bool = False) -> Applied:
+        """Apply the changes of the session's clone to the working copy, as `Session.clone_apply` does."""
+        return await self.session.clone_apply(three_way=three_way, allow_protected=allow_protected)
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return the changes since a checkpoint, given by object or name, as `Session.diff` does."""

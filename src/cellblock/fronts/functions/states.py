@@ -22,6 +22,7 @@ from cellblock.operations.checkpoints import (
     Undo,
     VersionsOfFile,
 )
+from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
 from cellblock.operations.data import checkpoint_of, milliseconds, session_of
 from cellblock.operations.saving import Export, Load, Save
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         TrashEntry,
         Undone,
     )
+    from cellblock.model.clones import Applied, CloneChanges, Fetched
     from cellblock.model.programs import Processes
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.sessions import SessionRecord
@@ -134,6 +136,36 @@ def restore_trash(kernel: SessionRecord | str, path: str = "", entry: str = "") 
         CellblockError: As for `Session.restore_trash`.
     """
     return ask(RestoreTrash(session_of(kernel), path, entry))
+
+
+def clone_diff(kernel: SessionRecord | str) -> CloneChanges:
+    """Return the changes in the clone of a session, as `Session.clone_diff` does.
+
+    Raises:
+        NotFoundError: The session does not exist.
+        CellblockError: As for `Session.clone_diff`.
+    """
+    return ask(CloneDiff(session_of(kernel)))
+
+
+def clone_fetch(kernel: SessionRecord | str) -> Fetched:
+    """Fetch the commits of a session's clone, as `Session.clone_fetch` does.
+
+    Raises:
+        NotFoundError: The session does not exist.
+        CellblockError: As for `Session.clone_fetch`.
+    """
+    return ask(CloneFetch(session_of(kernel)))
+
+
+def clone_apply(kernel: SessionRecord | str, *, three_way: bool = False, allow_protected: bool = False) -> Applied:
+    """Apply the changes of a session's clone to the working copy, as `Session.clone_apply` does.
+
+    Raises:
+        NotFoundError: The session does not exist.
+        CellblockError: As for `Session.clone_apply`.
+    """
+    return ask(CloneApply(session_of(kernel), three_way, allow_protected))
 
 
 def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> StateChanges:

@@ -20,6 +20,7 @@ from cellblock.errors import CellblockError
 from cellblock.fronts.gateway import (
     approval_routes,
     checkpoint_routes,
+    clone_routes,
     console,
     editor_routes,
     events,
@@ -74,6 +75,7 @@ _PARTS = (
     service,
     session_routes,
     checkpoint_routes,
+    clone_routes,
     execution_routes,
     events,
     file_routes,

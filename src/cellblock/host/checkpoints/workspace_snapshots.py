@@ -53,7 +53,16 @@ class CheckpointFiles:
         label: The session's name, for its trash.
     """
 
-    def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool, label: str = "") -> None:
+    def __init__(
+        self,
+        workspace: str,
+        store: Callable[[], Store],
+        walls: Walls | None,
+        *,
+        own: bool,
+        label: str = "",
+        repository: bool = False,
+    ) -> None:
         """Set the paths. Nothing is read yet.
 
         Args:
@@ -62,8 +71,10 @@ class CheckpointFiles:
             walls: Paths that the session cannot read or write, which snapshots exclude. None without a sandbox.
             own: Whether the program gave the session this directory.
             label: The session's name; may be empty.
+            repository: Whether snapshots contain ``.git``, so that commits can be undone.
         """
         self.label = label
+        self._repository = repository
         self.own = own
         self.too_many = ""
         self._workspace = Path(os.path.realpath(workspace))
@@ -320,7 +331,8 @@ class CheckpointFiles:
         with self._lock:
             if self._made is None:  # not earlier: this reads the file system
                 names = () if self._walls is None else self._walls.names(str(self._workspace))
-                limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
+                usual = (name for name in SnapshotLimits().ignore if not (self._repository and name == ".git"))
+                limits = SnapshotLimits(ignore=(*usual, *names))
                 self._made = Snapshots(self._workspace, store, _journals(), limits, self.label)
                 known, self._known = self._known, None
                 if known is not None:

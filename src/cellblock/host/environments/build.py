@@ -121,6 +121,7 @@ class Environments:
     Attributes:
         store: The store.
         report: Called with a short text at each step.
+        sandboxes: Run the steps.
     """
 
     def __init__(self, store: Store, sandboxes: Sandboxes) -> None:
@@ -132,7 +133,7 @@ class Environments:
         """
         self.store = store
         self.report: Callable[[str], object] = lambda _: None
-        self._sandboxes = sandboxes
+        self.sandboxes = sandboxes
         self._compiling: dict[str, asyncio.Task[None]] = {}
         self._parallel = asyncio.Semaphore(_PARALLEL)
 
@@ -171,7 +172,7 @@ class Environments:
 
     def answer_name(self, asked: Requirements, target: Target) -> str:
         """Return the name of a resolution in the store."""
-        index = self._sandboxes.index
+        index = self.sandboxes.index
         what = (sorted(asked.names), sorted(asked.options), sorted(asked.hashes.items()))
         return key_of(target.kind, target.base, what, index.indexes, index.links, index.prereleases)
 
@@ -253,7 +254,7 @@ class Environments:
         with self._storing():
             async with (
                 self._in_use(),
-                self._sandboxes.run(self._resolution(asked, target), target.wanted, target.kernel) as done,
+                self.sandboxes.run(self._resolution(asked, target), target.wanted, target.kernel) as done,
             ):
                 if "error" in done.answer:
                     if done.mirror is not None and done.mirror.unreachable:
@@ -339,7 +340,7 @@ class Environments:
         own = f"{done.inside}/wheels/"
         if path == own + name:
             path = f"{done.out}/wheels/{name}"
-        elif not self._sandboxes.index.contains(path):
+        elif not self.sandboxes.index.contains(path):
             raise InvalidInputError(f"{entry.name} cannot be installed: {path[:200]} is not in the host's package index")
         if not _NAME.fullmatch(name):
             raise InvalidInputError(f"{entry.name} cannot be installed: {name[:200]!r} is not the name of an archive")
@@ -382,7 +383,7 @@ class Environments:
             return known[1], known[0]
         copies = {name: self.store.archives.path(digest)}
         step = Step("resolve_packages", {"archive": name}, {}, target.limit, fetches=True, copies=copies)
-        async with self._parallel, self._sandboxes.run(step, target.wanted, target.kernel) as done:
+        async with self._parallel, self.sandboxes.run(step, target.wanted, target.kernel) as done:
             if "error" in done.answer:
                 raise InvalidInputError(f"{name} cannot be built, and the index has no wheel of it: {done.error}")
             wheels = [found for found in os.listdir(f"{done.out}/wheels") if found.endswith(".whl") and _NAME.fullmatch(found)]
@@ -398,7 +399,7 @@ class Environments:
         request = {"wheel": f"path:{archive}", "name": name, "limit": target.limit}
         # By this program's interpreter: other sessions use the result, and a session may have written its own interpreter.
         step = Step("unpack_wheel", request, {archive: ".wheel"}, 2 * target.limit, find_interpreter(None))
-        async with self._sandboxes.run(step, target.wanted, target.kernel) as done:
+        async with self.sandboxes.run(step, target.wanted, target.kernel) as done:
             if "errno" in done.answer:
                 raise OSError(done.answer["errno"], done.error)
             if "error" in done.answer:
@@ -413,7 +414,7 @@ class Environments:
             tree = f"{self.store.wheel(wheel.digest)}/tree"
             with contextlib.suppress(CellblockError, OSError, ValueError):  # modules work without bytecode
                 request = {"tree": f"path:{tree}", "modules": await in_thread(self.store.modules, wheel.digest)}
-                async with self._sandboxes.run(
+                async with self.sandboxes.run(
                     Step("unpack_wheel", request, {tree: ".tree"}, target.limit), target.wanted
                 ) as done:
                     kind, made = target.kind, f"{done.out}/tree"

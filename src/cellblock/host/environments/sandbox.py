@@ -57,6 +57,9 @@ class Step:
         limit: Maximum bytes that it may write.
         fetches: Whether it gets an index.
         copies: Files to copy into its directory, by their names there.
+        mounts: More mounts, if it sees the session. Native sandbox only.
+        what: Its name in errors.
+        limit_of: The owner of the limit, in errors.
     """
 
     program: str
@@ -67,6 +70,9 @@ class Step:
     sees_session: bool = False
     fetches: bool = False
     copies: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Bind, ...] = ()
+    what: str = "an installation"
+    limit_of: str = "this session (resources.packages)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +84,14 @@ class Done:
         inside: The name of the directory inside.
         answer: Its answer, which is untrusted.
         mirror: The index that it used, if any.
+        work: An empty directory of the host, which it cannot see.
     """
 
     out: str
     inside: str
     answer: dict[str, Any]
     mirror: PackageMirror | None
+    work: str
 
     @property
     def error(self) -> str:
@@ -133,7 +141,7 @@ class Sandboxes:
             out = f"{top}/out"
             for name in ("tree", "wheels", "tmp"):
                 os.makedirs(f"{out}/{name}")
-            os.mkdir(f"{top}/work")
+            os.mkdir(work := f"{top}/work")
             for name, path in step.copies.items():
                 await asyncio.to_thread(shutil.copyfile, path, f"{out}/{name}")
             inside, places = self._places(step, wanted, out)
@@ -156,8 +164,8 @@ class Sandboxes:
                 command = [interpreter, "-I", str(_WORKER / f"{step.program}.py"), inside]
                 cwd = wanted.setup.cwd if step.sees_session else "/"
                 control.begin(command, cwd, changes=_changes(step, wanted, inside), keep="together", place=f"{inside}/log")
-                await self._finish(control, out, step.limit)
-                yield Done(out, inside, _answer(out), mirror)
+                await self._finish(control, out, step)
+                yield Done(out, inside, _answer(out, step.what), mirror, work)
 
     def _places(self, step: Step, wanted: KernelSpec, out: str) -> tuple[str, dict[str, str]]:
         """Return the name of the directory inside, and the names of readable files inside by their names in requests."""
@@ -183,7 +191,7 @@ class Sandboxes:
         mounts = [Bind(path, name, "ro") for path, name in places.items()]
         if step.fetches:
             mounts += _index_mounts(self.index, everything=files.everything)
-        mounts.append(Bind(out, tier.shown(out, ".out"), "rw"))
+        mounts += [*step.mounts, Bind(out, tier.shown(out, ".out"), "rw")]
         cwd = wanted.setup.cwd if step.sees_session else f"{top}/work"
         env = dict(wanted.setup.env)
         if not step.sees_session:
@@ -208,18 +216,18 @@ class Sandboxes:
             apart.memory.look_soon()
             yield apart.control
         except KernelDiedError as error:
-            raise SandboxError(f"an installation was stopped, along with its sandbox: {error}") from error
+            raise SandboxError(f"{step.what} was stopped, along with its sandbox: {error}") from error
         finally:
             await apart.close()
 
-    async def _finish(self, control: Control, out: str, limit: int) -> None:
+    async def _finish(self, control: Control, out: str, step: Step) -> None:
         """Wait for the end of a step. Stop it when it writes more than it may."""
         over: list[str] = []
 
         async def watch() -> None:
             while not over:
                 await asyncio.sleep(_LOOK)
-                over.extend(filter(None, [await asyncio.to_thread(excess, out, limit)]))
+                over.extend(filter(None, [await asyncio.to_thread(excess, out, step.limit)]))
             await control.command(Stop())
 
         watching = asyncio.create_task(watch())
@@ -228,7 +236,7 @@ class Sandboxes:
         finally:
             watching.cancel()
         if over:
-            raise InvalidInputError(f"the installation wrote {over[0]}, over the limit of this session (resources.packages)")
+            raise InvalidInputError(f"{step.what} wrote {over[0]}, over the limit of {step.limit_of}")
 
 
 def _changes(step: Step, wanted: KernelSpec, inside: str) -> dict[str, str | None]:
@@ -258,7 +266,7 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _answer(out: str) -> dict[str, Any]:
+def _answer(out: str, what: str) -> dict[str, Any]:
     """Return the answer of a step.
 
     Raises:
@@ -273,8 +281,8 @@ def _answer(out: str) -> dict[str, Any]:
         if not isinstance(answer, dict):
             with contextlib.suppress(OSError, ValueError):
                 data = read_small("log.out", directory)
-                raise SandboxError(f"an installation ended without an answer: {data[-1000:].decode(errors='replace').strip()}")
-            raise SandboxError("an installation ended without an answer")
+                raise SandboxError(f"{what} ended without an answer: {data[-1000:].decode(errors='replace').strip()}")
+            raise SandboxError(f"{what} ended without an answer")
     return answer
 
 

@@ -96,7 +96,7 @@ class SessionRemains:
     @property
     def places(self) -> list[str]:
         """The paths of its directories."""
-        return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip", "-keys")]
+        return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip", "-keys", "-clone")]
 
     @property
     def empty(self) -> bool:

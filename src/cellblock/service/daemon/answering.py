@@ -12,6 +12,7 @@ from cellblock.operations.base import Request
 from cellblock.service.daemon import (
     approval_handlers,
     checkpoint_handlers,
+    clone_handlers,
     execution_handlers,
     file_handlers,
     moving,
@@ -30,6 +31,7 @@ __all__ = [
     "answer",
     "approval_handlers",
     "checkpoint_handlers",
+    "clone_handlers",
     "execution_handlers",
     "file_handlers",
     "moving",

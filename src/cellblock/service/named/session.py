@@ -345,6 +345,7 @@ class NamedSession:
                 on_input=self._on_input,
                 start_from=start_from,
                 network=None if self._store is None else self._store.networks.joining(number),
+                name=self.record.name,
             )
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)
@@ -372,6 +373,9 @@ class NamedSession:
                 running.session.reader.note(f"[cellblock] The session ran on {self._left.host} before. {STATE_LOST}")
             elif self.lost:
                 running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
+                if self.options.get("workspace"):
+                    lost = "Its clone was removed, with all that was not fetched. It works in a new one."
+                    running.session.reader.note(f"[cellblock] {lost}")
                 if is_branch(self.record.workspace):
                     here = running.session.workspace
                     running.session.reader.note(
@@ -537,6 +541,8 @@ class NamedSession:
             given = self._read.named.idle_timeout
         else:
             given = self.options.get("idle_timeout", NamedOptions().idle_timeout)
+        if self.options.get("workspace") and "idle_timeout" not in self.options:
+            return None  # a clone ends with its session, and its commits may not have been fetched
         return given or None
 
     @property

@@ -77,6 +77,7 @@ class RunningSession:
         on_input: OnInput | None = None,
         start_from: Beginning | None = None,
         network: ShareNetwork | None = None,
+        name: str = "",
     ) -> None:
         """Start the session and its services, in a task that `close` can end.
 
@@ -91,6 +92,7 @@ class RunningSession:
             on_input: As for `Session.start`.
             start_from: As for `Host.session`.
             network: As for `SessionHooks`.
+            name: As for `SessionHooks`.
 
         Raises:
             StateError: The session was closed meanwhile.
@@ -104,7 +106,12 @@ class RunningSession:
             from cellblock.service.session.services import open_session
 
             self.session, self.services = open_session(
-                *(host, options, services, session_id), label=label, remains=remains, start_from=start_from, network=network
+                *(host, options, services, session_id),
+                label=label,
+                remains=remains,
+                start_from=start_from,
+                network=network,
+                name=name,
             )
             await _start_within(self.session, timeout, on_input)
             if tool_server is not None:

@@ -61,6 +61,7 @@ def open_session(
     remains: SessionRemains | None = None,
     start_from: Beginning | None = None,
     network: ShareNetwork | None = None,
+    name: str = "",
 ) -> tuple[Session, SessionServices]:
     """Create a session and its services without starting them. The caller closes both.
 
@@ -73,6 +74,7 @@ def open_session(
         remains: As for `Host.session`.
         start_from: As for `Host.session`.
         network: As for `SessionHooks`.
+        name: As for `SessionHooks`.
 
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
@@ -95,6 +97,7 @@ def open_session(
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
             outside=lambda since: services.outside(since),
             on_begin=lambda: services.broker.ask_again(),  # about calls of background work that had no reader
+            name=name,
             network=network,
             network_changed=lambda lists, by: services.record_change(lists, by),
         ),

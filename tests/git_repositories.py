@@ -1,0 +1,47 @@
+"""Git repositories for tests, whose objects can be invalid."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+class Repository:
+    """A git repository for tests."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self.git("init", "--quiet", "-b", "main")
+        self.git("config", "user.name", "Ada")
+        self.git("config", "user.email", "ada@example.org")
+
+    def git(self, *arguments: str, data: bytes = b"") -> str:
+        done = subprocess.run(["git", *arguments], cwd=self.path, input=data, capture_output=True, check=True)
+        return done.stdout.decode(errors="surrogateescape").strip()
+
+    def commit(self, **files: str) -> str:
+        for name, text in files.items():
+            (self.path / name).write_text(text)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "-m", "a commit")
+        return self.git("rev-parse", "HEAD")
+
+    def tree(self, *entries: tuple[str, str, str]) -> str:
+        """Write a tree as it is, whether or not git would, of modes, names and hashes."""
+        raw = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(number) for mode, name, number in entries)
+        return self.git("hash-object", "-t", "tree", "-w", "--literally", "--stdin", data=raw)
+
+    def blob(self, text: str) -> str:
+        return self.git("hash-object", "-w", "--stdin", data=text.encode())
+
+    def commit_tree(self, tree: str) -> str:
+        return self.git("commit-tree", tree, "-m", "a commit")
+
+    def pack(self, out: Path, *objects: str, thin: str = "") -> None:
+        """Write a pack of objects, or of commits without what a base has."""
+        data = "\n".join(objects) + (f"\n^{thin}" if thin else "") + "\n"
+        options = ("--revs", "--thin") if thin else ()
+        command = ["git", "pack-objects", *options, "--stdout", "--quiet"]
+        done = subprocess.run(command, cwd=self.path, input=data.encode(), capture_output=True, check=True)
+        (out / "changes.pack").write_bytes(done.stdout)

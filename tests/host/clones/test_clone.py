@@ -1,0 +1,214 @@
+"""Sessions in a clone: they commit, and nothing of the user's repository and working copy changes unless asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutor, Filesystem, Host, InvalidInputError, Policy, Session, UnsupportedError
+from cellblock.errors import AccessError, StateError
+from git_repositories import Repository
+
+
+@pytest.fixture
+async def cloned(native_host: Host, repository: Repository) -> AsyncIterator[Session]:
+    """A session in a clone of the repository."""
+    async with native_host.session(working_dir=repository.path, workspace="clone") as session:
+        yield session
+
+
+async def run(session: Session, code: str) -> str:
+    result = await session.execute(code)
+    assert result.ok, result.text
+    return (result.text or "").strip()
+
+
+def state_of(repository: Repository) -> tuple[str, ...]:
+    return (
+        repository.git("status", "--porcelain", "--untracked-files=all"),
+        repository.git("for-each-ref"),
+        (repository.path / ".git/config").read_text(),
+        repository.git("rev-parse", "HEAD"),
+    )
+
+
+async def test_commits_are_fetched_and_changes_applied(native_host: Host, repository: Repository) -> None:
+    (repository.path / ".env").write_text("SECRET=1\n")
+    before = state_of(repository)
+    async with native_host.session(working_dir=repository.path, workspace="clone") as session:
+        assert await run(session, "!pwd; ls -a; git symbolic-ref HEAD | cut -d/ -f3; git config user.name") == "\n".join(
+            (str(repository.path), ".", "..", ".git", "a.txt", "cellblock", "Ada")
+        )
+        await run(session, "!echo two >> a.txt && git commit -qam two && echo x > new && mkdir .vscode && echo x > .vscode/t")
+        assert "refs/cellblock/" in repository.git("for-each-ref")  # nobody prunes the first commit
+        assert (await session.clone_diff()).files == (".vscode/t", "a.txt", "new")
+        assert await run(session, "!git status --porcelain && git fsck") == "?? .vscode/\n?? new"
+        with pytest.raises(AccessError, match=r"'\.vscode/t'"):
+            await session.clone_apply()
+        assert repository.git("status", "--porcelain") == "?? .env"
+        fetched = await session.clone_fetch()
+        assert (fetched.commits, repository.git("log", "-1", "--format=%s %an", fetched.ref)) == (1, "two Ada")
+        await run(session, "!rm -r .vscode")
+        assert (await session.clone_apply()).files == ("a.txt", "new")
+        assert (repository.path / "a.txt").read_text() == "one\ntwo\n"
+        repository.git("checkout", "--", ".")
+        (repository.path / "new").unlink()
+    repository.git("update-ref", "-d", fetched.ref)
+    assert state_of(repository) == before
+
+
+async def test_a_commit_is_undone_and_what_was_fetched_stays(cloned: Session, repository: Repository) -> None:
+    await run(cloned, "!echo two > a.txt")
+    await run(cloned, "!git commit -qam two")
+    fetched = await cloned.clone_fetch()
+    await cloned.undo()
+    assert await run(cloned, "!git log --format=%s && git status --porcelain") == "a commit\n M a.txt"
+    assert repository.git("log", "-1", "--format=%s", fetched.ref) == "two"
+    await cloned.undo(2)
+    await cloned.redo()
+    assert (await cloned.clone_fetch()).commits == 0
+    assert repository.git("rev-parse", fetched.ref) == repository.git("rev-parse", "HEAD")
+
+
+HOSTILE = """
+import os, subprocess
+ran = "#!/bin/sh\\ntouch {mark} /tmp/ran\\ncat\\n"
+for name in ("fsmonitor", "filter", "textconv"):
+    path = os.path.abspath(f".git/{name}")
+    open(path, "w").write(ran)
+    os.chmod(path, 0o755)
+os.makedirs(".git/hooks", exist_ok=True)
+for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change", "pre-auto-gc"):
+    open(f".git/hooks/{name}", "w").write(ran)
+    os.chmod(f".git/hooks/{name}", 0o755)
+settings = {
+    "core.fsmonitor": os.path.abspath(".git/fsmonitor"),
+    "filter.evil.clean": os.path.abspath(".git/filter"),
+    "filter.evil.smudge": os.path.abspath(".git/filter"),
+    "diff.evil.textconv": os.path.abspath(".git/textconv"),
+    "diff.external": os.path.abspath(".git/textconv"),
+    "uploadpack.packObjectsHook": os.path.abspath(".git/filter"),
+    "core.attributesFile": os.path.abspath(".git/attributes"),
+}
+for name, value in settings.items():
+    subprocess.run(["git", "config", name, value], check=True)
+open(".git/attributes", "w").write("* filter=evil diff=evil\\n")
+open("a.txt", "w").write("changed\\n")
+"""
+
+
+async def test_settings_hooks_and_filters_of_a_session_run_in_its_sandbox_only(
+    cloned: Session, repository: Repository, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    await run(cloned, HOSTILE.replace("{mark}", str(mark)))
+    await run(cloned, "!git commit -qam hostile || git commit -q --no-verify -am hostile")
+    assert await run(cloned, "!ls /tmp/ran") == "/tmp/ran"
+    assert "+changed" in (await cloned.clone_diff()).patch
+    await cloned.clone_fetch()
+    await cloned.clone_apply()
+    repository.git("log", "-p", "--all")
+    assert not mark.exists()
+    assert (repository.path / "a.txt").read_text() == "changed\n"
+
+
+async def test_the_repository_of_the_project_is_read_only(cloned: Session, repository: Repository) -> None:
+    before = state_of(repository)
+    code = "!git push -q origin HEAD:main; git -C /tmp/.origin config a.b c; touch /tmp/.origin/x; echo done"
+    assert "Read-only file system" in await run(cloned, code)
+    assert state_of(repository) == before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "!rm -rf .git",
+        "!mv .git real && ln -s real .git && rm -rf real/HEAD",
+        "!echo /nowhere > .git/objects/info/alternates",
+        "!rm -rf .git && echo 'gitdir: /tmp/.origin' > .git && rm a.txt && mkdir -p /tmp/x && git config a.b c; rm .git",
+        "!echo garbage > .git/HEAD",
+    ],
+)
+async def test_a_broken_clone_is_an_error(cloned: Session, repository: Repository, code: str) -> None:
+    before = state_of(repository)
+    await run(cloned, code)
+    for work in (cloned.clone_diff, cloned.clone_fetch, cloned.clone_apply):
+        with pytest.raises((StateError, InvalidInputError), match=r"the changes of the clone cannot be packed|no commits"):
+            await work()
+    assert state_of(repository) == before
+
+
+async def test_references_of_a_session_are_not_taken_over(cloned: Session, repository: Repository) -> None:
+    await run(cloned, "!git tag evil && git checkout -q -b main && git commit -q --allow-empty -m other")
+    await run(cloned, "!git update-ref refs/remotes/cellblock/x HEAD && git update-ref refs/heads/-x HEAD")
+    before = repository.git("for-each-ref").splitlines()
+    fetched = await cloned.clone_fetch()
+    assert [line for line in repository.git("for-each-ref").splitlines() if line not in before] == [
+        f"{fetched.commit} commit\t{fetched.ref}"
+    ]
+
+
+async def test_an_executor_works_in_a_clone(native_host: Host, repository: Repository) -> None:
+    async with CodeExecutor(working_dir=repository.path, workspace="clone", host=native_host) as executor:
+        await executor.execute("!echo two >> a.txt")
+        assert (await executor.clone_fetch()).commits == 0
+        assert (await executor.clone_diff()).files == (await executor.clone_apply()).files == ("a.txt",)
+    assert (repository.path / "a.txt").read_text() == "one\ntwo\n"
+
+
+async def test_an_unrelated_history_is_fetched(cloned: Session, repository: Repository) -> None:
+    await run(cloned, "!git checkout -q --orphan new && git commit -qm new")
+    assert (await cloned.clone_fetch()).commits == 1
+
+
+async def test_what_does_not_work_in_a_clone_is_refused(cloned: Session, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="works in a clone, which cannot have branches"):
+        await cloned.fork()
+    with pytest.raises(UnsupportedError, match="cannot be saved with its files"):
+        await cloned.save(tmp_path / "save", workspace=True)
+    with pytest.raises(UnsupportedError, match="cannot take saved files"):
+        await cloned.load(tmp_path / "save", workspace=True)
+
+
+async def test_other_sessions_have_no_clone(native_host: Host, repository: Repository, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        with pytest.raises(UnsupportedError, match=r"does not work in a clone: create it with workspace='clone' \(--clone\)"):
+            await session.clone_fetch()
+    for options, error, why in (
+        ({"isolate": "none"}, UnsupportedError, "only with isolate='native', not 'none'"),
+        ({"policy": Policy(Filesystem(write=()))}, InvalidInputError, "add '.' to allowWrite"),
+        ({"workspace": "/x"}, InvalidInputError, "the option for a directory is working_dir"),
+    ):
+        with pytest.raises(error, match=why):
+            native_host.session(**{"working_dir": repository.path, "workspace": "clone", **options})  # type: ignore[arg-type]
+
+
+async def test_a_writable_directory_around_the_project_does_not_open_it(
+    native_host: Host, repository: Repository, tmp_path: Path
+) -> None:
+    before = state_of(repository)
+    policy = Policy(Filesystem(write=(".", str(tmp_path))))
+    async with native_host.session(working_dir=repository.path, workspace="clone", policy=policy) as session:
+        write = f"touch {repository.path}/evil {repository.path}/.git/evil {tmp_path}/ran"
+        await run(session, f"!git config core.fsmonitor '{write}; false' && {write} && rm {tmp_path}/ran && git status")
+        (tmp_path / "ran").unlink()
+        await session.clone_diff()  # it runs again, in the sandbox that packs the changes
+        assert (tmp_path / "ran").exists()
+        await session.clone_fetch()
+        assert not (repository.path / "evil").exists()
+        assert not (repository.path / ".git/evil").exists()
+    assert state_of(repository)[0] == before[0]
+
+
+async def test_names_in_other_directories_stay_protected(native_host: Host, repository: Repository, tmp_path: Path) -> None:
+    (other := tmp_path / "other").mkdir()
+    Repository(other)
+    (other / ".env").write_text("SECRET")
+    policy = Policy(Filesystem(write=(".", str(other))))
+    async with native_host.session(working_dir=repository.path, workspace="clone", policy=policy) as session:
+        assert "Read-only" in str((await session.execute(f"open('{other}/.git/config', 'a')")).text)
+        assert "PermissionError" in str((await session.execute(f"open('{other}/.env')")).text)
+        assert not (await session.execute(f"open('{other}/.vscode', 'w')")).ok
+        await run(session, f"open('{other}/file', 'w'), open('.envrc', 'w'), open('.env', 'w')")
