@@ -15,7 +15,7 @@ from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request, Route
 from cellblock.service.daemon.place import Place
 
-SHAPES = "ac043b1a58e4"
+SHAPES = "1ad96c2a293a"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 
