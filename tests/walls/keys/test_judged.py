@@ -144,6 +144,7 @@ async def test_only_an_allowed_request_reaches_the_server(server: TlsServer) -> 
     answer = await world.ask(world.request("POST /repos/a", "Content-Length: 0"))
     assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain")
     assert b"allowed there: GET /repos/**" in answer
+    assert b"\r\nX-Should-Retry: false\r\n" in answer
     answer = await world.ask(world.request("POST /", "Accept: application/json, */*"))
     said = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert said["error"]["message"] == said["message"]
