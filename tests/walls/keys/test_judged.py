@@ -17,6 +17,7 @@ import pytest
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
 from cellblock.walls.egress.lines import Lines
 from cellblock.walls.egress.names import parse_authority
+from cellblock.walls.egress.rules import Denial
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.bindings import Use
 from cellblock.walls.keys.bodies import MOST_REPLACED
@@ -58,7 +59,14 @@ class World:
         self.server = server
         self.at = f"api.test:{server.port}"
         self.person = Person()
-        self.judge = RequestJudge(Lines.parse([line.replace("API", self.at) for line in lines]), (), self.person)
+        self.denials: list[Denial] = []
+        self.judge = RequestJudge(
+            Lines.parse([line.replace("API", self.at) for line in lines]),
+            (),
+            self.person,
+            why_closed=str,
+            on_denied=self.denials.append,
+        )
         self.log: list[dict[str, Any]] = []
         self.secrets: list[dict[str, Any]] = []
         self.said: dict[str, Any] = {}
@@ -331,7 +339,8 @@ class Hostile:
     def __init__(self, *lines: str) -> None:
         self.keys = SessionKeys((), ["api.test:443"])
         self.person = Person()
-        self.judge = RequestJudge(Lines.parse(lines), (), self.person)
+        denials: list[Denial] = []
+        self.judge = RequestJudge(Lines.parse(lines), (), self.person, why_closed=str, on_denied=denials.append)
 
     async def __aenter__(self) -> Hostile:
         control, self.turnkey = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
