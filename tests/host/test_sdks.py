@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,7 @@ from cellblock.walls.egress import gate
 from processes import eventually
 from walls.keys.tls_servers import TlsServer
 
-VALUE = "canary-0123456789-abcdef"
-NAMES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+VALUES = {"OPENAI_API_KEY": "canary-of-openai-0123456789", "ANTHROPIC_API_KEY": "canary-of-anthropic-0123456789"}
 
 CREATE = {
     "openai": "openai.OpenAI(base_url=URL + '/v1').chat.completions.create(model='m', messages=MESSAGES{stream})",
@@ -48,11 +47,9 @@ ONCE = {
 """One request by each client, with retries."""
 
 
-def line(*data: object) -> bytes:
-    """Return events in one chunk."""
-    text = b"".join(
-        b"event: %b\ndata: %b\n\n" % (str(one.get("type", "message")).encode(), json.dumps(one).encode()) for one in data
-    )
+def chunk(data: dict[str, object]) -> bytes:
+    """Return an event in a chunk of its own."""
+    text = f"event: {data.get('type', 'message')}\ndata: {json.dumps(data)}\n\n".encode()
     return b"%x\r\n%b\r\n" % (len(text), text)
 
 
@@ -67,14 +64,14 @@ class Models:
         if path == b"/released":
             self.released.set()
             return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-        return self.pieces(self.openai if path == b"/v1/chat/completions" else self.anthropic)
+        name = "openai" if path == b"/v1/chat/completions" else "anthropic"
+        return self.pieces(getattr(self, name), VALUES[f"{name.upper()}_API_KEY"])
 
-    def pieces(self, event: object) -> Iterator[bytes]:
-        assert callable(event)
+    def pieces(self, event: Callable[[str], dict[str, object]], value: str) -> Iterator[bytes]:
         yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        yield line(event("one "))
+        yield chunk(event("one "))
         if self.released.wait(60):
-            yield line(event(f"two {VALUE}"))
+            yield chunk(event(f"two {value}"))
         yield b"0\r\n\r\n"
 
     @staticmethod
@@ -95,9 +92,9 @@ async def session_with(
     at = f"api.test:{server.port}"
     monkeypatch.setenv("SSL_CERT_FILE", server.roots)
     monkeypatch.setattr(gate, "_getaddrinfo", lambda _name: ["127.0.0.1"])
-    for name in NAMES:
-        monkeypatch.setenv(name, VALUE)
-    secrets = {name: Secret.from_env(name, hosts=[at]) for name in NAMES}
+    for name, value in VALUES.items():
+        monkeypatch.setenv(name, value)
+    secrets = {name: Secret.from_env(name, hosts=[at]) for name in VALUES}
     network = Network(allow=(f"127.0.0.1:{server.port}",), http=tuple(line.format(at) for line in http))
     async with host.session(working_dir=directory, policy=Policy(network=network), secrets=secrets) as session:
         await session.execute(
@@ -119,14 +116,14 @@ async def test_an_sdk_streams_with_a_placeholder(
         "    if len(found) == 1:\n        urllib.request.urlopen(URL + '/released').read()\n"
         "''.join(found)"
     )
+    variable = f"{name.upper()}_API_KEY"
     with TlsServer(Models(), host="api.test") as server:
         async with session_with(native_host, server, monkeypatch, tmp_path) as session:
             result = await session.execute(code, timeout=100)
-            (placeholder,) = [one for one in NAMES if name in one.lower()]
-            key = (await session.execute(f"os.environ['{placeholder}']")).return_value
+            placeholder = (await session.execute(f"os.environ['{variable}']")).return_value
     assert result.return_value is not None, result.error
-    assert result.return_value == repr(f"one two {str(key)[1:-1]}")
-    assert VALUE in server.seen[0].decode()
+    assert result.return_value == repr(f"one two {str(placeholder)[1:-1]}")
+    assert VALUES[variable] in server.seen[0].decode()
 
 
 @pytest.mark.slow
