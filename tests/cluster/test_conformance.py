@@ -61,7 +61,7 @@ from cellblock.operations.programs import (
     WriteProcess,
 )
 from cellblock.operations.saving import ChangedVariables, Export, Load, Save, Variables
-from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
+from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecret, Requests
 from cellblock.operations.sessions import (
     About,
     Complete,
@@ -434,6 +434,7 @@ async def test_what_happened_in_a_session_and_what_happens_in_all(link: Link, se
     assert [cell["code"] for cell in cells] == ["6 * 7"]
     assert await link.call(Decisions(session)) == []
     assert await link.call(Requests(session)) == []
+    assert await link.call(ListSecrets(session)) == []
     for request in (RefreshSecret(session, "KEY"), RemoveSecret(session, "KEY")):
         with pytest.raises(InvalidInputError, match="has no secret 'KEY'"):
             await link.call(request)

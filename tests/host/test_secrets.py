@@ -164,7 +164,12 @@ async def test_a_secret_is_read_again_and_removed_live(
     with TlsServer(host="api.test") as server:
         async with opened(native_host, roots, server, tmp_path) as session:
             before = await told(session, "KEY")
+            (listed,) = session.secrets()
+            assert (listed.name, listed.source, listed.hosts) == ("KEY", "env:KEY", (f"api.test:{server.port}",))
+            assert (listed.places, listed.last_used) == (("header Authorization: Bearer {}",), None)
             await told(session, fetch)
+            await eventually(lambda: len(session.requests) == 1)
+            assert session.secrets()[0].last_used == session.requests[0].at
             monkeypatch.setenv("KEY", "rotated-0123456789")
             await session.refresh_secret("KEY")
             await told(session, fetch)
@@ -178,6 +183,7 @@ async def test_a_secret_is_read_again_and_removed_live(
             (branch,) = await session.fork()
             async with branch:
                 await session.remove_secret("KEY")
+                assert session.secrets() == branch.secrets() == []
                 # Attack 27: neither undo, a branch, a new kernel nor the next host revives it.
                 for one in (session, branch):
                     assert "HTTP Error 403" in await told(one, fetch)

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config
 from cellblock.common.secret import parse_secrets
@@ -20,6 +20,10 @@ from cellblock.walls.sandbox.srt import SrtPolicy
 from cellblock.walls.sandbox.steps import Failure
 from cellblock.walls.sandbox.tiers import NATIVE, SRT, TIERS, Tier
 from cellblock.wire.fields import MAX_CODE
+
+if TYPE_CHECKING:
+    from cellblock.common.secret import Secrets
+    from cellblock.model.overview import SecretRecord
 
 MAX_REQUIREMENTS = 32 * 1024
 """Characters of all requirements of one call together. They become one line of a cell."""
@@ -233,6 +237,20 @@ def only_names(options: Mapping[str, Any]) -> bool:
 
     known = entries()
     return all(isinstance(name, str) and name in known for name in names)
+
+
+def list_secrets(declared: Secrets) -> list[SecretRecord]:
+    """Return declared secrets without their values.
+
+    Raises:
+        InvalidInputError: A secret has no host, or ``secrets.toml`` is invalid.
+        UnsupportedError: The extra ``keys`` is not installed.
+    """
+    if not declared:
+        return []
+    from cellblock.walls.keys.session_keys import bindings_of
+
+    return [binding.record() for binding in bindings_of(parse_secrets(declared))]
 
 
 def store_secret(name: str, value: str) -> None:

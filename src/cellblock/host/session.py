@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.model.clones import Applied, CloneChanges, Fetched
-    from cellblock.model.overview import RequestRecord
+    from cellblock.model.overview import RequestRecord, SecretRecord
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.walls.egress.rules import Denial
     from cellblock.walls.keys.session_keys import SessionKeys
@@ -453,6 +453,10 @@ class Session(AsyncOnly):
     def requests(self) -> list[RequestRecord]:
         """The last requests to hosts with secrets or request lines, oldest first, without queries, headers and bodies."""
         return [] if self._around.keys is None else list(self._around.keys.requests)
+
+    def secrets(self) -> list[SecretRecord]:
+        """Return the secrets of the session without their values, except removed ones."""
+        return [] if self._around.keys is None else self._around.keys.records
 
     @property
     def removed_secrets(self) -> frozenset[str]:

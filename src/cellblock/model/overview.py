@@ -224,6 +224,26 @@ class RequestRecord(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class SecretRecord(Plain):
+    """A secret of a session, without its value.
+
+    Attributes:
+        name: Its name, also of the variable with the placeholder.
+        source: The source of the value, such as ``env:ACME_KEY``. Of a command, only the program.
+        hosts: The hosts that receive it, as ``host:port``.
+        places: The places in requests to these hosts, such as ``header X-Key: {}``.
+        last_used: Time of its last request, in seconds since the epoch; None if it was not used since the session's process
+            started.
+    """
+
+    name: str
+    source: str
+    hosts: tuple[str, ...]
+    places: tuple[str, ...]
+    last_used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord(Plain):
     """A decision about a request of code, from the audit trail.
 

@@ -23,6 +23,17 @@ class Requests(
     count: Annotated[int, Limits(ge=1, le=1000)] = 200
 
 
+class ListSecrets(
+    Request["list[Data[overview.SecretRecord]]"],
+    op="secrets",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/secrets", "List the secrets of a session", scope="read", within="secrets"),
+):
+    """List the secrets of a session without their values: names, sources, hosts, places in requests, and times of last use."""
+
+    session: str
+
+
 class RefreshSecret(
     Request[bool],
     op="refresh secret",

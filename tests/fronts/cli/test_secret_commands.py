@@ -11,7 +11,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cellblock.fronts.cli import main
+from cellblock.fronts.cli import main, secret_commands
+from cellblock.model.overview import SecretRecord
 
 VALUE = "a-value-of-enough-length"
 
@@ -81,3 +82,19 @@ def test_a_wrong_secret_is_not_stored(
     assert main(["secret", "set", name]) == 2
     assert message in capsys.readouterr().err
     assert stored == {}
+
+
+def test_secrets_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    used = SecretRecord("ACME", "env:ACME", ("a.test:443",), ("header X-Key: {}",), 1.5)
+    unused = SecretRecord("OTHER", "command:pass", ("a.test:443", "b.test:443"), ("body",))
+    found = [used.to_dict(), unused.to_dict()]
+    monkeypatch.setattr(secret_commands, "ask", lambda request: found if request.session == "demo" else [])
+    assert main(["secret", "list", "demo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"secrets": found}
+    monkeypatch.setattr(secret_commands, "wants_json", lambda _: False)
+    assert main(["secret", "list", "demo"]) == 0
+    shown = capsys.readouterr().out
+    for text in ("env:ACME", "header X-Key: {}", "1970", "b.test:443", "never"):
+        assert text in shown
+    assert main(["secret", "list", "none"]) == 0
+    assert "The session has no secrets." in capsys.readouterr().out

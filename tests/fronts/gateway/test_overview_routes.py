@@ -129,6 +129,7 @@ def test_searches_show_ended_sessions_but_not_those_of_others(gateway: Gateway, 
     assert [one["code"] for one in api.get(f"/sessions/{number}/cells").json()["cells"]] == ["needle = 1"]
     assert api.get(f"/sessions/{number}/decisions").json()["decisions"] == []
     assert api.get("/sessions/mine/requests").json() == {"requests": []}
+    assert api.get("/sessions/mine/secrets").json() == {"secrets": []}
     with gateway.client(token("read", session="mine")) as mine:
         assert [one["code"] for one in mine.get("/sessions").json()["sessions"]] == ["needle = 2"]
         assert mine.get(f"/sessions/{number}/cells").status_code == 403

@@ -101,6 +101,7 @@ def test_an_answer_of_the_proxy_itself_cannot_be_split_by_its_reason() -> None:
     assert f"Content-Length: {len(body)}".encode() in head
     assert body == b"no rule for fa\\xdf\n"
     assert plain_response(403, "", "x", body=False).endswith(b"\r\n\r\n")
+    assert plain_response(403, "", "x", body=False, final=True).endswith(b"close\r\nX-Should-Retry: false\r\n\r\n")
 
 
 @pytest.mark.parametrize(("lines", "refused"), [(MAX_LINES - 2, False), (MAX_LINES + 1, True)])

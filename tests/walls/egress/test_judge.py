@@ -37,7 +37,7 @@ class World:
             Lines.parse(lines),
             [Lines.parse(texts) for texts in within],
             RequestApprover(self.rules, lambda: self.broker),
-            may_ask=lambda: why,
+            why_closed=lambda: why,
             on_denied=self.denials.append,
         )
         self.client, self.other = socket.socketpair()

@@ -67,6 +67,20 @@ def test_an_unknown_name_needs_a_host() -> None:
         bind("ACME", Secret(source="env:ACME"))
 
 
+def test_a_record_has_places_and_no_arguments_of_a_program() -> None:
+    record = bind("GITHUB_TOKEN", Secret(source="command:show --pin 1234", hosts=("github.com", "a.test"))).record(1.5)
+    assert (record.name, record.source, record.hosts) == ("GITHUB_TOKEN", "command:show", ("github.com:443", "a.test:443"))
+    assert record.places == (
+        "basic x-access-token:{}",
+        "attach",
+        "header Authorization: Bearer {}",
+        "header Authorization: token {}",
+    )
+    assert record.last_used == 1.5
+    other = bind("ACME", Secret(source="op://a/b/c", hosts=("a.test",), query="key", path="bot{}", body=True)).record()
+    assert (other.source, other.places, other.last_used) == ("op://a/b/c", ("query key", "path bot{}", "body"), None)
+
+
 def test_every_placeholder_is_recognised() -> None:
     found = bind("ACME", Secret(hosts=("a.test",)))
     assert all(has_placeholder([found.placeholder(bytes([number]) * 32).encode()]) for number in range(256))

@@ -17,6 +17,7 @@ import pytest
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
 from cellblock.walls.egress.lines import Lines
 from cellblock.walls.egress.names import parse_authority
+from cellblock.walls.egress.rules import Denial
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.bindings import Use
 from cellblock.walls.keys.bodies import MOST_REPLACED
@@ -58,7 +59,14 @@ class World:
         self.server = server
         self.at = f"api.test:{server.port}"
         self.person = Person()
-        self.judge = RequestJudge(Lines.parse([line.replace("API", self.at) for line in lines]), (), self.person)
+        self.denials: list[Denial] = []
+        self.judge = RequestJudge(
+            Lines.parse([line.replace("API", self.at) for line in lines]),
+            (),
+            self.person,
+            why_closed=str,
+            on_denied=self.denials.append,
+        )
         self.log: list[dict[str, Any]] = []
         self.secrets: list[dict[str, Any]] = []
         self.said: dict[str, Any] = {}
@@ -144,6 +152,7 @@ async def test_only_an_allowed_request_reaches_the_server(server: TlsServer) -> 
     answer = await world.ask(world.request("POST /repos/a", "Content-Length: 0"))
     assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain")
     assert b"allowed there: GET /repos/**" in answer
+    assert b"\r\nX-Should-Retry: false\r\n" in answer
     answer = await world.ask(world.request("POST /", "Accept: application/json, */*"))
     said = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert said["error"]["message"] == said["message"]
@@ -330,7 +339,8 @@ class Hostile:
     def __init__(self, *lines: str) -> None:
         self.keys = SessionKeys((), ["api.test:443"])
         self.person = Person()
-        self.judge = RequestJudge(Lines.parse(lines), (), self.person)
+        denials: list[Denial] = []
+        self.judge = RequestJudge(Lines.parse(lines), (), self.person, why_closed=str, on_denied=denials.append)
 
     async def __aenter__(self) -> Hostile:
         control, self.turnkey = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -8,7 +8,7 @@ import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-Answer = Callable[[bytes, bytes], bytes]
-"""Returns a complete response for a head and a body."""
+Answer = Callable[[bytes, bytes], bytes | Iterable[bytes]]
+"""Returns a complete response for a head and a body, perhaps in pieces to send when they are there."""
 
 
 def echo(head: bytes, body: bytes) -> bytes:
@@ -120,4 +120,6 @@ class TlsServer:
                 body, data = data[:length], data[length:]
                 self.seen.append(head)
                 self.bodies.append(body)
-                tls.sendall(self.answer(head, body))
+                answer = self.answer(head, body)
+                for piece in [answer] if isinstance(answer, bytes) else answer:
+                    tls.sendall(piece)

@@ -13,7 +13,7 @@ from cellblock.fronts.cli.arguments import TOOLS, Json, Session, new_app
 from cellblock.fronts.cli.daemon_access import ask
 from cellblock.fronts.cli.output import moment, print_done, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import OK
-from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
+from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecret, Requests
 
 Last = Annotated[int, typer.Option("--last", min=1, max=1000, metavar="N", help="How many requests to show.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.")]
@@ -65,6 +65,27 @@ def set_(name: _Name, as_json: Json = False) -> int:
             raise InvalidInputError(f"the value of secret {name} is not UTF-8 text") from None
     store_secret(name, value)
     print_done({"stored": name}, f"{name} is in the keyring; sessions use it with --secret {name}", as_json)
+    return OK
+
+
+@secret.command("list")
+def list_(session: Session, as_json: Json = False) -> int:
+    """List a session's secrets without their values: sources, hosts, places in requests, and times of last use."""
+    found = ask(ListSecrets(session))
+    if wants_json(as_json):
+        print_json({"secrets": found})
+        return OK
+    rows = [
+        (
+            one["name"],
+            one["source"],
+            ", ".join(one["hosts"]),
+            ", ".join(one["places"]),
+            "never" if one["last_used"] is None else moment(one["last_used"]),
+        )
+        for one in found
+    ]
+    print_table(("name", "source", "hosts", "places", "last used"), rows, empty="The session has no secrets.")
     return OK
 
 

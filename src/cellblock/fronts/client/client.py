@@ -73,7 +73,7 @@ from cellblock.operations.programs import (
     WriteProcess,
 )
 from cellblock.operations.saving import Load, Save, Variables
-from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
+from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecret, Requests
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     )
     from cellblock.model.clones import Applied, CloneChanges, Fetched
     from cellblock.model.network import SessionNetwork
-    from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession, RequestRecord
+    from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession, RequestRecord, SecretRecord
     from cellblock.model.saving import SaveReport
     from cellblock.model.variables import Variable
 
@@ -305,6 +305,10 @@ class Client:
     def requests(self, kernel: SessionRecord | str, count: int = 200) -> list[RequestRecord]:
         """Return the last requests to hosts with secrets or request lines, oldest first."""
         return self._ask(Requests(session_of(kernel), count))
+
+    def secrets(self, kernel: SessionRecord | str) -> list[SecretRecord]:
+        """Return the secrets of a session without their values."""
+        return self._ask(ListSecrets(session_of(kernel)))
 
     def refresh_secret(self, kernel: SessionRecord | str, name: str) -> bool:
         """Read the value of a secret again from its source. The placeholder stays."""

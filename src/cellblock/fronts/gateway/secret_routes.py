@@ -6,10 +6,11 @@ from fastapi import APIRouter
 
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add
-from cellblock.operations.secrets import RefreshSecret, RemoveSecret, Requests
+from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecret, Requests
 
 router = APIRouter(tags=["Secrets"], route_class=CheckedRoute)
 
 add(router, Requests)
+add(router, ListSecrets)
 add(router, RefreshSecret)
 add(router, RemoveSecret)

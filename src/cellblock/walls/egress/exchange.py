@@ -18,6 +18,10 @@ _MAX_INTERIM = 50
 _BODILESS = (204, 304)
 
 
+class CodedResponseError(Exception):
+    """A response that cannot be changed, because its body is coded. The client has no response yet."""
+
+
 class Filter(Protocol):
     """Changes a response on its way to the client."""
 
@@ -91,6 +95,7 @@ class Exchange:
         Raises:
             h11.RemoteProtocolError: The client violated the protocol, and has no response yet.
             UnreachableError: The server violated the protocol or is unreachable, and the client has no response yet.
+            CodedResponseError: The response is to be changed, and is coded.
             OSError: The client has left, or was cut off in the middle of a response.
         """
         whole = False
@@ -227,7 +232,8 @@ class Exchange:
         if (changes := self._changes) is not None:
             coded = [value for name, value in headers if name.lower() == b"content-encoding" and value.lower() != b"identity"]
             if coded:
-                raise self._failed_early("the response is compressed, so that secrets in it could not be found", "network")
+                self._begun = False
+                raise CodedResponseError("the response is compressed, so that secrets in it could not be found")
             headers = [(name, changes.whole(value)) for name, value in headers]
             reason = changes.whole(reason)
             if self.status not in (101, *_BODILESS):  # its length may change
@@ -237,11 +243,6 @@ class Exchange:
     def _too_many_interim(self) -> bool:
         self._interim += 1
         return self._interim > _MAX_INTERIM
-
-    def _failed_early(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
-        """Return the error for a response that has not begun to reach the client."""
-        self._begun = False
-        return self._failed(text, cause)
 
     def _failed(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
         return ConnectionAbortedError(text) if self._begun else UnreachableError(text, cause)

@@ -25,6 +25,7 @@ MAX_LINES = 500
 CHUNKED_READ = 4096
 """Bytes of a chunked body that are read at a time, so that little is parsed at once, even if all of it is trailers."""
 _HEAD_END = re.compile(rb"\n\r?\n")
+_FINAL = "X-Should-Retry: false\r\n"
 _OVERRIDES = frozenset(
     b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
 )
@@ -111,7 +112,9 @@ def wants_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(b"json" in value.lower() for value in _values(headers, b"accept"))
 
 
-def plain_response(status: int, reason: str, text: str, *, body: bool = True, as_json: bool = False) -> bytes:
+def plain_response(
+    status: int, reason: str, text: str, *, body: bool = True, as_json: bool = False, final: bool = False
+) -> bytes:
     """Return a complete response of the proxy itself, after which the connection ends.
 
     Args:
@@ -120,6 +123,7 @@ def plain_response(status: int, reason: str, text: str, *, body: bool = True, as
         text: The body, one line.
         body: Whether to send it: not for HEAD.
         as_json: Whether the body is JSON, with the text where the clients of common APIs look for it.
+        final: Whether to say that a retry is useless, in the header that the SDKs of openai and anthropic obey.
     """
     content, kind = f"{text}\n".encode("ascii", "backslashreplace"), "text/plain; charset=us-ascii"
     if as_json:
@@ -128,7 +132,8 @@ def plain_response(status: int, reason: str, text: str, *, body: bool = True, as
     phrase = re.sub(r"[^\x20-\x7e]", "?", reason)
     head = (
         f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {kind}\r\n"
-        f"Content-Length: {len(content)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(content)}\r\nCache-Control: no-store\r\nConnection: close\r\n"
+        f"{_FINAL * final}\r\n"
     )
     return head.encode("ascii") + (content if body else b"")
 

@@ -95,22 +95,22 @@ class RequestJudge:
         lines: The session's request lines.
         within: Request lines of broader policies, which must allow a request as well.
         approver: The rules and the person, if any.
-        may_ask: Returns why no person can be asked; empty if one can.
+        why_closed: Returns why no person can be asked; empty if one can.
         on_denied: Called with each refused request.
     """
 
     def __init__(
         self,
         lines: Lines,
-        within: Sequence[Lines] = (),
-        approver: Approver | None = None,
+        within: Sequence[Lines],
+        approver: Approver | None,
         *,
-        may_ask: Callable[[], str] = lambda: "",
-        on_denied: Callable[[Denial], None] = lambda _: None,
+        why_closed: Callable[[], str],
+        on_denied: Callable[[Denial], None],
     ) -> None:
         self._layers = (lines, *within)
         self._approver = approver
-        self._may_ask = may_ask
+        self._why_closed = why_closed
         self._on_denied = on_denied
         self._questions: set[asyncio.Future[str | None]] = set()
         self._seats = 0
@@ -123,7 +123,7 @@ class RequestJudge:
             InvalidInputError: A line is invalid, or the hosts include all.
         """
         lines, *within = [Lines.parse(texts) for texts in (policy.http, *policy.within)]
-        judge = cls(lines, within, approver, may_ask=live.why_closed, on_denied=on_denied)
+        judge = cls(lines, within, approver, why_closed=live.why_closed, on_denied=on_denied)
         if judge.authorities:
             check_open_hosts(live.state.allow)
             live.has_lines = True
@@ -229,7 +229,7 @@ class RequestJudge:
         """Ask a person. Return None if the request is allowed, or else the reason."""
         if self._approver is None:
             return "a person must allow it, and no person can be asked"
-        if why := self._may_ask():
+        if why := self._why_closed():
             return why
         if self._seats >= MOST_QUESTIONS:
             return f"{MOST_QUESTIONS} requests of this session already wait for approval"

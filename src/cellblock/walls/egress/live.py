@@ -48,8 +48,8 @@ class NetworkState:
         return {"allow": [*self.allow], "deny": [*self.deny], "revision": self.revision, "closed": self.closed}
 
 
-class Judge(Protocol):
-    """The part of a proxy that knows its connections and questions."""
+class ChangeListener(Protocol):
+    """The part of a proxy that applies changed rules to its connections and questions: its gate, which imports this module."""
 
     def judge_again(self, *, all_connections: bool = False) -> list[asyncio.Task[Any]]:
         """Judge waiting questions again, and reset connections that the rules no longer allow.
@@ -85,7 +85,7 @@ class LiveNetwork:
         self.has_lines = False
         self._fixed = frozenset(deny)
         self._ceiling = ceiling
-        self._judges: weakref.WeakSet[Judge] = weakref.WeakSet()
+        self._listeners: weakref.WeakSet[ChangeListener] = weakref.WeakSet()
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -97,9 +97,9 @@ class LiveNetwork:
         """
         return cls(Rules.parse(policy.allow, policy.deny), ask=policy.ask, ceiling=ceiling)
 
-    def join(self, judge: Judge) -> None:
+    def join(self, listener: ChangeListener) -> None:
         """Notify a proxy of changes from now on."""
-        self._judges.add(judge)
+        self._listeners.add(listener)
 
     def why_closed(self) -> str:
         """Return why no person can be asked; empty if one can."""
@@ -182,7 +182,7 @@ class LiveNetwork:
     async def _use(self, state: NetworkState, *, all_connections: bool = False) -> int:
         self.state = state
         # All proxies of the sandbox are judged in this turn of the loop, so that no connection sees two states.
-        cut = [task for judge in self._judges for task in judge.judge_again(all_connections=all_connections)]
+        cut = [task for listener in self._listeners for task in listener.judge_again(all_connections=all_connections)]
         if cut:
             await asyncio.wait(cut)
         return len(cut)

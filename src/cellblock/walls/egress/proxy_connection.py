@@ -25,6 +25,8 @@ from cellblock.walls.egress.tunnel import Tunnel
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1024 * 1024
 _TURN_AWAY_SECONDS = 1.0
+_FINAL = (400, 403)
+"""Statuses of answers that stay the same if the request is repeated."""
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _PLAIN = "http:// carries no secrets, because it is not encrypted: use https://"
 _SOCKS_CODES = {
@@ -283,7 +285,8 @@ class Connection:
     async def _answer(self, status: int, reason: str, text: str) -> None:
         text = f"cellblock: {text}"
         as_json = self._json and status == 403
-        await self._hang_up(http.plain_response(status, reason, text, body=self._method != "HEAD", as_json=as_json))
+        body, final = self._method != "HEAD", status in _FINAL
+        await self._hang_up(http.plain_response(status, reason, text, body=body, as_json=as_json, final=final))
 
     async def _hang_up(self, last: bytes) -> None:
         """Send the last bytes, and wait for their arrival: closing with unread bytes would discard them in transit."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from cellblock.common.secret import Secret
 from cellblock.errors import InvalidInputError
+from cellblock.model.overview import SecretRecord
 from cellblock.walls.egress.names import BadNameError, parse_authority
 
 MARK = "cellblock"
@@ -41,6 +42,13 @@ class Use:
     attach: bool = False
     responses: str = "scan"
 
+    @property
+    def places(self) -> list[str]:
+        """The places, in words."""
+        named = {"basic": self.basic, "query": self.query, "path": self.path}
+        found = [f"header {form}" for form in self.header] + [f"{name} {form}" for name, form in named.items() if form]
+        return found + [name for name in ("body", "attach") if getattr(self, name)]
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -64,6 +72,18 @@ class Binding:
     def hosts(self) -> list[str]:
         """The hosts as ``host:port``."""
         return [host for use in self.uses for host in use.hosts]
+
+    def record(self, last_used: float | None = None) -> SecretRecord:
+        """Return the description for users.
+
+        Args:
+            last_used: As in `SecretRecord`.
+        """
+        scheme, _, rest = self.secret.source.partition(":")
+        # The arguments of a program could contain a password.
+        source = f"command:{''.join(rest.split(maxsplit=1)[:1])}" if scheme == "command" else self.secret.source
+        places = dict.fromkeys(place for use in self.uses for place in use.places)
+        return SecretRecord(self.name, source, tuple(dict.fromkeys(self.hosts)), tuple(places), last_used)
 
     def placeholder(self, seed: bytes) -> str:
         """Return the placeholder, which stays the same for a session: it contains nothing of the value.

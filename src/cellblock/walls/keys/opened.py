@@ -15,7 +15,7 @@ import h11
 
 from cellblock.common.http_headers import end_to_end
 from cellblock.walls.egress.bodies import read_body
-from cellblock.walls.egress.exchange import HEAD_READ, Exchange
+from cellblock.walls.egress.exchange import HEAD_READ, CodedResponseError, Exchange
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
 from cellblock.walls.egress.http import (
     BadRequestError,
@@ -155,7 +155,10 @@ class OpenedConnection:
                 reader.start_next_cycle()
                 self._writer.start_next_cycle()
         except RefusedError as error:
-            await self._answer(error.status, error.reason, str(error))
+            await self._answer(error.status, error.reason, str(error), final=True)
+        except CodedResponseError as error:
+            # Not a 502, which SDKs retry: the server has carried out the request.
+            await self._answer(403, "Forbidden", f"{error}; the server may have carried out the request", final=True)
         except UnreachableError as error:
             timeout = error.cause == "timeout"
             await self._answer(504 if timeout else 502, "Gateway Timeout" if timeout else "Bad Gateway", str(error))
@@ -168,7 +171,8 @@ class OpenedConnection:
         try:
             await reaching
         except ssl.SSLCertVerificationError as error:
-            raise UnreachableError(f"{self._at} has no trusted certificate: {error.verify_message}", "network") from None
+            text = f"{self._at} has no trusted certificate: {error.verify_message}"
+            raise RefusedError(502, "Bad Gateway", text) from None
         except TimeoutError:
             raise UnreachableError(f"{self._at} did not answer the TLS handshake", "timeout") from None
         except OSError as error:
@@ -364,10 +368,9 @@ class OpenedConnection:
             if named is None or named.host != self._target.host or (text in given and named.port != self._target.port):
                 raise RefusedError(421, "Misdirected Request", f"the request is for another host than {self._at}")
 
-    async def _answer(self, status: int, reason: str, text: str) -> None:
-        answer = plain_response(
-            status, reason, f"cellblock: {text}", body=self._method != "HEAD", as_json=self._json and status == 403
-        )
+    async def _answer(self, status: int, reason: str, text: str, *, final: bool = False) -> None:
+        text, as_json = f"cellblock: {text}", self._json and status == 403
+        answer = plain_response(status, reason, text, body=self._method != "HEAD", as_json=as_json, final=final)
         await self._client.send(answer)
         # Closing with unread bytes would discard the answer in transit.
         self._client.end()

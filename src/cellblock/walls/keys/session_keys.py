@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, ProtocolError, shown
-from cellblock.model.overview import RequestRecord
+from cellblock.model.overview import RequestRecord, SecretRecord
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, UnreachableError
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RefusedRequest, RequestJudge
 from cellblock.walls.egress.names import Target
@@ -120,6 +120,7 @@ class SessionKeys:
         self._former: dict[str, list[str]] = {}
         self._removed: set[str] = set()
         self._read_at: dict[str, float] = {}
+        self._used_at: dict[str, float] = {}
         self.watchers: set[Callable[[], object]] = set()
         self._users = 0
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
@@ -143,6 +144,12 @@ class SessionKeys:
     def names(self) -> set[str]:
         """The names of the secrets."""
         return {binding.name for binding in self._bindings}
+
+    @property
+    def records(self) -> list[SecretRecord]:
+        """The secrets without their values, except removed ones."""
+        left = [binding for binding in self._bindings if binding.name not in self._removed]
+        return [binding.record(self._used_at.get(binding.name)) for binding in left]
 
     def mounts(self, path: str) -> tuple[Step, ...]:
         """Return the mounts that show a session its certificates (`make_bundle`), read-only."""
@@ -436,7 +443,7 @@ class SessionKeys:
 
     def _on_report(self, report: Report) -> None:
         if isinstance(report, Log):
-            self.requests.extend(report.records)
+            self._note(report.records)
         elif isinstance(report, Ended):
             served = self._waiting.get(report.ended)
             ended = self._changing.get(report.ended) if served is None else served.ended
@@ -447,6 +454,12 @@ class SessionKeys:
                 self._on_question(served, report)
             else:
                 self._on_body(served, report)
+
+    def _note(self, requests: Sequence[RequestRecord]) -> None:
+        self.requests.extend(requests)
+        for one in requests:
+            for name in one.secrets if one.decision == "allowed" else ():
+                self._used_at[name] = max(one.at, self._used_at.get(name, 0.0))
 
     # --- Requests that are judged
 

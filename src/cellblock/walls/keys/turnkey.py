@@ -158,6 +158,8 @@ def server_settings(seed: bytes, hosts: set[str]) -> ssl.SSLContext:
     """Return the TLS settings for clients, with one certificate for all hosts. It never touches a disk."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
+    # botocore, which waits for "100 Continue" before a body, takes a session ticket for the response, and then waits for long.
+    context.num_tickets = 0
     with contextlib.closing(open(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb")) as file:
         file.write(leaf(seed, sorted({str(parse_authority(host).host) for host in hosts})))
         file.flush()
