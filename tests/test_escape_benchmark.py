@@ -70,6 +70,7 @@ def test_a_sandbox_that_is_not_present_is_a_row(monkeypatch: pytest.MonkeyPatch,
                 sandbox.version()
 
 
+@pytest.mark.slow
 def test_programs_need_nothing_but_their_own_text(tmp_path: Path) -> None:
     with World() as world:
         for attack in ATTACKS.values():

@@ -118,6 +118,7 @@ async def test_a_tree_search_adopts_the_best_branches_and_draws_the_tree(tmp_pat
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 async def test_input_is_answered(tmp_path: Path) -> None:
     shown = (await run("answer_input.py", tmp_path)).splitlines()
     assert shown[:2] == ["What is your name? Ada", "Hello, Ada!"]

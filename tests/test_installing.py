@@ -126,6 +126,7 @@ def strings(source: str) -> Iterator[str]:
             yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_messages_install_what_there_is() -> None:
     sources = {path.name: path.read_text() for path in (ROOT / "src" / "cellblock").rglob("*.py")}
     texts = [(name, text) for name, source in sources.items() if "install" in source for text in strings(source)]

@@ -155,6 +155,7 @@ def test_an_example_prints_what_it_shows(name: str) -> None:
         assert Path("clean.parquet").exists()
 
 
+@pytest.mark.slow
 def test_output_is_cut_at_the_documented_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = cellblock.get_or_create("long")
     assert not cellblock.execute(kernel, "print('x' * 9_000)").truncated

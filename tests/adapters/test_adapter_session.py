@@ -59,6 +59,7 @@ async def test_a_start_that_failed_can_be_tried_again_and_leaves_nothing(native_
     await session.close()
 
 
+@pytest.mark.slow
 def test_threads_share_one_session(loop_ends: None) -> None:
     session = SyncSession(None, {})
     with ThreadPoolExecutor(4) as pool:
@@ -73,6 +74,7 @@ def test_threads_share_one_session(loop_ends: None) -> None:
         _ = session.executor
 
 
+@pytest.mark.slow
 def test_a_given_synchronous_executor_stays_its_owners(loop_ends: None, tmp_path: Path) -> None:
     with SyncCodeExecutor(working_dir=tmp_path) as executor:
         session = SyncSession(executor, {})

@@ -98,6 +98,7 @@ def test_a_transaction_happens_wholly_or_not_at_all(tmp_path: Path) -> None:
     assert count(Database(tmp_path, "x.db", SCHEMA)) == 5
 
 
+@pytest.mark.slow
 def test_processes_share_a_file(tmp_path: Path) -> None:
     """Four of them read and write in one transaction, and none loses what another has written."""
     program = f"""

@@ -213,6 +213,7 @@ def test_when_content_is_recorded(value: str, records: bool, monkeypatch: pytest
     assert config.records_content() is records
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_exports_as_the_variables_say() -> None:
     code = """
 from cellblock.common import telemetry

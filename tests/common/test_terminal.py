@@ -89,6 +89,7 @@ async def test_results_are_data_and_are_printable(session: Session) -> None:
     assert traceback.replace(result.error.evalue, "").count("\x1b") == 0
 
 
+@pytest.mark.slow
 def test_the_terminal_front_shows_names_as_names(tmp_path: Path) -> None:
     """A directory that a session has made, and a configuration that one has written."""
     name = "\x1b]0;owned\x07\nWritable:\n  everything\u202e"

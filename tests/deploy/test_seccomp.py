@@ -45,6 +45,7 @@ def test_each_added_call_has_a_reason_and_was_refused_before(profile: dict[str, 
         assert not set(names.split()) & allowed
 
 
+@pytest.mark.slow
 def test_what_makes_a_sandbox_is_allowed(profile: dict[str, Any]) -> None:
     used = {name for path in Path(cellblock.__file__).parent.rglob("*.py") for name in _calls(path)}
     assert {"clone", "pivot_root", "open_tree", "openat2", "move_mount"} <= used

@@ -29,6 +29,7 @@ def test_doctor_says_that_kernels_can_be_sandboxed_here() -> None:
     assert done.stdout.rstrip().endswith("Kernels run in a sandbox here.")
 
 
+@pytest.mark.slow
 def test_doctor_speaks_to_programs() -> None:
     found = json.loads(run_here("doctor", "--json").stdout)
     assert found["ok"] is True
@@ -38,6 +39,7 @@ def test_doctor_speaks_to_programs() -> None:
     assert {"operating system", "Python", "IPython", "native sandbox"} <= {check["name"] for check in found["checks"]}
 
 
+@pytest.mark.slow
 def test_doctor_says_which_step_fails_and_what_to_do() -> None:
     """The limit is one of the user namespace that it is written in."""
     limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']

@@ -13,6 +13,7 @@ import pytest
 from cellblock import CodeExecutor, Host, InvalidInputError, KernelDiedError, Limits, ProtocolError, Session, StateError
 
 
+@pytest.mark.slow
 async def test_values_go_in_and_out_and_leave_nothing(native_host: Host, tmp_path: Path) -> None:
     async with CodeExecutor(host=native_host, working_dir=tmp_path) as executor:
         await executor.execute("before = set(globals())")

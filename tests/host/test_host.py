@@ -103,6 +103,7 @@ async def test_a_closed_host_says_so_and_closing_twice_is_fine() -> None:
         await host.start()
 
 
+@pytest.mark.slow
 async def test_closing_a_host_ends_its_sessions_and_processes() -> None:
     before = below(os.getpid())
     host = Host()
@@ -124,6 +125,7 @@ class _Unwalked(set[Any]):
     __reversed__ = copy = __or__ = __sub__ = __and__ = __iter__  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 async def test_making_using_and_closing_a_session_walks_over_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Host() as host:
         others = [host.session() for _ in range(2)]
@@ -160,6 +162,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(host: Host) -> None:
         await session.close()
 
 
+@pytest.mark.slow
 def test_a_host_belongs_to_its_event_loop() -> None:
     host = Host()
 
@@ -202,6 +205,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_host_does_not_work_in_a_fork_of_its_process_and_goes_on_in_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_FORK], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -276,6 +280,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_first_start_does_not_hold_the_loop(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED_BY_IMPORTS], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

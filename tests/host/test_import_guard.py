@@ -51,6 +51,7 @@ def test_what_a_cell_plants_beside_the_program_is_not_run_by_us(project: Path) -
     assert sorted(path.name for path in project.glob("*.ran")) == ["own_later.ran"]
 
 
+@pytest.mark.slow
 async def test_packages_of_this_process_are_not_a_sessions_to_write_with_another_interpreter(tmp_path: Path) -> None:
     from cellblock import Host, Policy
     from cellblock.walls.sandbox.probe import own_directories

@@ -152,6 +152,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 async def test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_power(tmp_path: Path) -> None:
     told = await outcome("masked /proc", tmp_path, "zygote", "weaker", code=ATTACKS)
     found = json.loads(told["result"])
@@ -166,6 +167,7 @@ async def test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_p
     }
 
 
+@pytest.mark.slow
 async def test_the_weaker_proc_is_not_enough_to_forbid_programs(tmp_path: Path) -> None:
     told = await outcome("masked /proc", tmp_path, "zygote", "weaker", "forbid")
     assert told["kind"] == "SandboxError"

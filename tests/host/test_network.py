@@ -223,6 +223,7 @@ print(tunnel.recv(100)[:12])
 """
 
 
+@pytest.mark.slow
 async def test_the_network_of_a_running_session_changes_at_once(port: int, native_host: Host, tmp_path: Path) -> None:
     async with native_host.session(working_dir=tmp_path, policy=policy("example.org")) as session:
         url, line = f"http://127.0.0.1:{port}/", f"127.0.0.1:{port}"
@@ -244,6 +245,7 @@ async def test_the_network_of_a_running_session_changes_at_once(port: int, nativ
         assert "403" in await fetch(session, url)
 
 
+@pytest.mark.slow
 async def test_the_hosts_policy_limits_a_change(tmp_path: Path) -> None:
     async with (
         Host(isolate="native", policy=policy("*.example.org")) as host,

@@ -52,6 +52,7 @@ async def test_closing_does_not_wait_for_packages_that_take_long_to_remove(tmp_p
     await packages.remove()
 
 
+@pytest.mark.slow
 async def test_a_host_removes_what_killed_ones_left_when_its_first_session_starts(tmp_path: Path) -> None:
     stale = Path(name_places() + "1")
     (stale / "lib").mkdir(parents=True)

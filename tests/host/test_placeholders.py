@@ -315,6 +315,7 @@ async def test_a_program_beside_an_idle_session_runs_with_names_blocked(
         await idle(workspace, "made")
 
 
+@pytest.mark.slow
 async def test_two_sessions_share_them_while_either_runs(native_host: Host, workspace: Path, soon: None) -> None:
     images = workspace.parent / "images"
     async with native_host.session(working_dir=workspace, images_dir=images) as one:

@@ -134,6 +134,7 @@ async def test_npm_inside_uses_a_placeholder(native_host: Host, roots: Callable[
     assert CANARY not in text
 
 
+@pytest.mark.slow
 async def test_placeholders_stay_and_branches_share_them(
     native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ async def test_placeholders_stay_and_branches_share_them(
     assert all(CANARY.encode() in head for head in server.seen)
 
 
+@pytest.mark.slow
 async def test_a_secret_is_read_again_and_removed_live(
     native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ async def test_a_second_executor_starts_no_second_fork_server(warm: None) -> Non
             assert (await second.execute("'x' in globals()")).text == "False"
 
 
+@pytest.mark.slow
 async def test_executors_that_start_at_once_start_one_fork_server() -> None:
     before = zygotes()
     executors = [CodeExecutor() for _ in range(5)]
@@ -86,6 +87,7 @@ async def test_executors_run_in_parallel(warm: None, tmp_path: Path) -> None:
         assert (await listening).text == "b'x'"
 
 
+@pytest.mark.slow
 async def test_an_executor_after_another_finds_the_host_warm() -> None:
     before = zygotes()
     async with CodeExecutor():
@@ -95,6 +97,7 @@ async def test_an_executor_after_another_finds_the_host_warm() -> None:
         assert zygotes() - before == mine
 
 
+@pytest.mark.slow
 async def test_a_host_that_nobody_uses_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "LINGER", 0.0)
     before = zygotes()
@@ -146,6 +149,7 @@ async def test_a_kernel_is_in_a_sandbox_although_nobody_said_so(warm: None, tmp_
         assert (await executor.execute(CONFINED)).text == "True"
 
 
+@pytest.mark.slow
 async def test_sandbox_false_works_where_there_can_be_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "unsupported", lambda: "nothing that sandboxes are made of")
     async with CodeExecutor(sandbox=False) as executor:

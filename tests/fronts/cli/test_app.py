@@ -96,6 +96,7 @@ def test_a_script_for_completion_is_printed(capsys: pytest.CaptureFixture[str], 
     assert "_CELLBLOCK_COMPLETE=complete_bash" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_help_needs_no_event_loop() -> None:
     script = "import sys; from cellblock.fronts.cli import main; main(['--help']); print('asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -102,6 +102,7 @@ def test_a_link_a_pipe_and_a_device_are_written_to_and_not_replaced(tmp_path: Pa
     assert (tmp_path / "pipe").is_fifo()
 
 
+@pytest.mark.slow
 def test_an_upload_that_is_interrupted_leaves_nothing(workspace: Path, tmp_path: Path) -> None:
     before = {*os.listdir(workspace)}
     os.mkfifo(tmp_path / "endless")

@@ -105,6 +105,7 @@ def test_a_model_reads_one_short_text_and_the_rest_in_the_session(capsys: pytest
     assert "read outputs" not in text
 
 
+@pytest.mark.slow
 def test_options_are_for_a_session_that_is_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     made = ["exec", "made", "--workspace", str(tmp_path), "-o", "preload=colorsys", "-o", "images_dir=pics"]
     assert main([*made, "import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)"]) == 0
@@ -118,6 +119,7 @@ def test_options_are_for_a_session_that_is_made(capsys: pytest.CaptureFixture[st
     assert "idle_timeout: options apply to new sessions only" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_option_that_is_repeated_is_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     modules = ["-o", "preload=colorsys", "-o", "preload=chunk_of_nothing", "-o", "preload=imghdr"]
     assert main(["exec", "modules", *modules, "1"]) != 0
@@ -192,6 +194,7 @@ def test_settings_are_in_force(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert run(capsys, "--name", "set", "while True: pass")[0] == 124
 
 
+@pytest.mark.slow
 def test_a_setting_that_does_not_exist_is_a_warning_in_one_line() -> None:
     done = subprocess.run(["env", "CELLBLOCK_MAX_RETRYS=3", *command("config")], capture_output=True, text=True, check=True)
     assert (
@@ -232,6 +235,7 @@ async def test_interrupting_the_command_stops_the_cell_and_leaves_the_session() 
     assert cellblock.execute("stopped", "kept").return_value == "5"
 
 
+@pytest.mark.slow
 async def test_what_waits_for_its_turn_can_be_interrupted() -> None:
     cellblock.get_or_create("busy")
     first = subprocess.Popen(command("exec", "--name", "busy", "import time; time.sleep(100)"), stdout=subprocess.DEVNULL)

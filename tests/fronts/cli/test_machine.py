@@ -29,6 +29,7 @@ def test_a_policy_is_shown_for_the_isolation_that_is_chosen_here(tmp_path: Path,
     assert f"Landlock cannot protect {tmp_path}/.env from a session" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:
     done = run_here("policy", "show", "--workspace", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -80,6 +81,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_new_policy_has_comments_and_starts(tmp_path: Path) -> None:
     assert run_here("policy", "init", cwd=tmp_path).returncode == 0
     file = tmp_path / "sandbox.json"
@@ -95,6 +97,7 @@ def test_a_new_policy_has_comments_and_starts(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_policy_with_which_nothing_starts_says_why(tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
     config.write_text(json.dumps({"filesystem": {"denyRead": [str(tmp_path)]}}))

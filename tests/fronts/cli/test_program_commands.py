@@ -54,6 +54,7 @@ def running() -> list[tuple[str, ...]]:
 # -- in pipes ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_input_output_and_status_are_those_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     script = "pwd; cat; echo $A-$B >&2; exit 7"
@@ -62,6 +63,7 @@ def test_input_output_and_status_are_those_of_the_program(tmp_path: Path) -> Non
     assert sh("s", "echo", "-n", "$HOME", "a b") == (0, b"$HOME a b", b"")
 
 
+@pytest.mark.slow
 def test_much_goes_in_and_out() -> None:
     data = os.urandom(3_000_000)
     assert sh("s", "--", "cat", given=data) == (0, data, b"")
@@ -80,15 +82,18 @@ def test_statuses_of_what_does_not_run_or_is_stopped(tmp_path: Path) -> None:
     assert running() == []
 
 
+@pytest.mark.slow
 def test_a_time_limit_holds_for_a_program_that_does_not_read() -> None:
     assert sh("s", "--timeout", "0.2", "--", *NAP, given=b"x" * 1_000_000)[0] == 124
 
 
+@pytest.mark.slow
 def test_a_session_that_does_not_exist_is_made(tmp_path: Path) -> None:
     assert sh("new", "--workspace", str(tmp_path), "--", "pwd") == (0, f"{tmp_path}\n".encode(), b"")
     assert sh("newer", "--", "pwd")[:2] == (0, f"{cellblock.status('newer').workspace}\n".encode())
 
 
+@pytest.mark.slow
 async def test_ctrl_c_is_passed_on_and_the_second_one_stops_the_program() -> None:
     script = "trap 'echo once' INT; echo ready; while :; do sleep 0.05; done"
     with begun("s", "--", "sh", "-c", script, stdin=subprocess.PIPE) as process:
@@ -103,6 +108,7 @@ async def test_ctrl_c_is_passed_on_and_the_second_one_stops_the_program() -> Non
     assert running() == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_a_program_that_does_not_read() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -120,6 +126,7 @@ def test_ctrl_c_reaches_a_program_that_does_not_read() -> None:
     os.close(write)
 
 
+@pytest.mark.slow
 async def test_a_reader_that_leaves_ends_the_program() -> None:
     with begun("s", "--", "yes", stdin=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -129,6 +136,7 @@ async def test_a_reader_that_leaves_ends_the_program() -> None:
     await eventually(lambda: running() == [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 async def test_the_program_ends_with_the_command(number: int) -> None:
     with begun("s", "--", *NAP, stdin=subprocess.PIPE) as process:
@@ -184,6 +192,7 @@ def test_undo_and_restore_end_programs_if_that_is_wanted(capsys: pytest.CaptureF
 # -- in a terminal -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_shell_in_a_terminal() -> None:
     with terminal(*command("sh", "s"), PS1="") as screen:
         screen.enter("stty size; echo $((6 * 7)) $TERM; test -t 0 && echo tty")
@@ -195,6 +204,7 @@ def test_a_shell_in_a_terminal() -> None:
         assert screen.end() == 5
 
 
+@pytest.mark.slow
 def test_a_terminal_is_resized_and_takes_ctrl_c_and_is_as_before() -> None:
     script = "trap 'stty size' WINCH; trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.05; done"
     with terminal(*command("sh", "s", "--", "sh", "-c", script)) as screen:
@@ -207,6 +217,7 @@ def test_a_terminal_is_resized_and_takes_ctrl_c_and_is_as_before() -> None:
         assert screen.echoes
 
 
+@pytest.mark.slow
 def test_a_terminal_is_as_before_when_the_command_is_ended() -> None:
     with terminal(*command("sh", "s", "--", "sh", "-c", "echo ready; exec sleep 1000")) as screen:
         screen.wait_for("ready")

@@ -36,6 +36,7 @@ def test_a_session_is_saved_and_loaded(
     assert "session 'again' exists already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_what_was_left_out(tmp_path: Path) -> None:
     with terminal(*command("save", "s", str(tmp_path / "s")), columns=300) as screen:
         assert screen.end() == 0

@@ -71,6 +71,7 @@ def test_wiping_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert cellblock.list_kernels() == []
 
 
+@pytest.mark.slow
 def test_no_front_has_a_session_work_in_the_home_directory_unless_it_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_the_log_has_code_and_output_and_the_result_for_programs(capsys: pytest.
     assert "> 6 * 7" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_following_a_log_shows_what_runs_from_now_on() -> None:
     cellblock.get_or_create("followed")
     with terminal(*command("logs", "followed", "-f")) as screen:
@@ -193,6 +195,7 @@ def test_what_is_no_package_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "ERROR: " in screen.text  # what pip said
 
 
+@pytest.mark.slow
 def test_names_of_sessions_are_completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     cellblock.get_or_create("completed")
     cellblock.get_or_create("other")

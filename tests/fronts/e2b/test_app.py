@@ -75,6 +75,7 @@ def test_forms_and_texts_that_pages_can_send_unasked_are_refused(api: httpx.Clie
         assert answer.status_code == (200 if path.endswith("Start") else 400)  # the status of a stream is in its last message
 
 
+@pytest.mark.slow
 def test_bodies_are_limited(server: Gateway) -> None:
     with own_gateway("e2b", max_body=100_000) as made, made.client() as client:
         assert client.post("/execute", json={"code": "#" * 100_001}).status_code == 413

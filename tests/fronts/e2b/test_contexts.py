@@ -22,6 +22,7 @@ def make(api: httpx.Client, **wanted: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_context_has_variables_of_its_own_and_shares_files(api: httpx.Client) -> None:
     context = make(api)
     assert (context["language"], context["cwd"]) == ("python", "/home/user")
@@ -77,6 +78,7 @@ def test_other_sessions_of_the_user_are_nobodys_business(api: httpx.Client) -> N
     assert cellblock.execute(other, "secret").return_value == "1"
 
 
+@pytest.mark.slow
 def test_contexts_are_sessions_and_outlive_the_server(api: httpx.Client, server: Gateway) -> None:
     context = make(api)
     run(api, "x = 5", context_id=context["id"])
@@ -86,6 +88,7 @@ def test_contexts_are_sessions_and_outlive_the_server(api: httpx.Client, server:
         assert run(client, "x", context_id=context["id"])[-1]["text"] == "5"
 
 
+@pytest.mark.slow
 def test_another_workspace_is_another_sandbox(api: httpx.Client, tmp_path: Path) -> None:
     context = make(api)
     with own_gateway("e2b", session_options={"working_dir": str(tmp_path)}) as other, other.client() as client:

@@ -130,6 +130,7 @@ def test_data_frames_dicts_and_pictures_are_data(api: httpx.Client) -> None:
     assert run(api, "Image.new('RGB', (2, 2)).show()")[-1]["png"].startswith("iVBOR")
 
 
+@pytest.mark.slow
 def test_charts_are_data_if_the_sessions_interpreter_can_read_them(api: httpx.Client) -> None:
     """Another package of this name would do as well: only E2B's own tests look at what it says."""
     run(

@@ -19,6 +19,7 @@ def put(api: httpx.Client, path: str, data: bytes, **headers: str) -> httpx.Resp
     return api.post("/files", params={"path": path}, content=data, headers=headers)
 
 
+@pytest.mark.slow
 def test_files_are_those_of_the_code(api: httpx.Client) -> None:
     data = os.urandom(9 * 1024 * 1024)
     answer = put(api, "in/data.bin", data)

@@ -221,6 +221,7 @@ async def test_a_program_can_have_a_terminal(api: httpx.Client, begun: Any) -> N
     assert printed(told, "pty").endswith("30 100\r\n")
 
 
+@pytest.mark.slow
 async def test_a_silent_stream_is_kept_alive(server: Gateway) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=60, verify=False) as client:
         headers = {"Content-Type": STREAM, "Keepalive-Ping-Interval": "1"}

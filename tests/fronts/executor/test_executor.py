@@ -388,6 +388,7 @@ async def test_an_interpreter_can_be_a_path_or_a_virtual_environment(host: Host)
             assert (await executor.execute("import sys; sys.prefix")).text == repr(str(environment))
 
 
+@pytest.mark.slow
 async def test_a_preload_that_fails_names_the_module_and_says_what_to_do(host: Host) -> None:
     executor = CodeExecutor(preload=("no_such_module",), host=host, sandbox=False)
     with pytest.raises(PreloadError, match=r"(?s)cannot import a module of preload.*install it there, or leave it out.*No mo"):
@@ -404,6 +405,7 @@ async def test_an_interpreter_that_does_not_exist_is_named(host: Host) -> None:
         await executor.start()
 
 
+@pytest.mark.slow
 async def test_an_interpreter_without_ipython_says_how_to_get_it(host: Host, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "pyvenv.cfg").write_text(
@@ -527,6 +529,7 @@ async def test_the_session_underneath_completes_inspects_and_remembers(executor:
 CONFINED = "'NoNewPrivs:\\t1' in open('/proc/self/status').read()"
 
 
+@pytest.mark.slow
 async def test_a_host_without_sandboxes_does_not_take_that_from_an_executor(tmp_path: Path) -> None:
     # It starts nothing for sessions without a sandbox: it was not asked for any.
     async with Host(isolate="none", launch="spawn") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
@@ -602,6 +605,7 @@ def test_a_plain_with_says_what_to_write() -> None:
     assert str(caught.value).endswith("; or use SyncCodeExecutor, which needs no event loop")
 
 
+@pytest.mark.slow
 def test_use_in_another_asyncio_run_says_that_the_session_ended_with_the_first(tmp_path: Path) -> None:
     executor = CodeExecutor(sandbox=False, working_dir=tmp_path)
     asyncio.run(executor.start())
@@ -633,6 +637,7 @@ async def test_use_from_another_loop_says_so(executor: CodeExecutor) -> None:
         await asyncio.to_thread(lambda: asyncio.run(executor.execute("1")))
 
 
+@pytest.mark.slow
 def test_the_first_start_loads_what_it_needs_in_a_thread() -> None:
     program = """
 import asyncio, sys, threading

@@ -53,6 +53,7 @@ def test_a_name_means_one_session_until_it_is_destroyed() -> None:
     assert cellblock.get_or_create("one").kernel_id != first.kernel_id
 
 
+@pytest.mark.slow
 def test_a_session_is_not_taken_for_one_with_another_isolation() -> None:
     cellblock.get_or_create("unsafe", sandbox=False)
     cellblock.get_or_create("unsafe", sandbox=False, tags={"a": "b"})

@@ -93,6 +93,7 @@ async def test_a_name_that_was_bound_to_the_address_gets_no_page(client: httpx.A
         assert (await client.get(path, headers={"Host": "rebound.example"})).status_code == 421
 
 
+@pytest.mark.slow
 async def test_a_login_is_exchanged_once(client: httpx.AsyncClient, tmp_path: Path) -> None:
     code = Tokens(tmp_path / "home").create_code(["read"])
     token = (await client.post("/console/login", json={"code": code})).json()["token"]

@@ -271,6 +271,7 @@ class Revoked:
         assert time.monotonic() - self.at < 5  # within a second, and the machine may be busy
 
 
+@pytest.mark.slow
 def test_a_web_socket_ends_with_its_token(gateway: Gateway) -> None:
     own = Revoked("run")
     with gateway.client(token("admin")) as client:

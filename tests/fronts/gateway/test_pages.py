@@ -11,6 +11,7 @@ from cellblock.fronts.gateway.app import make_app
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs", "redoc"])
 async def test_everything_comes_from_the_gateway(page: str) -> None:
     app = make_app(GatewayOptions(auth=False))

@@ -383,6 +383,7 @@ def test_a_closed_server_is_an_error_that_says_so(gateway: Gateway, session: str
         assert "nothing listens at port 8504" in got.json()["detail"]
 
 
+@pytest.mark.slow
 def test_many_requests_leave_no_connection(browser: Browser) -> None:
     for _ in range(60):
         assert browser.get("/").status_code == 200

@@ -291,6 +291,7 @@ def test_a_terminal_takes_sizes_and_signals(gateway: Gateway, api: httpx.Client)
         assert json.loads(end)["result"]["exit_code"] == 4
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_slows_the_program_and_nobody_else(gateway: Gateway, api: httpx.Client, tmp_path: Path) -> None:
     script = "import os\nn = 0\nwhile True:\n  n += os.write(1, b'x' * 65536)\n  open('n', 'w').write(str(n))"
     api.post(P, json={"command": [sys.executable, "-c", script], "keep": "all"})

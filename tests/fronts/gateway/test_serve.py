@@ -156,6 +156,7 @@ async def test_two_gateways_serve_the_same_sessions(gateway: Gateway) -> None:
         assert second.post("/sessions/both/execute", json={"code": "x"}).json()["return_value"] == "42"
 
 
+@pytest.mark.slow
 def test_a_gateway_without_a_daemon_ends_at_once_and_says_why_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

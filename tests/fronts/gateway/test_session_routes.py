@@ -94,6 +94,7 @@ def test_an_unknown_field_is_an_error(api: httpx.Client, path: str, body: dict[s
     assert api.get("/kernels/free").status_code == 404
 
 
+@pytest.mark.slow
 def test_options_need_all_rights(gateway: Gateway, api: httpx.Client) -> None:
     with gateway.client(token("run", "approve")) as weak:
         for path, body, options in (
@@ -112,6 +113,7 @@ def test_options_need_all_rights(gateway: Gateway, api: httpx.Client) -> None:
     assert (wrong.status_code, "did you mean 'sandbox'" in wrong.json()["detail"]) == (422, True)
 
 
+@pytest.mark.slow
 def test_each_session_can_have_a_directory_of_its_own(gateway: Gateway, api: httpx.Client, tmp_path: Path) -> None:
     with own_gateway(workspaces=str(tmp_path / "all"), token="x" * 20) as apart, apart.client("x" * 20) as client:
         assert client.post("/sessions/one").json()["workspace"] == str(tmp_path / "all" / "session-one")

@@ -116,6 +116,7 @@ async def test_a_kernel_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert cellblock.list_kernels() == []
 
 
+@pytest.mark.slow
 async def test_a_session_ends_with_the_kernel_that_is_killed(tmp_path: Path) -> None:
     with kernel(tmp_path) as (jupyter, process):
         jupyter.send("kernel_info_request", {})

@@ -112,6 +112,7 @@ async def test_an_error_is_nothing_but_text_and_names_its_pictures(native_host: 
         assert [base64.b64decode(image.data) for image in images(again)] == [png()]
 
 
+@pytest.mark.slow
 async def test_the_pictures_of_an_answer_have_a_limit_together(native_host: Host, tmp_path: Path) -> None:
     large = png(500)  # 250 kB
     async with connect(native_host, tmp_path) as client:

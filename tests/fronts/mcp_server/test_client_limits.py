@@ -17,6 +17,7 @@ from mcp_clients import connect, data, images, opened, png, run, show, text
 from processes import eventually
 
 
+@pytest.mark.slow
 async def test_a_session_that_is_still_starting_is_said_to_be(
     native_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

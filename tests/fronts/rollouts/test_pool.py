@@ -319,6 +319,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_nothing_outlives_a_killed_program(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None

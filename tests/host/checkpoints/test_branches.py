@@ -204,6 +204,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_what_a_killed_program_has_left_is_removed_by_the_next(workspace: Path) -> None:
     (workspace / "a").write_text("1")
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, str(workspace), stderr=subprocess.PIPE)

@@ -96,6 +96,7 @@ async def test_checkpoints_are_found_by_name_and_id(host: Host, tmp_path: Path) 
             await session.restore("")
 
 
+@pytest.mark.slow
 async def test_checkpoints_of_other_hosts_and_wrong_ones_are_refused(host: Host, session: Session) -> None:
     async with Host(isolate="none") as other, other.session() as theirs:
         foreign = await theirs.checkpoint()

@@ -46,6 +46,7 @@ async def start(host: Host, directory: Path, *packages: str) -> str:
         return str(await value(session, "import tiny_demo; tiny_demo.__file__"))
 
 
+@pytest.mark.slow
 async def test_two_hosts_make_one_environment_at_once(upstream: Index, store: Store, tmp_path: Path) -> None:
     async with shop(upstream.url) as one, shop(upstream.url) as other:
         found = await asyncio.gather(*(start(host, tmp_path, "tiny-demo") for host in (one, other)))
@@ -55,6 +56,7 @@ async def test_two_hosts_make_one_environment_at_once(upstream: Index, store: St
     assert len(store.collect(0, 0.0)) == 1, "nobody uses it any more"
 
 
+@pytest.mark.slow
 async def test_what_is_known_needs_no_network(upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop(upstream.url) as host:
         await start(host, tmp_path, "tiny-demo")
@@ -75,6 +77,7 @@ async def test_what_is_known_needs_no_network(upstream: Index, tmp_path: Path, m
         await start(host, tmp_path, "tiny-demo")
 
 
+@pytest.mark.slow
 async def test_yesterdays_answer_is_better_than_none(upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop(upstream.url) as host:
         await start(host, tmp_path, "tiny-demo")
@@ -87,6 +90,7 @@ async def test_yesterdays_answer_is_better_than_none(upstream: Index, tmp_path: 
         await start(host, tmp_path, "tiny-demo")
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_an_error_that_says_where(
     upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +104,7 @@ async def test_a_full_disk_is_an_error_that_says_where(
         monkeypatch.undo()
 
 
+@pytest.mark.slow
 async def test_bytecode_is_linked_later(upstream: Index, store: Store, tmp_path: Path) -> None:
     async with shop(upstream.url) as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
         while host.environments._compiling:
@@ -108,6 +113,7 @@ async def test_bytecode_is_linked_later(upstream: Index, store: Store, tmp_path:
         assert await value(session, code) is True
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_starts_anew_has_the_same_packages(upstream: Index, tmp_path: Path) -> None:
     async with shop(upstream.url) as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
         await session.reset()
@@ -116,6 +122,7 @@ async def test_a_kernel_that_starts_anew_has_the_same_packages(upstream: Index, 
         assert session.has_packages
 
 
+@pytest.mark.slow
 async def test_the_interpreters_versions_are_constraints(upstream: Index, tmp_path: Path) -> None:
     async with shop(upstream.url) as host, host.session(working_dir=tmp_path) as session:
         result = await session.install("idna==0.1")
@@ -126,6 +133,7 @@ async def test_the_interpreters_versions_are_constraints(upstream: Index, tmp_pa
         assert result.output == "Requirement already satisfied\n"
 
 
+@pytest.mark.slow
 async def test_files_of_requirements_choose_no_index(upstream: Index, tmp_path: Path) -> None:
     (tmp_path / "good.txt").write_text("# ours\ntiny-demo>=1  # pinned elsewhere\n")
     (tmp_path / "all.txt").write_text("-r good.txt\n")

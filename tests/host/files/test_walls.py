@@ -25,6 +25,7 @@ PROTECTED = [".git/config", ".git/hooks/pre-commit", ".GIT/config", ".vscode/tas
 HIDDEN = [".env", ".ssh/id_rsa", ".Env", "private/key"]
 
 
+@pytest.mark.slow
 def test_targets_of_links_are_those_of_realpath(tmp_path: Path) -> None:
     """A quicker way to the same."""
     chance = random.Random(1)

@@ -137,6 +137,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return works
 
 
+@pytest.mark.slow
 async def test_the_kernel_waits_for_a_slow_disk_and_nobody_else_does(
     disk: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ async def test_the_kernel_waits_for_a_slow_disk_and_nobody_else_does(
         assert path.read_text() == f"{line}\n" * 100_000
 
 
+@pytest.mark.slow
 async def test_a_cell_that_waits_for_a_disk_can_be_stopped_and_keeps_its_variables(
     disk: threading.Event, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ async def test_a_kernel_that_cannot_be_made_in_its_group_is_not_made(
         await session.close()
 
 
+@pytest.mark.slow
 async def test_a_group_that_cannot_be_made_is_an_error_that_says_so(impossible: Path, tmp_path: Path) -> None:
     impossible.joinpath("cgroup.procs").touch()
     async with Host(isolate="native", launch="zygote") as host:
@@ -192,6 +193,7 @@ def _marked(mark: str) -> list[int]:
     return [pid for pid in below(os.getpid()) if mark in command_line(pid)]
 
 
+@pytest.mark.slow
 async def test_a_session_that_may_read_everything_is_measured_too(tmp_path: Path) -> None:
     """Its home directory lies elsewhere: in /tmp, as there is a /home that it sees."""
     async with (

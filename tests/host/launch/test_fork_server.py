@@ -74,6 +74,7 @@ async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: 
             assert await value(session, "1") == 1
 
 
+@pytest.mark.slow
 async def test_more_requests_at_once_than_the_socket_takes_wait_in_order(tmp_path: Path) -> None:
     async with Host() as host:
         await host.start()
@@ -93,6 +94,7 @@ async def test_more_requests_at_once_than_the_socket_takes_wait_in_order(tmp_pat
             await session.close()
 
 
+@pytest.mark.slow
 async def test_a_fork_server_that_reads_nothing_is_an_error_at_the_start_timeout(tmp_path: Path) -> None:
     async with Host() as host:
         await host.start()

@@ -208,6 +208,7 @@ async def test_a_module_that_never_finishes_is_an_error_at_the_start_timeout(odd
     await host.close()
 
 
+@pytest.mark.slow
 async def test_modules_that_print_or_flood_do_not_disturb(odd_python: Path, tmp_path: Path) -> None:
     async with (
         Host(python=odd_python, preload=("odd_prints", "odd_floods")) as host,

@@ -152,6 +152,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_signals_have_their_defaults_where_the_host_ignores_them() -> None:
     ran = subprocess.run([sys.executable, "-c", IGNORANT], capture_output=True, text=True, timeout=60)
     assert ignored(ran.stdout) == 0, ran.stderr
@@ -393,6 +394,7 @@ async def test_a_branch_has_programs_of_its_own(native: Session) -> None:
     assert ours.info.running
 
 
+@pytest.mark.slow
 async def test_a_program_that_takes_too_much_memory_ends_before_the_kernel(tmp_path: Path) -> None:
     policy = Policy(resources=Resources(memory=300 << 20))
     async with Host(isolate="native", policy=policy) as host, host.session(working_dir=tmp_path) as session:

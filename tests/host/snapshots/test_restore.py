@@ -58,6 +58,7 @@ def test_a_restore_that_is_killed_is_finished_or_has_not_begun(
     assert look(workspace) == before
 
 
+@pytest.mark.slow
 def test_what_was_changed_after_a_kill_stays(snapshots: Snapshots, workspace: Path, spoiled: Spoiled) -> None:
     snapshot, _, _ = spoiled
     for number in range(1, MOST_CALLS, 3):
@@ -73,6 +74,7 @@ def test_what_was_changed_after_a_kill_stays(snapshots: Snapshots, workspace: Pa
     assert (workspace / "old" / "inner" / "data").read_text() == "old"
 
 
+@pytest.mark.slow
 def test_a_failure_at_any_step_changes_nothing(snapshots: Snapshots, workspace: Path, spoiled: Spoiled) -> None:
     snapshot, before, after = spoiled
 

@@ -201,6 +201,7 @@ except BusyError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -310,6 +311,7 @@ def test_fifty_hosts_can_be_killed_at_any_moment(killed: Killed, isolate: str, k
     assert set(begun) == set(results)  # none was lost
 
 
+@pytest.mark.slow
 async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:
     code = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.001)"
     killed.run("await until(session, 'line 50', timeout=60)", code)
@@ -322,6 +324,7 @@ async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:
     assert result.ok
 
 
+@pytest.mark.slow
 async def test_events_that_were_kept_are_skipped(killed: Killed) -> None:
     code = "for i in range(9):\n    print('line', i, flush=True)\n    display({'text/html': str(i)}, raw=True)\ninput()"
     killed.run("await until(session, 'line 8', on_input=lambda prompt: asyncio.sleep(1000))", code)
@@ -347,6 +350,7 @@ async def test_fifty_megabytes_go_on_and_cost_little(killed: Killed) -> None:
         assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 16 * 1024 * 1024
 
 
+@pytest.mark.slow
 async def test_input_is_asked_for_again(killed: Killed) -> None:
     killed.run(
         """
@@ -400,6 +404,7 @@ os.kill(os.getpid(), 11)
         assert (await session.execute("1")).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("earlier", ["restarted", "restored_earlier"])
 @pytest.mark.parametrize("moment", ["while it is replaced", "afterwards"])
 async def test_that_a_kernel_has_died_between_cells_is_said_by_the_next_host(
@@ -427,6 +432,7 @@ async def test_that_a_kernel_has_died_between_cells_is_said_by_the_next_host(
         assert (await session.execute("1")).recovery is None
 
 
+@pytest.mark.slow
 async def test_what_is_not_wanted_is_ended(killed: Killed) -> None:
     killed.run("await session.execute('1')", isolate="native")
     async with next_host(killed.state, "native") as (host, remains):
@@ -450,6 +456,7 @@ async def test_all_ends_with_the_custodian(killed: Killed) -> None:
     await processes.eventually(lambda: not place.exists())
 
 
+@pytest.mark.slow
 async def test_a_host_whose_custodian_has_ended_says_so(killed: Killed) -> None:
     custodian = Custodian.connect(killed.state)
     host = Host(isolate="none", custodian=custodian)
@@ -484,6 +491,7 @@ async def test_a_long_session_costs_no_descriptors_and_little_memory(killed: Kil
         assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 3 * 1024 * 1024
 
 
+@pytest.mark.slow
 async def test_a_call_that_waits_fails_and_the_next_one_is_served(killed: Killed) -> None:
     code = """
 import os, socket
@@ -549,6 +557,7 @@ print(call(b"second"))
         await server.wait_closed()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["native", "landlock"])
 async def test_code_cannot_reach_the_custodian(killed: Killed, isolate: str) -> None:
     async with next_host(killed.state, isolate) as (host, _):

@@ -69,6 +69,7 @@ async def test_what_was_not_decided_is_asked_again(host: Host, tmp_path: Path) -
         assert [record.kind for record in recording(session).tape.recover()[1]] == [Kind.SENT, Kind.SENT]
 
 
+@pytest.mark.slow
 async def test_what_the_host_adds_is_written_down(host: Host, tmp_path: Path) -> None:
     session = host.session(working_dir=tmp_path, images_dir=tmp_path)
     async with session:

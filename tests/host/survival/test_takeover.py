@@ -186,6 +186,7 @@ async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(ki
         assert (await names(session), killed.read()) == ("[]", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["native"], indirect=True)
 async def test_a_session_that_has_lost_its_network_keeps_its_kernel(killed: Killed) -> None:
     """As after the removal of its last secret, whose host was all that it could reach."""
@@ -216,6 +217,7 @@ async def test_cells_of_several_hosts_are_undone_together(killed: Killed) -> Non
         assert killed.read() == {"f1": ""}
 
 
+@pytest.mark.slow
 async def test_a_crash_after_the_takeover_costs_the_cell_that_crashed(killed: Killed) -> None:
     killed.run("await session.execute('v1 = 1')\nawait settled(session)")
     async with killed.session() as session:
@@ -272,6 +274,7 @@ async def test_a_cell_that_runs_when_the_host_is_killed_can_be_undone(killed: Ki
         assert len(session.history()) == 3
 
 
+@pytest.mark.slow
 async def test_an_undo_that_was_cancelled_is_not_finished_by_the_next_host(killed: Killed) -> None:
     killed.run(
         cells(2)
@@ -318,6 +321,7 @@ async def test_a_copy_that_was_being_made_is_not_used(killed: Killed) -> None:
         assert await names(session) == "['v1']"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["a checkpoint", "nothing"])
 async def test_a_host_that_is_killed_while_a_kernel_answers(killed: Killed, asked: str) -> None:
     killed.run(f"""
@@ -361,6 +365,7 @@ async def test_a_kernel_that_ended_with_its_host_goes_on_from_its_last_checkpoin
         assert (result.recovery is None) == (result.return_value == "['v1', 'v2', 'v3']")
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_a_session_that_nobody_goes_on_with(killed: Killed) -> None:
     killed.run(cells(3) + "    await session.checkpoint('named', files='copy')")
     async with killed.host() as (host, remains):
@@ -381,6 +386,7 @@ async def test_nothing_is_left_when_hosts_are_killed_again_and_again(killed: Kil
         assert len(session.checkpoints()) == 6
 
 
+@pytest.mark.slow
 async def test_files_that_are_gone_are_not_brought_back_in_part(killed: Killed) -> None:
     killed.run(cells(3) + "    await settled(session)")
     (store,) = (config.state_directory() / "snapshots").iterdir()
@@ -553,6 +559,7 @@ async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_
         assert (await names(session), killed.read()) == ("[]", {})
 
 
+@pytest.mark.slow
 async def test_a_dead_kernel_is_forgotten_when_the_next_cell_begins(killed: Killed) -> None:
     killed.run("""
         await session.execute("v0 = 1")
@@ -567,6 +574,7 @@ async def test_a_dead_kernel_is_forgotten_when_the_next_cell_begins(killed: Kill
         assert await names(session) == "['v0', 'v1']"
 
 
+@pytest.mark.slow
 async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Killed) -> None:
     killed.run("""
         await session.execute("v0 = 1")

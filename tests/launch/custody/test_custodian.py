@@ -219,6 +219,7 @@ def test_a_client_that_takes_no_answers_makes_it_hold_only_so_much(directory: Pa
     again.close()
 
 
+@pytest.mark.slow
 async def test_a_custodian_that_nobody_needs_ends(directory: Path) -> None:
     custodian = Custodian.connect(directory, patience=0.01)
     pid = custodian.pid

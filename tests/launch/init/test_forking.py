@@ -31,6 +31,7 @@ def test_a_copy_goes_on_when_it_is_a_child_of_init() -> None:
     assert ended.stdout == "goes on\n"
 
 
+@pytest.mark.slow
 def test_handlers_for_forks_run_once_in_each_kernel_and_not_in_the_copy() -> None:
     """They write to as many pages as all the rest of a copy."""
     told = asyncio.run(_handlers())

@@ -56,6 +56,7 @@ def supervised(action: Callable[[], object], tops: list[str], ports: set[int] = 
         return file.read()
 
 
+@pytest.mark.slow
 def test_modes_and_times_change_where_files_may_be_changed(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     for place in (tmp_path / "ours" / "file", tmp_path / "other"):

@@ -37,6 +37,7 @@ def test_a_second_handler_of_an_operation_is_refused() -> None:
     assert HANDLERS[Undo].function.__name__ == "undo"
 
 
+@pytest.mark.slow
 def test_the_daemon_does_not_start_if_an_operation_has_no_handler() -> None:
     code = """
 from cellblock.operations.base import Request

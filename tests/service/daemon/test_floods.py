@@ -162,6 +162,7 @@ async def answers(sock: socket.socket, count: int) -> list[tuple[int, Any]]:
 HELLO = request("hello", 1, protocol=PROTOCOL, version="1")
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_no_answers_does_not_fill_the_memory(zygote_host: Host, tmp_path: Path) -> None:
     """What it asks for is read from disk when it has taken what it has asked for before."""
     count, size = 64, 4 * 2**20

@@ -56,6 +56,7 @@ def test_another_process_has_sessions_of_its_own_which_end_with_it() -> None:
     assert cellblock.execute("mine", "x").return_value == "1"
 
 
+@pytest.mark.slow
 def test_a_child_process_finds_none_of_them() -> None:
     cellblock.get_or_create("parents")
     if (child := os.fork()) == 0:

@@ -280,6 +280,7 @@ async def test_programs_end_with_their_session(workspace: Path) -> None:
     assert running() == []
 
 
+@pytest.mark.slow
 def test_there_is_a_limit_of_programs(workspace: Path) -> None:
     for _ in range(64):
         spawned(*NAP)

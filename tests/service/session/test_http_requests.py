@@ -99,6 +99,7 @@ async def said(found: CodeExecutor, code: str, *answers: bool | str) -> tuple[st
     return text, asked
 
 
+@pytest.mark.slow
 async def test_lines_hold_for_real_clients_and_plain_http(
     native_host: Host, tmp_path: Path, trusting: Callable[[TlsServer], str], plain: tuple[int, list[tuple[str, str, bytes]]]
 ) -> None:
@@ -134,6 +135,7 @@ s.recv(1000)
             assert len(seen) == 2
 
 
+@pytest.mark.slow
 async def test_a_rule_and_a_secret_ask(native_host: Host, tmp_path: Path, trusting: Callable[[TlsServer], str]) -> None:
     with TlsServer(host="api.test") as server:
         at = trusting(server)
@@ -183,6 +185,7 @@ async def test_a_person_allows_a_secret_in_a_body(
         assert server.bodies == [b'{"key": "canary-0123456789"}']
 
 
+@pytest.mark.slow
 async def test_a_branch_obeys_the_same_lines(native_host: Host, tmp_path: Path, trusting: Callable[[TlsServer], str]) -> None:
     with TlsServer(host="api.test") as server:
         at = trusting(server)

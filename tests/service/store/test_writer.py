@@ -266,6 +266,7 @@ async def test_after_a_power_cut_the_file_opens_with_a_prefix_of_what_was_writte
     writer.close()
 
 
+@pytest.mark.slow
 async def test_the_log_of_writes_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cellblock.service.store.writer.CHECKPOINT_BYTES", 50_000)
     writer = Writer(tmp_path, "x.db", SCHEMA)
@@ -296,6 +297,7 @@ async def test_the_loop_never_waits_for_the_disk_however_large_the_log_is(
     writer.close()
 
 
+@pytest.mark.slow
 async def test_the_log_begins_again_although_there_is_always_more_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

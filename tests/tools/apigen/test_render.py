@@ -190,6 +190,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(json_values, json_values)
 def test_any_json_is_a_schema_of_a_module_that_imports(schema: Any, output: Any) -> None:

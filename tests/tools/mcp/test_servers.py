@@ -193,6 +193,7 @@ async def test_no_schema_of_a_server_is_run_in_the_loop(servers: Servers, tool: 
     assert outcome.is_error is False
 
 
+@pytest.mark.slow
 async def test_a_server_that_floods_its_output_holds_up_nobody(
     servers: Servers, lines_in_a_turn: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +205,7 @@ async def test_a_server_that_floods_its_output_holds_up_nobody(
     assert await still_works(servers)
 
 
+@pytest.mark.slow
 async def test_a_server_that_asks_without_end_and_reads_no_answer_is_ended(servers: Servers) -> None:
     with pytest.raises(McpServerError, match="more than 32 requests and did not read the answers"):
         await servers.call("good", "asks", {}, timeout=15)
@@ -226,6 +228,7 @@ except OSError as error:
     assert await still_works(servers)
 
 
+@pytest.mark.slow
 async def test_notifications_start_no_tasks(servers: Servers, lines_in_a_turn: list[int]) -> None:
     await still_works(servers)
     before, most = len(asyncio.all_tasks()), 0

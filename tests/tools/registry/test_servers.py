@@ -125,6 +125,7 @@ def test_what_is_damaged_is_told(registry: ServerRegistry, tmp_path: Path) -> No
         registry.get("time")
 
 
+@pytest.mark.slow
 def test_processes_register_at_the_same_time(tmp_path: Path) -> None:
     program = f"""
 import sys

@@ -56,6 +56,7 @@ async def connected(channel: ApprovalChannel) -> AsyncIterator[Socket]:
     await serving
 
 
+@pytest.mark.slow
 async def test_ten_thousand_requests_are_bounded_and_what_ends_early_is_not_sent() -> None:
     channel = ApprovalChannel(approval_required=True)
     broker = Broker(Rules(), channel.offer, timeout=None)
