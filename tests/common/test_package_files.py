@@ -74,6 +74,16 @@ round = [{include-group = "round"}]
 """
 
 
+def nested(depth: int) -> str:
+    """Return a project whose groups each include the next one twice."""
+    groups = (f'g{n} = [{{include-group = "g{n + 1}"}}, {{include-group = "g{n + 1}"}}]' for n in range(depth))
+    return "\n".join(["[dependency-groups]", *groups, f'g{depth} = ["one"]'])
+
+
+def test_a_group_that_is_included_often_is_read_once() -> None:
+    assert parse_project(nested(20), "p", ["g0"]).packages == ("one",)
+
+
 def test_projects_have_dependencies_and_groups() -> None:
     assert parse_project(PROJECT, "p").packages == ("one>=1",)
     assert parse_project(PROJECT, "p", ["dev-tools"]).packages == ("one>=1", "two", "three")
@@ -88,6 +98,7 @@ def test_projects_have_dependencies_and_groups() -> None:
         ("[tool.x]\n", [], "names no dependencies"),
         ('[project]\ndependencies = ["x @ https://evil.example/x"]', [], "p, project.dependencies: .*into your index"),
         ('[project]\ndependencies = ["X_y"]\n[tool.uv.sources]\nx-y = { git = "https://a.example" }', [], "takes x-y from"),
+        (nested(1000), ["g0"], "more than 20 levels"),
         ("[project\n", [], "p is not valid TOML"),
         ("[project]\ndependencies = [3]", [], "3 is not a requirement"),
     ],

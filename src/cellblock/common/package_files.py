@@ -16,6 +16,7 @@ MAX_PACKAGES = 2000
 """Maximum packages of an environment."""
 
 _MAX_FILE = 16 * 2**20
+_MAX_NESTED = 20
 _MAX_REQUIREMENT = 1000  # characters
 _HEAD = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99}) ?(\[[A-Za-z0-9._, -]*\])? ?\(?([^()]*)\)?")
 _VERSION = re.compile(r"(?:~=|===?|!=|<=?|>=?) ?[A-Za-z0-9][A-Za-z0-9.*+!_-]*")
@@ -188,18 +189,26 @@ def parse_project(text: str, path: str, groups: Iterable[str] = ()) -> Parsed:
     found = [(f"{path}, project.dependencies", one) for one in project.get("dependencies", [])]
     tables = data.get("dependency-groups", {})
     known = {normal(name): (name, items) for name, items in (tables if isinstance(tables, dict) else {}).items()}
+    included: set[str] = set()
     for group in groups:
-        found += _group(normal(group), known, path, ())
+        found += _group(normal(group), known, path, (), included)
     if not found:
         raise InvalidInputError(f"{path} names no dependencies: add project.dependencies, or pass groups=")
     return _checked_all(found, data, path)
 
 
-def _group(name: str, known: Mapping[str, tuple[str, object]], path: str, above: tuple[str, ...]) -> list[tuple[str, object]]:
+def _group(
+    name: str, known: Mapping[str, tuple[str, object]], path: str, above: tuple[str, ...], included: set[str]
+) -> list[tuple[str, object]]:
     if name not in known:
         raise InvalidInputError(f"{path} has no dependency group {name!r}: it has {', '.join(sorted(known)) or 'none'}")
     if name in above:
         raise InvalidInputError(f"{path}: the dependency groups {' and '.join(dict.fromkeys(above))} include each other")
+    if len(above) > _MAX_NESTED:
+        raise InvalidInputError(f"{path}: dependency groups are nested more than {_MAX_NESTED} levels deep")
+    if name in included:  # once: groups that include two others twice each would take exponential time
+        return []
+    included.add(name)
     title, items = known[name]
     where = f"{path}, dependency group {title}"
     if not isinstance(items, list):
@@ -207,7 +216,7 @@ def _group(name: str, known: Mapping[str, tuple[str, object]], path: str, above:
     found: list[tuple[str, object]] = []
     for item in items:
         if isinstance(item, dict) and item.keys() == {"include-group"}:
-            found += _group(normal(str(item["include-group"])), known, path, (*above, name))
+            found += _group(normal(str(item["include-group"])), known, path, (*above, name), included)
         else:
             found.append((where, item))
         if len(found) > MAX_PACKAGES:
