@@ -32,6 +32,24 @@ async def test_a_reader_who_reads_no_more_does_not_keep_a_reset_waiting(session:
         assert (await session.execute("1 + 1")).return_value == "2"
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_cells_that_wait_for_their_turn_are_stopped_by_a_reset_and_later_ones_run(session: Session, begun: bool) -> None:
+    """Also if none has begun yet: a reset that came a moment too early would wait for them until their time limit."""
+    waiting = [asyncio.create_task(session.execute("import time; time.sleep(600)", timeout=None)) for _ in range(3)]
+    while begun and session.history() == [] and not session._cells.current:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+    resetting = asyncio.create_task(session.reset())
+    await asyncio.sleep(0)
+    later = asyncio.create_task(session.execute("2 + 2"))
+    async with asyncio.timeout(60):
+        stopped = await asyncio.gather(*waiting)
+        await resetting
+        assert (await later).return_value == "4"
+    assert [result.status for result in stopped] == ["interrupted"] * 3
+    assert "The session was restarted" in str(stopped[-1])
+
+
 async def test_leaving_a_stream_does_not_swallow_a_cancellation(session: Session) -> None:
     events = session.stream("print(1, flush=True)\nimport time; time.sleep(600)")
     await anext(events)

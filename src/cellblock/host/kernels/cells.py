@@ -130,6 +130,8 @@ class Cells:
         self._turn = asyncio.Lock()
         self._questioned: asyncio.Future[None] | None = None
         """One for the question being answered: it is done when the answer is no longer wanted."""
+        self._stops: list[str] = []
+        """For each turn that waits and stops cells before it, its sentence for their results, oldest first."""
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         """The cell of an earlier host that was not resumed yet."""
         self._unread: asyncio.Task[None] | None = None
@@ -209,7 +211,8 @@ class Cells:
         """Take a turn for something other than a cell.
 
         Args:
-            stop: If given, the running cell is stopped, not awaited, and its result contains this sentence.
+            stop: If given, the running cell and those that wait for an earlier turn are stopped, not awaited, and their
+                results contain this sentence.
 
         Raises:
             StateError: As for `check`.
@@ -219,17 +222,23 @@ class Cells:
             self._check_not_answering()
         self._observer.request_begins()
         if stop:
-            await self.stop(stop)
+            self._begin_stop(stop)
             if self._questioned is not None and not self._questioned.done():
                 self._questioned.set_result(None)
-        async with self._turn:
-            try:
-                await self._observer.turn_begins()
-                await self._kernels.forget_dead()
-                self.check_running()
-                yield
-            finally:
-                self._observer.turn_left()
+            self._stops.append(stop)
+        try:
+            await self._turn.acquire()  # nothing is awaited before: whoever asks for a turn from now on comes later
+        finally:
+            if stop:
+                self._stops.remove(stop)
+        try:
+            await self._observer.turn_begins()
+            await self._kernels.forget_dead()
+            self.check_running()
+            yield
+        finally:
+            self._observer.turn_left()
+            self._turn.release()
 
     async def stream(self, cell: Cell, timeout: float | None) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell in its turn, and yield its events and its result."""
@@ -423,6 +432,8 @@ class Cells:
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
         self._hooks.on_begin()
+        if self._stops:  # it was submitted before the turn that stops it
+            self._begin_stop(self._stops[0])
         return await self._wait_for(kernel, cell, self._deadline(kernel, cell, timeout))
 
     async def _wait_for(self, kernel: Kernel, cell: Cell, deadline: Deadline | None) -> CodeExecutionResult:
@@ -517,13 +528,20 @@ class Cells:
         Args:
             afterwards: A sentence for the cell's result about the session's next step; empty if it just continues.
         """
-        cell, kernel = self.current, self._kernels.current
-        if cell is None or kernel is None or cell.ended.is_set():
+        cell = self._begin_stop(afterwards)
+        if cell is None:
             return False
-        cell.afterwards = afterwards
-        begin_stop(kernel, cell, "interrupted")
         await cell.ended.wait()
         return True
+
+    def _begin_stop(self, afterwards: str) -> Cell | None:
+        """Start to stop the running cell, and return it."""
+        cell, kernel = self.current, self._kernels.current
+        if cell is None or kernel is None or cell.ended.is_set():
+            return None
+        cell.afterwards = afterwards
+        begin_stop(kernel, cell, "interrupted")
+        return cell
 
     def time_out(self, cell: Cell) -> None:
         """Start to stop a cell that exceeded its time limit."""
