@@ -227,7 +227,7 @@ class Cells:
                 self._questioned.set_result(None)
             self._stops.append(stop)
         try:
-            await self._turn.acquire()  # nothing is awaited before: whoever asks for a turn from now on comes later
+            await self._turn.acquire()  # nothing is awaited before, so later requests come after this one
         finally:
             if stop:
                 self._stops.remove(stop)
