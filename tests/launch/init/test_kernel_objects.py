@@ -129,6 +129,21 @@ def test_objects_are_counted_again_when_the_machines_kernel_memory_has_grown(
     assert "file locks" in objects.excess
 
 
+def test_objects_are_counted_after_a_while_without_a_sign(
+    grown: list[int], child: Callable[[Callable[[], object]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may have freed as much memory as they take."""
+    monkeypatch.setattr(KernelObjects, "_many_in_flight", lambda _self: False)
+    objects = KernelObjects(apart=True)
+    objects.look(set(), set())
+    pid = child(lambda: lock(tmp_path / "locked", 20))
+    objects.look({pid}, set())
+    assert objects.excess == ""
+    monkeypatch.setattr(module, "_PERIOD", 0.0)
+    objects.look({pid}, set())
+    assert "file locks" in objects.excess
+
+
 async def test_what_hides_is_ended_when_the_machines_kernel_memory_has_grown(
     grown: list[int], child: Callable[[Callable[[], object]], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """Counts a session's objects in Linux kernel memory: file locks, watches, maps, descriptors in messages.
 
 Linux has no limit on them, or only one that all processes of the user share, so a session has its own limits here. Counting is
-slow, so it needs a sign: more kernel memory on the machine, or many descriptors in flight.
+slow, so it is rare without a sign: more kernel memory on the machine, or many descriptors in flight.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from cellblock.launch.init.census import AGE, SHARE
 
 _GROWTH = 32 << 20
 """Bytes by which the machine's kernel memory may grow until objects are counted again."""
+_PERIOD = 5.0
+"""Seconds until objects are counted again without a sign: while other programs free memory, the growth is not seen."""
 _HIDDEN_GROWTH = 256 << 20
 """Bytes by which it may grow, since the first look, until processes that hide are ended: their objects cannot be counted."""
 _IN_FLIGHT = 1024
@@ -72,6 +74,7 @@ class KernelObjects:
         """The processes that hid at the last look. Some hide for a moment only: kernels that are being made from copies."""
         self._last = 0
         self._until = 0.0
+        self._counted_at = 0.0
         self._pair: tuple[socket.socket, socket.socket] | None = None
 
     def look_if_due(self, pids: Callable[[], Collection[int]], copies: Collection[int]) -> None:
@@ -91,16 +94,18 @@ class KernelObjects:
         """
         now = _unreclaimable()
         self._last = min(self._last, now)
+        sign = not now or now - self._last >= _GROWTH or self.size > 0 or bool(self._hidden) or self._many_in_flight()
         if self._first is None:
             self._first, self._limits = now, limits()
-        elif now and now - self._last < _GROWTH and not self.size and not self._hidden and not self._many_in_flight():
+        elif not sign and time.monotonic() - self._counted_at < _PERIOD:
             return
-        self._last = now
+        self._last, self._counted_at = now, time.monotonic()
         counted, hidden = self._count(pids)
-        hidden.difference_update(copies)
-        if now - self._first > _HIDDEN_GROWTH:
-            processes.kill(hidden & self._hidden)
-        self._hidden = hidden
+        if sign:  # otherwise, what hides is harmless so far
+            hidden.difference_update(copies)
+            if now - self._first > _HIDDEN_GROWTH:
+                processes.kill(hidden & self._hidden)
+            self._hidden = hidden
         size = sum(number * _SIZES.get(kind, 0) for kind, number in counted.items())
         self.size = size if size >= _GROWTH else 0  # less is not worth counting at each look
         self.excess = next(
