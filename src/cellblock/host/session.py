@@ -1024,8 +1024,8 @@ class Session(AsyncOnly):
         """Return the changes in the session's clone, committed or not, since it was made.
 
         Raises:
-            UnsupportedError: The session does not work in a clone.
-            InvalidInputError, StateError, LaunchError: The changes are invalid, too large, or cannot be read.
+            StateError: The session does not work in a clone, or the changes cannot be read.
+            InvalidInputError, LaunchError: The changes are invalid or too large, or cannot be read.
         """
         return await self._clone.diff()
 
@@ -1033,7 +1033,7 @@ class Session(AsyncOnly):
         """Fetch the commits of the session's clone into the project's repository, as ``refs/remotes/cellblock/NAME``.
 
         Raises:
-            UnsupportedError, InvalidInputError, StateError, LaunchError: As for `clone_diff`. Nothing was fetched.
+            InvalidInputError, StateError, LaunchError: As for `clone_diff`. Nothing was fetched.
         """
         return await self._clone.fetch()
 
@@ -1047,7 +1047,7 @@ class Session(AsyncOnly):
         Raises:
             AccessError: The changes contain protected names. Nothing was changed.
             ConflictError: The changes do not fit the working copy. Nothing was changed.
-            UnsupportedError, InvalidInputError, StateError, LaunchError: As for `clone_diff`. Nothing was changed.
+            InvalidInputError, StateError, LaunchError: As for `clone_diff`. Nothing was changed.
         """
         return await self._clone.apply(three_way=three_way, allow_protected=allow_protected)
 
@@ -1055,7 +1055,7 @@ class Session(AsyncOnly):
     def _clone(self) -> Clone:
         self._cells.check_running()
         if self._around.clone is None:
-            raise UnsupportedError(f"{self._name} does not work in a clone: create it with workspace='clone' (--clone)")
+            raise StateError(f"{self._name} does not work in a clone: create it with workspace='clone' (--clone)")
         return self._around.clone
 
     def _check_no_clone(self, what: str) -> None:

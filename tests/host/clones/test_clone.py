@@ -174,7 +174,7 @@ async def test_what_does_not_work_in_a_clone_is_refused(cloned: Session, tmp_pat
 
 async def test_other_sessions_have_no_clone(native_host: Host, repository: Repository, tmp_path: Path) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
-        with pytest.raises(UnsupportedError, match=r"does not work in a clone: create it with workspace='clone' \(--clone\)"):
+        with pytest.raises(StateError, match=r"does not work in a clone: create it with workspace='clone' \(--clone\)"):
             await session.clone_fetch()
     for options, error, why in (
         ({"isolate": "none"}, UnsupportedError, "only with isolate='native', not 'none'"),
