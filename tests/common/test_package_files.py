@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from cellblock.common.package_files import (
@@ -11,6 +14,7 @@ from cellblock.common.package_files import (
     parse_project,
     parse_requirements,
     parse_script,
+    read_text,
 )
 from cellblock.errors import InvalidInputError
 
@@ -153,3 +157,9 @@ def test_locks_have_versions_and_hashes() -> None:
 def test_locks_without_proof_are_refused(text: str, said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
         parse_lock(text, "l")
+
+
+def test_a_pipe_that_a_session_has_planted_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "requirements.txt")
+    with pytest.raises(InvalidInputError, match=r"requirements.txt cannot be a file of packages: it is not a regular file"):
+        read_text(str(tmp_path / "requirements.txt"))

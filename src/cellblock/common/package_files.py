@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from cellblock.common import config
 from cellblock.errors import InvalidInputError, shown
 
 MAX_PACKAGES = 2000
@@ -116,15 +118,13 @@ def read_text(path: str) -> str:
         InvalidInputError: It cannot be read.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_FILE + 1)
-        if len(data) > _MAX_FILE:
-            raise InvalidInputError(f"{path} has more than {_MAX_FILE >> 20} MiB: it is no file of packages")
-        return data.decode("utf-8-sig")
+        return config.read_file(Path(path), _MAX_FILE).decode("utf-8-sig")
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+    except ValueError as error:
+        raise InvalidInputError(f"{path} cannot be a file of packages: {error}") from None
 
 
 def parse_requirements(text: str, path: str) -> Parsed:

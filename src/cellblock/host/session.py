@@ -180,12 +180,7 @@ class Session(AsyncOnly):
         self._name = f"session {number}"
         clone = None
         if options.workspace is not None:
-            if start_from is not None:
-                raise UnsupportedError(
-                    f"{self._name} cannot begin with the state of a session in a clone: branches of clones are not supported. "
-                    "Make a new session with workspace='clone'"
-                )
-            clone = clone_for(resolved, host.keeper, number, remains, hooks.name)
+            clone = clone_for(resolved, host.keeper, number, remains, hooks.name, start_from)
             resolved = clone.move(resolved, host.facts)
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.common import config
 from cellblock.common.telemetry import MakeStep, untraced
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
 from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, resolve
@@ -26,7 +26,7 @@ from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import BranchDirectory
-    from cellblock.host.checkpoints.checkpoint import Moment
+    from cellblock.host.checkpoints.checkpoint import Beginning, Moment
     from cellblock.host.clones.clone import Clone
     from cellblock.host.files.walls import Walls
     from cellblock.host.survival.keeper import Keeper
@@ -64,7 +64,14 @@ def resolve_for(
     return resolved if branch is None else replace(resolved, stay_in=branch.files)
 
 
-def clone_for(resolved: ResolvedOptions, keeper: Keeper, number: int, remains: SessionRemains | None, name: str) -> Clone:
+def clone_for(
+    resolved: ResolvedOptions,
+    keeper: Keeper,
+    number: int,
+    remains: SessionRemains | None,
+    name: str,
+    start_from: Beginning | None,
+) -> Clone:
     """Return the clone of a session, which is made later.
 
     Raises:
@@ -72,6 +79,11 @@ def clone_for(resolved: ResolvedOptions, keeper: Keeper, number: int, remains: S
     """
     from cellblock.host.clones.clone import Clone  # rarely used
 
+    if start_from is not None:
+        raise UnsupportedError(
+            f"session {number} cannot begin with the state of a session in a clone: branches of clones are not supported. "
+            "Make a new session with workspace='clone'"
+        )
     return Clone(resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier))
 
 

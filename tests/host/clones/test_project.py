@@ -31,7 +31,7 @@ def test_a_repository_is_found_at_its_top_only(repository: Repository, tmp_path:
     assert find_repository(str(top)) == str(top / ".git")
     with pytest.raises(InvalidInputError, match=f"is a folder of the git repository {top}"):
         find_repository(str(top / "folder"))
-    with pytest.raises(InvalidInputError, match=r"is no git repository, .* run 'git init'"):
+    with pytest.raises(InvalidInputError, match=r"is not a git repository, .* run 'git init'"):
         find_repository(str(tmp_path / "other"))
 
 

@@ -38,7 +38,7 @@ def find_repository(directory: str) -> str:
                 "(working_dir=, --workspace)"
             )
         raise InvalidInputError(
-            f"{directory} is no git repository, so a session cannot work in a clone of it: run 'git init' and {_ADVICE}"
+            f"{directory} is not a git repository, so a session cannot work in a clone of it: run 'git init' and {_ADVICE}"
         )
     return os.path.realpath(found)
 
