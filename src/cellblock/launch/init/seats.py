@@ -60,8 +60,7 @@ class Seat:
                 worker's session (setsid) do.
         """
         if alone:
-            others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}
-            return {*processes.descendants(os.getpid())} - others - {self.worker}
+            return {*processes.descendants(os.getpid(), spared)} - {self.worker}
         own = () if self.worker is None else processes.descendants(self.worker)
         unknown = {*processes.children(os.getpid())}.difference(spared)  # with hundreds of branches, asking each takes long
         orphans = (pid for pid in unknown if processes.session_of(pid) == self.worker)

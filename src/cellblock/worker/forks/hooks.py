@@ -12,13 +12,16 @@ import resource
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 _signals: Any = importlib.import_module("_signal")
-"""What `signal` is made of. In a worker, `signal.signal` delays handlers until no code of cellblock runs (`gate`)."""
+"""What `signal` is made of. In a worker, `signal.signal` delays handlers until no code of cellblock runs (`gate`). `signal` also
+looks for members of enumerations, and each page that it writes to is copied in a new kernel."""
+_SIGALRM, _UNBLOCK, _BLOCK, _IGNORE, _DEFAULT, _TIMER = map(
+    int, (signal.SIGALRM, signal.SIG_UNBLOCK, signal.SIG_BLOCK, signal.SIG_IGN, signal.SIG_DFL, signal.ITIMER_REAL)
+)
 
 _TICK = 0.01
 _BUSY = 0.003
@@ -41,7 +44,7 @@ class _Watch:
     def __init__(self) -> None:
         self.interrupted = 0
         self._waited = 0
-        self._work, self._waits = _usage()
+        self._work, self._waits = 0.0, 0
 
     def look(self, _number: int, _frame: FrameType | None) -> None:
         """Interrupt the hook if it has waited for too long. A busy machine causes no voluntary waits."""
@@ -70,7 +73,7 @@ _forking = False
 def _begin_watching() -> None:
     """Start to interrupt this process periodically, as the first hook: no signal may arrive before Python is ready for it."""
     if _forking:
-        signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+        _signals.setitimer(_TIMER, _TICK, _TICK)
 
 
 os.register_at_fork(after_in_child=_begin_watching)
@@ -97,33 +100,25 @@ def run(hooks: Callable[[], object], *, forking: bool = False) -> list[str]:
             before(failure)
 
     sys.unraisablehook = report
-    handler = _signals.signal(signal.SIGALRM, watch.look)
-    blocked = signal.SIGALRM in _set_mask(signal.SIG_UNBLOCK)
+    handler = _signals.signal(_SIGALRM, watch.look)
+    blocked = _SIGALRM in _signals.pthread_sigmask(_UNBLOCK, (_SIGALRM,))
     try:
         try:
             _forking = forking
             if not forking:
-                signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+                _signals.setitimer(_TIMER, _TICK, _TICK)
             hooks()
         finally:
             _forking = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            _signals.signal(signal.SIGALRM, _signals.SIG_IGN)  # drops a signal that is still pending
+            _signals.setitimer(_TIMER, 0)
+            _signals.signal(_SIGALRM, _IGNORE)  # drops a signal that is still pending
             if blocked:
-                _set_mask(signal.SIG_BLOCK)
-            _signals.signal(signal.SIGALRM, _signals.SIG_DFL if handler is None else handler)
+                _signals.pthread_sigmask(_BLOCK, (_SIGALRM,))
+            _signals.signal(_SIGALRM, _DEFAULT if handler is None else handler)
             sys.unraisablehook = before
     except InterruptedHookError:  # after the last hook
         pass
     return names
-
-
-def _set_mask(how: int) -> set[signal.Signals]:
-    """Block or unblock SIGALRM, and return what was blocked before."""
-    with warnings.catch_warnings():
-        # In a copy, signals of the C library itself are blocked, too. Python does not know them.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return {one for one in signal.pthread_sigmask(how, [signal.SIGALRM]) if isinstance(one, signal.Signals)}
 
 
 def _interrupted(failure: Any) -> str:
