@@ -37,6 +37,15 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.close(directory)
 
 
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Wait until a file is on the disk. Raises as `sync`."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync(file)
+    finally:
+        os.close(file)
+
+
 def claimed(descriptor: int) -> int:
     """Lock a temporary file while this descriptor is open, so that other processes do not remove it. Return the descriptor."""
     with suppress(OSError):  # a file system without locks: then nothing removes it, either

@@ -30,18 +30,19 @@ def test_two_processes_do_not_restore_one_workspace_at_once(snapshots: Snapshots
     assert refused
 
 
-@pytest.mark.parametrize(("same", "synced"), [(True, ["steps"]), (False, ["none", "steps", "none"])])
-def test_only_steps_wait_for_the_disk_if_it_is_the_workspaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool, synced: list[str]
+@pytest.mark.parametrize("same", [True, False])
+def test_an_entry_without_steps_waits_for_the_disk_only_if_it_is_not_the_workspaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
     """Names on one file system get to the disk in the order in which they changed."""
     found: list[str] = []
-    writing = ""
-    monkeypatch.setattr(journal, "sync", lambda _: found.append(writing))
-    monkeypatch.setattr(journal, "sync_directory", lambda _: None)
+    monkeypatch.setattr(journal, "sync_file", lambda _: found.append("file"))
+    monkeypatch.setattr(journal, "sync_directory", lambda _: found.append("directory"))
     monkeypatch.setattr(journal.Journal, "is_on", lambda *_: same)
     made = journal.Journal(tmp_path, tmp_path / "workspace")
-    for steps in ((), (Step("make", "a"),), ()):
-        writing = "steps" if steps else "none"
-        made.write("staging", os.stat(tmp_path), steps)
-    assert found == synced
+    made.write_without_steps("staging", os.stat(tmp_path))
+    assert found == ([] if same else ["file", "directory"])
+    made.write("staging", os.stat(tmp_path), (Step("make", "a"),))
+    found.clear()
+    made.commit()
+    assert found == ["directory"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cellblock.common.whole_file import sync, sync_directory
+from cellblock.common.whole_file import sync_directory, sync_file
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.plan import Step
 from cellblock.host.snapshots.trash import Entry
@@ -35,7 +35,7 @@ class Journal:
         self._directory = directory
         self._workspace = str(workspace)
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
-        self._path, self._new, self._lock = (directory / f"{name}.{kind}" for kind in ("json", "new", "lock"))
+        self._path, self.new, self._lock = (directory / f"{name}.{kind}" for kind in ("json", "new", "lock"))
 
     @property
     def exists(self) -> bool:
@@ -85,13 +85,10 @@ class Journal:
         self,
         staging: str,
         top: os.stat_result,
-        steps: Sequence[Step],
+        steps: Sequence[Step] = (),
         entry: tuple[str, str, dict[str, Any]] | None = None,
     ) -> None:
-        """Write the steps to do. Without steps, only the staging folder remains to be removed.
-
-        Steps are on the disk when this returns. Without steps, it waits for the disk only if the workspace is on another
-        file system: on the same one, names get to the disk in the order in which they changed.
+        """Write the steps to do to `new`. They count from `commit` on, before which the caller syncs `new`.
 
         Args:
             staging: The name of the staging folder.
@@ -99,21 +96,31 @@ class Journal:
             steps: The steps.
             entry: The trash entry for what they remove or replace (`Entry.described`).
         """
-        durable = bool(steps) or not self.is_on(top.st_dev)
         data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "entry": entry}
         # Not a `WholeFile`: after a kill, the next process writes to the same name.
         try:
-            with open(self._new, "w", encoding="utf-8") as file:
-                file.write(json.dumps(data))
-                file.flush()
-                if durable:
-                    sync(file.fileno())
-            os.replace(self._new, self._path)
-            if durable:
-                sync_directory(self._directory)
+            self.new.write_text(json.dumps(data), encoding="utf-8")
         except BaseException:  # includes interrupts: leave no partial journal
-            self._new.unlink(missing_ok=True)
+            self.new.unlink(missing_ok=True)
             raise
+
+    def commit(self) -> None:
+        """Make `new` the journal, and wait until that is on the disk."""
+        os.replace(self.new, self._path)
+        sync_directory(self._directory)
+
+    def write_without_steps(self, staging: str, top: os.stat_result) -> None:
+        """Record that only the staging folder remains to be removed.
+
+        This waits for the disk only if the workspace is on another file system: on the same one, names get to the disk in the
+        order in which they changed.
+        """
+        self.write(staging, top)
+        if self.is_on(top.st_dev):
+            os.replace(self.new, self._path)
+        else:
+            sync_file(self.new)
+            self.commit()
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step], Entry | None] | None:
         """Return an earlier process's staging folder, steps and trash entry; None if missing for this directory."""
@@ -134,7 +141,7 @@ class Journal:
     def forget(self) -> None:
         """Remove the journal and its lock, because the workspace was removed and no process holds it."""
         self.clear()
-        for left in (self._new, self._lock):
+        for left in (self.new, self._lock):
             left.unlink(missing_ok=True)
 
 

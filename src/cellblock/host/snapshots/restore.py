@@ -12,8 +12,11 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Self
 
-from cellblock.common.whole_file import sync
+from cellblock.common.whole_file import sync, sync_file
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import content
 from cellblock.host.snapshots.beneath import (
@@ -38,6 +41,8 @@ from cellblock.wire.copies import REPLACED
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _PASSES = 3  # code may still write there
+_AT_ONCE = 8
+"""Maximum number of threads that wait for the disk at once."""
 _RESCUED = f"{OURS}before-restore-"
 
 
@@ -124,15 +129,16 @@ def restore(
     """
     name = f"{REPLACED}{secrets.token_hex(8)}"
     info = os.fstat(top)
-    journal.write(name, info, ())
+    journal.write_without_steps(name, info)
     staging = _make_staging(top, name, journal)
     left: list[Step] = []
     try:
         for number, content_of in plan.staged.items():
             _stage(staging, number, content_of, store, source)
-        _sync_staged(staging, plan.staged)
         steps = [*_with_identities(top, staging, plan.steps)]
         journal.write(name, info, steps, entry=entry.described)
+        _sync_staged(staging, plan.staged, journal)
+        journal.commit()  # everything is on the disk: the next process can finish the restore from here on
         _apply(top, staging, steps, then, left)
     except _HalfDoneError:
         os.close(staging)
@@ -233,30 +239,61 @@ def _stage(staging: int, number: int, entry: File | Link | Trashed, store: Store
         os.close(held_content)
 
 
-def _sync_staged(staging: int, staged: Mapping[int, File | Link | Trashed]) -> None:
-    """Wait until all staged files are on the disk: a rename can get there before a file's content."""
-    for number, content_of in staged.items():
-        if isinstance(content_of, File):
-            target = open_file(f"new-{number}", staging)
-            try:
-                sync(target)
-            finally:
-                os.close(target)
-    sync(staging)
+def _sync_staged(staging: int, staged: Mapping[int, File | Link | Trashed], journal: Journal) -> None:
+    """Wait until all staged files and the new journal are on the disk: a rename can get there before a file's content."""
 
-
-def _sync_folders(top: int, steps: Sequence[Step]) -> None:
-    """Wait until the names that the steps changed are on the disk."""
-    for path in {step.path.rpartition("/")[0]: step.path for step in steps}.values():
+    def sync_one(number: int) -> None:
+        target = open_file(f"new-{number}", staging)
         try:
-            with open_parent(top, path) as (parent, _):
-                folder = open_folder(".", parent)
-        except OSError:
-            continue  # a later step removed or closed it
-        try:
-            sync(folder)
+            sync(target)
         finally:
-            os.close(folder)
+            os.close(target)
+
+    with _Syncing() as syncing:
+        for number, content_of in staged.items():
+            if isinstance(content_of, File):
+                syncing.begin(partial(sync_one, number))
+        syncing.begin(partial(sync, staging))
+        syncing.begin(partial(sync_file, journal.new))
+
+
+class _Syncing:
+    """Waits for the disk several times at once: file systems write what is waited for together, in a few milliseconds."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        self._begun: list[Future[None]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def begin(self, wait: Callable[[], None]) -> None:
+        """Begin to wait."""
+        self._begun.append(self._pool.submit(wait))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for the rest, and raise its first error, unless something failed already."""
+        self._pool.shutdown()
+        for one in self._begun if kind is None else ():
+            one.result()
+
+
+def _sync_folders(top: int, steps: Sequence[Step], syncing: _Syncing) -> None:
+    """Begin to wait until the names that the steps changed are on the disk."""
+    for path in {step.path.rpartition("/")[0]: step.path for step in steps}.values():
+        syncing.begin(partial(_sync_folder_of, top, path))
+
+
+def _sync_folder_of(top: int, path: str) -> None:
+    try:
+        with open_parent(top, path) as (parent, _):
+            folder = open_folder(".", parent)
+    except OSError:
+        return  # a later step removed or closed it
+    try:
+        sync(folder)
+    finally:
+        os.close(folder)
 
 
 def _set_owner(name: str, directory: int, owner: Owner) -> None:
@@ -301,8 +338,9 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
         for step in steps:
             _do(top, staging, step)
             done += 1
-        _sync_folders(top, steps)
-        then()
+        with _Syncing() as syncing:
+            _sync_folders(top, steps, syncing)
+            then()
     except BaseException as error:  # of any kind: the restore failed
         left += _take_back(top, staging, steps[:done])
         if done < len(steps) and isinstance(error, OSError) and error.errno in CHANGED:
@@ -421,7 +459,7 @@ def _remove(top: int, name: str, staging: int, journal: Journal) -> None:
     try:
         if not journal.is_on(os.fstat(top).st_dev):
             sync(staging)  # before the journal forgets the steps: what was moved to the trash must have left this folder
-        journal.write(name, os.fstat(top), ())
+        journal.write_without_steps(name, os.fstat(top))
     except OSError:
         journal.clear()  # the steps must not be done again
     for _ in range(_PASSES):
