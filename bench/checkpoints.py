@@ -44,16 +44,16 @@ async def restore(_: System, *, n: int, isolate: str, sizes: Sequence[int]) -> S
             fill = _FILL.format(size=size, arrays=_ARRAYS) if size else ""
             made, back = series.setdefault(f"checkpoint, {size} MB", []), series.setdefault(f"restore, {size} MB", [])
             async with host.session(recovery="none") as session:
-                await _run(session, fill)
+                await run(session, fill)
                 for number in range(n):
-                    await _run(session, f"x = {number}")
+                    await run(session, f"x = {number}")
                     began = time.perf_counter()
                     checkpoint = await session.checkpoint()
                     made.append(ms(began))
-                    await _run(session, "x = None")
+                    await run(session, "x = None")
                     began = time.perf_counter()
                     await session.restore(checkpoint)
-                    await _run(session, "x", str(number))
+                    await run(session, "x", str(number))
                     back.append(ms(began))
                     await checkpoint.drop()
             series[f"fork, {size} MB"] = _forks(fill, n)
@@ -70,17 +70,17 @@ async def undo(_: System, *, n: int, isolate: str) -> Series:
     series: Series = {"undo": [], "recovery": []}
     async with _opened(isolate) as host, host.session(recovery=_QUICK) as session:
         for number in range(n):
-            await _run(session, f"x = {number}")
+            await run(session, f"x = {number}")
             await _rolled(session)
-            await _run(session, "x = None")
+            await run(session, "x = None")
             began = time.perf_counter()
             await session.undo()
-            await _run(session, "x", str(number))
+            await run(session, "x", str(number))
             series["undo"].append(ms(began))
             await _rolled(session)
             began = time.perf_counter()
             died = await session.execute("import os; os.kill(os.getpid(), 9)")
-            await _run(session, "x", str(number))
+            await run(session, "x", str(number))
             series["recovery"].append(ms(began))
             if died.ok or died.state_lost:
                 raise ValueError(f"the session did not recover: {died}")
@@ -91,11 +91,11 @@ async def fork(_: System, *, n: int, isolate: str, branches: int) -> Series:
     """Branches of a session, up to the answer of each."""
     times: list[float] = []
     async with _opened(isolate) as host, host.session(recovery="none") as session:
-        await _run(session, "x = 1")
+        await run(session, "x = 1")
         for _number in range(n):
             began = time.perf_counter()
             made = await session.fork(branches)
-            await asyncio.gather(*(_run(branch, "x", "1") for branch in made))
+            await asyncio.gather(*(run(branch, "x", "1") for branch in made))
             times.append(ms(began))
             await asyncio.gather(*(branch.close() for branch in made))
     return {"ms": times}
@@ -129,7 +129,7 @@ async def parked(_: System, *, n: int, isolate: str) -> Series:
     """What one more checkpoint adds to the memory of all processes, if nothing has changed since the one before."""
     added: list[float] = []
     async with _opened(isolate) as host, host.session(recovery="none") as session:
-        await _run(session, "x = 1")
+        await run(session, "x = 1")
         checkpoints = [await session.checkpoint()]  # the first one also costs what the session has to have for it
         for _number in range(n):
             before = await _weigh()
@@ -150,12 +150,17 @@ async def _opened(isolate: Any) -> AsyncIterator[Host]:
     """Open a host that has made a kernel already."""
     async with Host(isolate=isolate) as host:
         async with host.session() as session:
-            await _run(session, "pass")
+            await run(session, "pass")
         await asyncio.sleep(SETTLE)
         yield host
 
 
-async def _run(session: Session, code: str, value: str | None = None) -> CodeExecutionResult:
+async def run(session: Session, code: str, value: str | None = None) -> CodeExecutionResult:
+    """Run a cell that must have this value.
+
+    Raises:
+        ValueError: It failed, or has another value.
+    """
     result = await session.execute(code)
     if not result.ok or result.return_value != value:
         raise ValueError(f"{code!r} should be {value}: {result}")

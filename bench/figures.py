@@ -252,10 +252,29 @@ FIGURES = (
     Figure("1,000 tool calls, gathered; ipybox: one by one", "tools: many", "usual", "p50", "ms", times=_MANY, chart=True),
     Figure("… gathered", "tools: many", "gathered", "p50", "ms"),
     Figure("… one by one", "tools: many", "one by one", "p50", "ms"),
-    Figure("files: undo in a workspace of 10,000 files, 3 changed, p50", "snapshots: undo", "undo", "p50", "ms", 150),
-    Figure("… the first look at the files", "snapshots: undo", "first", "p50", "ms"),
-    Figure("… a look after nothing has changed, p50", "snapshots: undo", "unchanged", "p50", "ms"),
-    Figure("… asking the system about each file, and no more, p50", "snapshots: undo", "bare walk", "p50", "ms"),
+    *(
+        figure
+        for count in (10, 1000, 10_000)
+        for figure in (
+            Figure(
+                f"undo of 3 changed files among {count:,}, to first result, p50",
+                "files: undo",
+                f"undo, {count} files",
+                "p50",
+                "ms",
+                15 if count == 10_000 else None,
+            ),
+            Figure("… redo, p50", "files: undo", f"redo, {count} files", "p50", "ms"),
+            Figure(
+                "… asking the system about each file, and no more, p50",
+                "files: undo",
+                f"bare walk, {count} files",
+                "p50",
+                "ms",
+            ),
+        )
+    ),
+    Figure("the first look at 10,000 files, p50", "files: first", "ms", "p50", "ms"),
     Figure("a program beside the kernel, `exec` of `/bin/true`, p50", "programs", "exec", "p50", "ms", 2, chart=True),
     Figure("… `subprocess.run` of the same outside, in turns with it, p50", "programs", "subprocess", "p50", "ms"),
     Figure("programs per second, 100 sessions at once", "programs", "per second", "p50", "1/s", 1000, True, chart=True),

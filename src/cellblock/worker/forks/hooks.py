@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any
 
 _signals: Any = importlib.import_module("_signal")
-"""What `signal` is made of. In a worker, `signal.signal` delays handlers until no code of cellblock runs (`gate`). It also looks
-for members of enumerations, and each page that it writes to is copied in a new kernel."""
+"""What `signal` is made of. In a worker, `signal.signal` delays handlers until no code of cellblock runs (`gate`). It also
+looks for members of enumerations, and each page that it writes to is copied in a new kernel."""
 _SIGALRM, _UNBLOCK, _BLOCK, _IGNORE, _DEFAULT, _TIMER = map(
     int, (signal.SIGALRM, signal.SIG_UNBLOCK, signal.SIG_BLOCK, signal.SIG_IGN, signal.SIG_DFL, signal.ITIMER_REAL)
 )
