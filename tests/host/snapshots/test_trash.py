@@ -13,7 +13,7 @@ import pytest
 
 from cellblock.errors import FilesError
 from cellblock.host.snapshots import content, trash
-from cellblock.host.snapshots.trash import Entry, Reason, Trash, copy_back, purge
+from cellblock.host.snapshots.trash import Entry, Reason, Trash, copy_back, purge, purge_if_due
 from cellblock.launch import leftovers
 
 from .conftest import SECRET, before_call, look
@@ -462,3 +462,24 @@ def test_the_session_with_most_loses_its_oldest_but_never_its_newest(
         purge()
         assert (ids(kept), len(ids(other))) == (left, len(of_other)), most
     assert ids(other) == few[1:]
+
+
+def test_the_trash_is_purged_now_and_then_and_when_much_was_added(
+    take: Take, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each purge walks through the whole trash of the user, which would make every undo slower."""
+    purges: list[str] = []
+    monkeypatch.setattr(trash, "run_aside", lambda _, name: purges.append(name))
+    monkeypatch.setattr(trash, "_purges", trash._Purges())
+    monkeypatch.setenv("CELLBLOCK_TRASH_BYTES", "16000")
+
+    def purged(size: int) -> int:
+        (workspace / "file").write_bytes(b"x" * size)
+        take("file")
+        purge_if_due()
+        return len(purges)
+
+    assert [purged(size) for size in (1, 400, 400, 400, 400)] == [1, 1, 1, 2, 2]
+    later = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert purged(1) == 3

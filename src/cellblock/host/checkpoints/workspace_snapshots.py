@@ -24,7 +24,7 @@ from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.snapshots import Reverted
 from cellblock.host.snapshots.times import Spans
-from cellblock.host.snapshots.trash import Entry, Reason, Trash, purge
+from cellblock.host.snapshots.trash import Entry, Reason, Trash, purge_if_due
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.versions import version_in
@@ -189,7 +189,7 @@ class CheckpointFiles:
 
     def keeping(self, operation: str) -> Entry:
         """Return a new trash entry for the files that an operation is about to replace."""
-        run_aside(purge, "cellblock-trash")
+        purge_if_due()
         return self.trash.new(Reason(operation))
 
     @property
@@ -204,15 +204,16 @@ class CheckpointFiles:
             asyncio.run_coroutine_threadsafe(then(), loop).result()
 
         deadline = loop.time() + _PATIENCE
-        while True:
-            try:
-                return await _owned(lambda: work(self._snapshots(store), finish), _forget)
-            except HeldError:  # waiting in the thread could block: the other restore's `then` may need one
-                if loop.time() > deadline:
-                    raise
-            finally:
-                run_aside(purge, "cellblock-trash")
-            await asyncio.sleep(_LOOK_AGAIN)
+        try:
+            while True:
+                try:
+                    return await _owned(lambda: work(self._snapshots(store), finish), _forget)
+                except HeldError:  # waiting in the thread could block: the other restore's `then` may need one
+                    if loop.time() > deadline:
+                        raise
+                await asyncio.sleep(_LOOK_AGAIN)
+        finally:
+            purge_if_due()
 
     @property
     def writable(self) -> bool:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cellblock.common import config
+from cellblock.common.threads import run_aside
 from cellblock.common.whole_file import sync
 from cellblock.errors import FilesError
 from cellblock.host.snapshots import content
@@ -38,6 +39,10 @@ _DAY = 86_400.0
 _LARGE = 16 * 2**20
 _FEWEST = 1
 """Entries that each session keeps until they expire: a user may need the newest soon."""
+
+
+_PAUSE, _PART = 60.0, 16
+"""Seconds between two purges of one process, and the part of the limit whose use makes one due earlier."""
 
 
 class Reason(NamedTuple):
@@ -111,6 +116,7 @@ class Entry:
         *above, last = path.split("/")
         with self._opened(make=True) as top, _made(top, above) as parent:
             info = os.lstat(name, dir_fd=folder)
+            _purges.taken += info.st_size
             if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
                 _copy(folder, name, parent, last)
         self.taken.append(path)
@@ -135,6 +141,7 @@ class Entry:
         *above, last = path
         with _made(top, above) as parent:
             if stat.S_ISREG(info.st_mode):
+                _purges.taken += info.st_size
                 if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
                     _copy(folder, name, parent, last)  # the session's code may have it open, or know another name of it
                 os.unlink(name, dir_fd=folder)
@@ -291,6 +298,35 @@ def _copy_file(folder: int, name: str, parent: int, to: str, info: os.stat_resul
             os.close(target)
     finally:
         os.close(source)
+
+
+class _Purges:
+    """When the trash is purged. Each purge walks through the whole trash, which takes longer than many undos.
+
+    Attributes:
+        taken: Bytes that this process has moved to the trash since the last purge.
+    """
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        """Return whether a purge is due, which the caller then does."""
+        now = time.monotonic()
+        if now < self._next and self.taken < config.trash_limits()[1] // _PART:
+            return False
+        self._next, self.taken = now + _PAUSE, 0
+        return True
+
+
+_purges = _Purges()
+
+
+def purge_if_due() -> None:
+    """Purge the trash in a thread, if it was not done lately."""
+    if _purges.is_due():
+        run_aside(purge, "cellblock-trash")
 
 
 def purge() -> None:
