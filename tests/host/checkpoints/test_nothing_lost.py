@@ -25,6 +25,7 @@ from processes import eventually
 
 NAMES = ("a", "b", "d/a", "d/b", "d/e/a", "e/a")
 STEPS = ["cell", "cell", "cell", "person", "undo", "undo", "redo", "mark", "restore", "branch", "crash"]
+CHANGES = ["save", "save", "remove", "move"]
 SAVE = """
 import asyncio, os, shutil, time
 replaced = []
@@ -131,7 +132,7 @@ async def cell(session: Session, saved: Saved, chance: random.Random) -> None:
     lines: list[str] = []
     for _ in range(chance.randint(1, 3)):
         name, other = chance.sample(NAMES, 2)
-        match chance.choice(STEPS):
+        match chance.choice(CHANGES):
             case "save":
                 lines.append(f"save({name!r}, {(text := saved.new())!r})")
                 saved.add(text)
