@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from cellblock.host.survival.keeper import SessionKeeper, SessionParts
 from cellblock.host.survival.state_log import StateLog
-from cellblock.host.survival.states import StateKeeping
 from cellblock.host.survival.takeover import Takeover
 from cellblock.launch.custody.custodian_client import Holding
 
@@ -64,18 +63,18 @@ class KeptSession(SessionKeeper):
             self._record_to(self._log)
 
     def _record_to(self, log: StateLog) -> None:
-        kernel = self._parts.kernels.current
-        checkpoints = self._parts.checkpoints
-        checkpoints.keep(StateKeeping(log, checkpoints, kernel=0 if kernel is None else kernel.number))
+        state, kernel = self._parts.checkpoints.past, self._parts.kernels.current
+        state.kernel = 0 if kernel is None else kernel.number
+        log.follow(state, self._parts.checkpoints.files.describe)
 
     async def go_on(self, on_input: OnInput | None) -> None:
         if self._remains is None:
             return
-        log, recalled = self._remains.log, self._remains.recalled
-        self._remains.log = self._remains.recalled = None
+        log, state = self._remains.log, self._remains.state
+        self._remains.log = self._remains.state = None
         self._log = log
-        if log is not None and recalled is not None:
-            self._takeover = Takeover(self._parts.checkpoints, log, recalled)
+        if log is not None and state is not None:
+            self._takeover = Takeover(self._parts.checkpoints, log, state, self._remains.copies)
         adopted = await self._adopt(self._remains, on_input)
         if self._takeover is None:
             self._parts.checkpoints.begin_after_another()
@@ -96,12 +95,12 @@ class KeptSession(SessionKeeper):
 
     @staticmethod
     async def _finish_going(takeover: Takeover, adopted: tuple[Kernel, Cell] | None) -> str:
-        """Finish a pending change of state (`Takeover.finish_going`), which came after the last cell in the journal."""
-        if adopted is not None and takeover.move is not None:
+        """Finish a pending change of state (`Takeover.finish`), which came after the last cell in the journal."""
+        if adopted is not None and takeover.unfinished:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
                     await adopted[1].ended.wait()
-        return await takeover.finish_going()
+        return await takeover.finish()
 
     async def _adopt(self, remains: SessionRemains, on_input: OnInput | None) -> tuple[Kernel, Cell] | None:
         """Continue an earlier host's kernel, if any. Return it and its running or last cell."""
@@ -115,7 +114,7 @@ class KeptSession(SessionKeeper):
         parts.kernels.adopt(kernel)
         parts.checkpoints.resuming.serving = kernel.family
         if self._takeover is not None:
-            self._takeover.take_kernel(kernel, cell, replaced=remains.replaced)
+            self._takeover.take_kernel(kernel, cell, unrecorded=remains.unrecorded)
         self.adopted, self.adopted_at = True, kernel.position
         kernel.thaw()  # that host may have been killed during a restore
         await kernel.answered(_PATIENCE)  # before the cell's end is handled, which creates a checkpoint and asks the kernel
