@@ -1313,7 +1313,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 files without memory, after a kill": mutant(
         f"{KILLED}[undo-none-24]",
-        Edit("host/survival/takeover.py", "Takeover.finish", "return ''"),
+        Edit("host/survival/session_handover.py", "KeptSession._finish", "return ''"),
     ),
     "26 what tasks write while an undo is finished": mutant(
         f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it[none]",
@@ -1340,7 +1340,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 a cell that was counted twice": mutant(
         f"{SURVIVAL}takeover.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
-        Edit("host/survival/takeover.py", "Takeover.take_kernel", "self._state.kernel = kernel.number"),
+        Edit("host/survival/session_handover.py", "KeptSession._take_kernel", "self._state.kernel = kernel.number"),
     ),
     "26 a log that is not whole": mutant(
         f"{SURVIVAL}state_log.py::test_what_cannot_all_be_written_is_not_read",

@@ -211,7 +211,6 @@ class Saving:
             )
         self._cells.past.replace(cells)
         self._checkpoints.begin_with_line()
-        self._checkpoints.rewrite()
         self._checkpoints.begin()
         return self.loaded
 

@@ -41,7 +41,6 @@ from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.going_back import GoingBack
 from cellblock.host.checkpoints.resuming import Resuming
-from cellblock.host.survival.takeover import Takeover
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel import Kernel
@@ -426,7 +425,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
         await session.undo()
 
 
-_CHAINS = ("undo", "undo all", "crash", "restore", "adopt", "values")
+_CHAINS = ("undo", "redo", "undo all", "crash", "restore", "adopt", "values")
 """Chains that "any" has, too: each by itself is slow."""
 
 

@@ -300,10 +300,6 @@ class Checkpoints:
         """The session's state."""
         return self.cells.past
 
-    def rewrite(self) -> None:
-        """Record the whole state again, because more has changed than single events express."""
-        self.past.log.rewrite()
-
     def note_outside(self, call: str) -> None:
         """Record an external call that was just approved."""
         self.past.commit(Called(time.monotonic(), call))
@@ -393,6 +389,7 @@ class Checkpoints:
         way: Way,
         files: Callable[[Then], Awaitable[object]] | None,
         arrive: Callable[[], None] | None = None,
+        since: int = 0,
     ) -> None:
         """Restore a checkpoint's state in the session's turn.
 
@@ -401,8 +398,9 @@ class Checkpoints:
             way: What a later host must finish.
             files: As for `GoingBack`.
             arrive: As for `GoingBack`.
+            since: As for `Going`.
         """
-        began = self.begin_going(checkpoint.id, way)
+        began = self.begin_going(checkpoint.id, way, since=since)
         move = GoingBack(checkpoint, self.resuming, self.automatic, self.cells.past, files, began, arrive=arrive)
         try:
             async with stopped(self.kernels.current):
@@ -458,7 +456,7 @@ class Checkpoints:
                 self._kept.remove(checkpoint)
         pairs = self.past.pairs.copied(self.files.hold)
         pairs.release = self.files.drop
-        return Redo(present, later, pairs, (self.past.fresh, self.ended), [], self.past.begun)
+        return Redo(present, later, pairs, state, (self.past.fresh, self.ended), [], self.past.begun)
 
     def forget_redo(self, redo: Redo | None) -> None:
         """Restore what was set aside, after a failed undo."""
@@ -477,6 +475,16 @@ class Checkpoints:
         for checkpoint in (redo.checkpoint, *redo.others):
             self.forget(checkpoint)
         self.redos.add(redo)
+
+    async def go_to_undone(self, redo: Redo, files: Callable[[Then], Awaitable[object]] | None) -> None:
+        """Restore the state before an undo in the session's turn. A later host can finish it."""
+        checkpoints = [one.saved for one in (*redo.others, redo.checkpoint)]
+        self.past.log.rewrite(self.past.to_come_back(checkpoints, redo.pairs, redo.fresh[0]))
+        try:
+            await self.go_to(redo.checkpoint, "redo", files, functools.partial(self.come_back, redo), redo.since)
+        except BaseException:  # includes cancellation: nothing was changed
+            self.past.log.rewrite()
+            raise
 
     def come_back(self, redo: Redo) -> None:
         """Record the state before an undo as the session's, after its kernel was restored."""
@@ -550,7 +558,7 @@ class Checkpoints:
             checkpoint.belongs_to(self)
             self._kept.append(checkpoint)
             self.past.checkpoints[checkpoint.id] = checkpoint.saved
-        self.rewrite()
+        self.past.log.rewrite()
 
     def take_over(self, branch: Checkpoints) -> None:
         """Take over the checkpoints and external calls of an adopted branch, so that its cells can be undone here."""
@@ -601,16 +609,16 @@ class Checkpoints:
         for one in self.automatic.all():  # created while a saved session was loaded
             one.discard()
         self.past.begun_with = {cell.number for cell in self.past.line}
-        self.rewrite()
+        self.past.log.rewrite()
 
     def begin_after_another(self) -> None:
         """Continue with a killed process's kernel whose states are unknown."""
         self.ended = _ENDED
 
-    def begin_going(self, checkpoint: str, way: Way, lost: int = 0) -> Instant:
+    def begin_going(self, checkpoint: str, way: Way, lost: int = 0, since: int = 0) -> Instant:
         """Record, before any action, that the session is about to change to another state (`Going`). Return the time."""
         began = Instant.before_changes()
-        self.past.commit(Going(checkpoint, way, began, lost))
+        self.past.commit(Going(checkpoint, way, began, lost, since))
         self.past.log.settle()
         return began
 

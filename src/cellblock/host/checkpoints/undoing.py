@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -144,9 +143,21 @@ async def redo(states: Checkpoints) -> Undone:
             reverted = await states.files.redo(redo.reverted, then, Reason("redo"))
 
         bring = files if redo.reverted is not None and redo.reverted.actions else None
-        await states.go_to(redo.checkpoint, "restore", bring, functools.partial(states.come_back, redo))
+        await states.go_to_undone(redo, bring)
         states.automatic.forget_files()
         return _undone(states, redo.cells, reverted, "", [])
+
+
+async def finish_redo(states: Checkpoints, checkpoint: Checkpoint, since: int) -> None:
+    """Finish a redo that an earlier host began after the undo to a state, and that may have restored some files."""
+    undone = states.past.pairs.after(since) or ()
+    known = [pair for pair in undone if pair.before is not None and pair.after is not None]
+    back = [Interval(pair.after.root, pair.before.root, []) for pair in reversed(known)]
+
+    async def files(then: Then) -> None:
+        await states.files.undo(back, then, Reason("redo"), partial=True)
+
+    await states.go_to(checkpoint, "redo", files if back else None, since=since)
 
 
 async def _find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *, partial: bool) -> Way:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -88,8 +89,8 @@ class StateWriter:
     def settle(self) -> None:
         """Flush all events before anything else happens."""
 
-    def rewrite(self) -> None:
-        """Write the whole state again, because more has changed than single events express."""
+    def rewrite(self, state: SessionState | None = None) -> None:
+        """Write the whole state again, because more has changed than single events express; or one about to be reached."""
 
 
 NOT_WRITTEN = StateWriter()
@@ -244,6 +245,15 @@ class SessionState:
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
         self.state, self.going = state, None
         self.pairs.become(pairs)
+
+    def to_come_back(self, checkpoints: Iterable[Saved], pairs: Pairs, fresh: int) -> SessionState:
+        """Return the state that `come_back` is about to reach, of the last checkpoint."""
+        then = copy.copy(self)
+        then.pairs = Pairs()
+        then.checkpoints |= {one.id: one for one in checkpoints}
+        then.fresh, last = fresh, [*then.checkpoints.values()][-1]
+        then.come_back(last.line, last.state, pairs)
+        return then
 
     # -- the reducer ---------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from cellblock.host.kernels.pairs import Instant, Pair
 from cellblock.model import HistoryEntry
 
-Way: TypeAlias = Literal["undo", "restore", "crash", "fresh"]
-"""Why a session changes to another state. ``undo`` and ``restore`` also restore files."""
+Way: TypeAlias = Literal["undo", "redo", "restore", "crash", "fresh"]
+"""Why a session changes to another state. The first three also restore files."""
 
 
 class Numbered(NamedTuple):
@@ -193,12 +193,14 @@ class Going(NamedTuple):
         way: Why.
         began: When.
         lost: Number of cells that the change loses, because their kernel died.
+        since: The state from which a redo begins.
     """
 
     checkpoint: str
     way: Way
     began: Instant
     lost: int = 0
+    since: int = 0
 
 
 class Went(NamedTuple):

@@ -93,7 +93,7 @@ def reconcile(state: SessionState, world: World) -> Steps:
     happened = _unrecorded(state, world) if world.kernel else []
     changed = any(isinstance(event, (Went, Renewed)) for event in happened)
     going = None if changed else state.going
-    finish = going if going is not None and going.way in ("undo", "restore") else None
+    finish = going if going is not None and going.way in ("undo", "redo", "restore") else None
     start = None if world.kernel or not world.recovers else _last_state(state, there.values(), going)
     drop = [] if finish or changed else [one.id for one in there.values() if one.passing]
     return Steps([*happened, *lost], finish, start, drop)

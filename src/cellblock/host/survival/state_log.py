@@ -97,12 +97,12 @@ class StateLog(StateWriter):
         if self._end - self._start > max(_LIMIT, 2 * self._longest):
             self.rewrite()
 
-    def rewrite(self) -> None:
-        """Replace all records with the state, and free their memory."""
-        if self._state is None or self._broken or self._closed:
+    def rewrite(self, state: SessionState | None = None) -> None:
+        """Replace all records with the state, or one about to be reached, and free their memory."""
+        if (state := state or self._state) is None or self._broken or self._closed:
             return
         self._unwritten.clear()
-        base, place = self._framed(self._state), self._end
+        base, place = self._framed(state), self._end
         if not self._write(base):
             return
         self._longest = len(base)
