@@ -190,6 +190,16 @@ def test_a_log_without_a_state_is_not_read() -> None:
     assert SessionState.read([Dropped("a")]) is None
 
 
+def test_a_log_is_read_from_its_last_state() -> None:
+    """That is not the first one, if a host was killed while it rewrote the log."""
+    state = SessionState()
+    records: list[object] = [pickle.loads(pickle.dumps(state)), Copied(saved("a"))]
+    state.commit(Copied(saved("b")))
+    found = SessionState.read([*records, state, Copied(saved("c"))])
+    assert found is not None
+    assert [*found.checkpoints] == ["b", "c"]
+
+
 def test_checkpoints_have_the_line_of_their_state_and_those_that_were_dropped_are_gone() -> None:
     state = SessionState()
     state.begin()

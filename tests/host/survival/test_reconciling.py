@@ -150,10 +150,10 @@ class Model(StateWriter):
         self.state.add(HistoryEntry(code, "died", None, abandoned=bool(found)), died=True)
         self._drop_others()
 
-    def go(self, way: Way) -> None:
+    def go(self, way: Way, target: Saved | None = None) -> None:
         if not self.state.checkpoints:
             return
-        target = self.state.checkpoints[self.chance.choice([*self.state.checkpoints])]
+        target = target or self.state.checkpoints[self.chance.choice([*self.state.checkpoints])]
         self.state.commit(Going(target.id, way, _NOW))
         made = self._make(self.copies[target.id])
         with self.together():
@@ -162,6 +162,31 @@ class Model(StateWriter):
         self._end(self.current)
         self.current = made
         self._drop_others()
+
+    def undo_and_redo(self) -> None:
+        name, pairs, fresh = self.copy(), self.state.pairs.copied(lambda files: files), self.state.fresh
+        saved = self.state.checkpoints[name]
+        targets = [one for one in self.state.checkpoints.values() if one.line and len(one.line) < len(saved.line)]
+        if not targets:
+            return
+        self.state.commit(Dropped(name))  # set aside
+        self.go("undo", targets[-1])
+        self.rewrite(self.state.to_come_back([saved], pairs, fresh, targets[-1].state))
+        self.state.commit(Going(name, "redo", _NOW, since=targets[-1].state))
+        made = self._make(self.copies[name])
+        with self.together():
+            self.state.commit(Placed(made))
+            self.state.come_back(saved.line, saved.state, pairs)
+            self.state.checkpoints[name] = saved
+            self.rewrite()
+        self._end(self.current)
+        self.current = made
+
+    def rewrite(self, state: SessionState | None = None) -> None:
+        """See `StateWriter`."""
+        self.written.append(pickle.dumps(state or self.state))
+        if not self.at_once:
+            self.note()
 
     def reset(self, way: Way) -> None:
         """Begin with a fresh kernel."""
@@ -230,6 +255,9 @@ def check(state: SessionState, left: Killed) -> None:
     if kernel.replacing:  # its last result comes first, and then what follows from its death
         assert not any(isinstance(event, (Went, Renewed)) for event in steps.events)
         return
+    if steps.finish is not None and steps.finish.way == "redo":  # the state is the one that it is about to reach
+        assert steps.finish.checkpoint not in copies or left.copies[steps.finish.checkpoint] == codes(state)
+        return
     runs = not state.cell.added and state.cell.position == f"{number}/{kernel.cells - 1}"
     assert kernel.memory == (codes(state) if not runs else (*codes(state), *kernel.memory[-1:]))
     if unrecorded:
@@ -257,6 +285,8 @@ def test_each_prefix_in_each_world(seed: int) -> None:
                 model.reset("fresh")
             case 4:
                 model.copy(passing=True)
+            case 5:
+                model.undo_and_redo()
             case _:
                 model.cell()
     for left in model.left:

@@ -479,7 +479,7 @@ class Checkpoints:
     async def go_to_undone(self, redo: Redo, files: Callable[[Then], Awaitable[object]] | None) -> None:
         """Restore the state before an undo in the session's turn. A later host can finish it."""
         checkpoints = [one.saved for one in (*redo.others, redo.checkpoint)]
-        self.past.log.rewrite(self.past.to_come_back(checkpoints, redo.pairs, redo.fresh[0]))
+        self.past.log.rewrite(self.past.to_come_back(checkpoints, redo.pairs, redo.fresh[0], redo.since))
         try:
             await self.go_to(redo.checkpoint, "redo", files, functools.partial(self.come_back, redo), redo.since)
         except BaseException:  # includes cancellation: nothing was changed

@@ -246,13 +246,14 @@ class SessionState:
         self.state, self.going = state, None
         self.pairs.become(pairs)
 
-    def to_come_back(self, checkpoints: Iterable[Saved], pairs: Pairs, fresh: int) -> SessionState:
-        """Return the state that `come_back` is about to reach, of the last checkpoint."""
+    def to_come_back(self, checkpoints: Sequence[Saved], pairs: Pairs, fresh: int, since: int) -> SessionState:
+        """Return the state that `come_back` is about to reach, of the last checkpoint, for a host that must finish it."""
         then = copy.copy(self)
         then.pairs = Pairs()
         then.checkpoints |= {one.id: one for one in checkpoints}
-        then.fresh, last = fresh, [*then.checkpoints.values()][-1]
+        then.fresh, last = fresh, checkpoints[-1]
         then.come_back(last.line, last.state, pairs)
+        then.going = Going(last.id, "redo", Instant.before_changes(), since=since)
         return then
 
     # -- the reducer ---------------------------------------------------------------------------------------------------
@@ -384,10 +385,12 @@ class SessionState:
     @classmethod
     def read(cls, records: Sequence[Any]) -> SessionState | None:
         """Read a written state and the events after it; None if they are incomplete."""
-        if not records or not isinstance(records[0], cls):
+        # More than one, if the host was killed between a rewrite and the removal of what that replaced.
+        bases = [place for place, record in enumerate(records) if isinstance(record, cls)]
+        if not bases or bases[0] > 0:
             return None
-        state = records[0]
-        for event in records[1:]:
+        state: SessionState = records[bases[-1]]
+        for event in records[bases[-1] + 1 :]:
             state.apply(event)
             _states.last = max(_states.last, state.state)
         state.reserve()
