@@ -962,7 +962,10 @@ class Session(AsyncOnly):
         host = self._host
         with self.trace.checkpointing("fork"):
             return await branching.start(
-                self, lambda beginning: host.session(start_from=beginning), lambda one: one.start(), lambda one: one.close()
+                self.checkpoint_for_branches,
+                lambda beginning: host.session(start_from=beginning),
+                lambda one: one.start(),
+                lambda one: one.close(),
             )
 
     async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:

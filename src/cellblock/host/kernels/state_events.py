@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -36,42 +37,30 @@ class Numbered(NamedTuple):
 
     def marked(self, *, abandoned: bool) -> Numbered:
         """Return the cell, abandoned or not."""
-        entry = self.entry
-        if entry.abandoned == abandoned:
+        if self.entry.abandoned == abandoned:
             return self
-        rest = abandoned, entry.kept, entry.tag, entry.after
-        return self._replace(entry=HistoryEntry(entry.code, entry.status, entry.execution_count, *rest))
+        return self._replace(entry=replace(self.entry, abandoned=abandoned))
 
     def cut(self, most: int) -> Numbered:
         """Return the cell with only the beginning of its code."""
-        entry = self.entry
-        rest = entry.abandoned, entry.kept, entry.tag, entry.after
-        return self._replace(entry=HistoryEntry(entry.code[:most], entry.status, entry.execution_count, *rest))
+        return self._replace(entry=replace(self.entry, code=self.entry.code[:most]))
 
 
-def _read_cell(number: int, begun_in: int, code: str, status: Any, count: int | None, *rest: Any) -> Numbered:
-    abandoned, tag, after = rest
+def _read_cell(number: int, begun_in: int, code: str, status: Any, *told: Any) -> Numbered:
+    count, abandoned, tag, after = told
     return Numbered(number, HistoryEntry(code, status, count, abandoned, tag=tag, after=after), begun_in)
 
 
 class Saved(NamedTuple):
-    """A checkpoint, as recorded.
+    """A checkpoint, as recorded. The attributes not listed are as for `Checkpoint`.
 
     Attributes:
-        id: As for `Checkpoint`.
-        made: As for `Checkpoint`.
-        at: As for `Checkpoint`.
-        name: As for `Checkpoint`.
-        automatic: As for `Checkpoint`.
-        execution_count: As for `Checkpoint`.
         family: The number of the first kernel of the copy's init, from the launcher.
         copy: The copy's number, from that init.
-        passing: As for `Checkpoint`.
         pending: As for `Copy`.
         state: The number of its state. `SessionState` sets it and everything below.
         line: The cells that led to its state.
         files: Its files, if any: a snapshot, or the description of an earlier host's.
-        without_files: As for `Checkpoint`.
     """
 
     id: str
@@ -116,13 +105,7 @@ class Unsent(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A cell ended.
-
-    Attributes:
-        cell: The cell.
-        died: Whether its kernel died with it, so that it led to no state.
-        not_undoable: As for `Began`, as known now.
-    """
+    """A cell ended. If its kernel died with it, it led to no state."""
 
     cell: Numbered
     died: bool = False
@@ -136,12 +119,7 @@ class Rested(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The current files were examined (`Pairs.look`).
-
-    Attributes:
-        files: The snapshot; None if the last one is outdated.
-        tasks: Whether tasks may have changed files since the last look.
-    """
+    """The current files were examined (`Pairs.look`)."""
 
     files: Any
     tasks: bool = False
@@ -204,15 +182,11 @@ class Going(NamedTuple):
 
 
 class Went(NamedTuple):
-    """The session changed to another state (`Pairs.go_to`).
+    """The session changed to another state. The attributes not listed are as for `Pairs.go_to`.
 
     Attributes:
         line: The numbers of the cells that led to it.
         cells: Those that this session does not know.
-        state: Its number.
-        at: When the change began.
-        branch: As for `Pairs.go_to`.
-        tasks: As for `Pairs.go_to`.
     """
 
     line: tuple[int, ...]
