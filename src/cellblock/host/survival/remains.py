@@ -117,7 +117,10 @@ class SessionRemains:
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
         """Choose the session's kernel, and return the others."""
         kernels = sorted(kernels, key=lambda kernel: kernel.number)
-        left = [LeftKernel(kernel.number, *kernel.recording.progress()) for kernel in kernels]
+        if self.state is not None and [kernel.number for kernel in kernels] == [self.state.kernel]:
+            left = [LeftKernel(self.state.kernel)]  # usual: its journal, which may be long, is read later
+        else:
+            left = [LeftKernel(kernel.number, *kernel.recording.progress()) for kernel in kernels]
         number, self.unrecorded = kernel_to_continue(self.state, left)
         self.kernel = next((kernel for kernel in kernels if kernel.number == number), None)
         return [kernel for kernel in kernels if kernel is not self.kernel]
