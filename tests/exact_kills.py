@@ -121,6 +121,14 @@ class Script:
         await self.session.undo(count)
         self.now(after)
 
+    async def redo(self) -> None:
+        """Undo a cell, and reverse that."""
+        before = self.state
+        await self.undo()
+        self.note(self.state, before)
+        await self.session.redo()
+        self.now(before)
+
     async def undo_all(self) -> None:
         await self.undo(len(self.state))
 
@@ -176,6 +184,7 @@ class Script:
 DOES: dict[str, Sequence[Callable[[Script], Awaitable[None]]]] = {
     "cells": (Script.cell, Script.cell),
     "undo": (Script.cell, Script.cell, Script.undo),
+    "redo": (Script.cell, Script.cell, Script.redo, Script.cell),
     "undo all": (Script.cell, Script.undo_all, Script.cell),
     "crash": (Script.cell, Script.crash, Script.cell),
     "restore": (Script.cell, Script.restore),

@@ -1313,7 +1313,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 files without memory, after a kill": mutant(
         f"{KILLED}[undo-none-24]",
-        Edit("host/survival/takeover.py", "Takeover.finish_going", "return ''"),
+        Edit("host/survival/session_handover.py", "KeptSession._finish", "return ''"),
     ),
     "26 what tasks write while an undo is finished": mutant(
         f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it[none]",
@@ -1321,7 +1321,7 @@ MUTANTS: dict[str, Mutant] = {
             "host/checkpoints/undoing.py",
             "finish_undo",
             """
-            state = states.fresh_state if checkpoint is None else checkpoint.moment.state
+            state = states.past.fresh if checkpoint is None else checkpoint.moment.state
             intervals, left = await _intervals_of(states, states.past.pairs.after(state))
             await _go_back(states, Way(checkpoint, intervals, left, 0.0), states.past.line, partial=True)
             """,
@@ -1329,22 +1329,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 a state that is not the kernel's": mutant(
         f"{KILLED}[undo all-none-24]",
-        Edit("host/checkpoints/checkpoints.py", "Checkpoints.begin_going", "pass"),
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints.begin_going", "return Instant.before_changes()"),
     ),
     "26 a branch that is adopted in part": mutant(
         f"{KILLED}[adopt-none-24]", Edit("host/checkpoints/checkpoints.py", "Checkpoints.take", "pass")
     ),
     "26 a cell that was not sent": mutant(
         f"{SURVIVAL}keeping.py::test_a_cell_that_was_not_sent_leaves_no_trace[killed before]",
-        Edit(
-            "host/survival/recalled.py",
-            "LastCell.after",
-            "return LastCell(*rest) if word == 'cell' else self._replace(added=True) if word == 'add' else self",
-        ),
+        Edit("host/survival/reconciling.py", "_unrecorded", "return [Placed(world.kernel)]"),
     ),
     "26 a cell that was counted twice": mutant(
         f"{SURVIVAL}takeover.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
-        Edit("host/survival/takeover.py", "Takeover.take_kernel", "self._checkpoints.write('kernel', kernel.number)"),
+        Edit("host/survival/session_handover.py", "KeptSession._take_kernel", "self._state.kernel = kernel.number"),
     ),
     "26 a log that is not whole": mutant(
         f"{SURVIVAL}state_log.py::test_what_cannot_all_be_written_is_not_read",

@@ -204,8 +204,11 @@ class Kernels:
                 zygote,
                 sum(kernel.launcher is zygote for kernel in kernels) + sum(one.launcher is zygote for one in keeping.families),
             )
-        states = [
-            state for session in keeping.sessions if session.recalled is not None for state in session.recalled.states.values()
+        saved = [
+            (session.copies, one)
+            for session in keeping.sessions
+            if session.state is not None
+            for one in session.state.checkpoints.values()
         ]
         families, keeping.families = keeping.families, []
         for left in families:
@@ -213,10 +216,10 @@ class Kernels:
             self.families.add(family)
             family.ports = left.ports
             family.awaited = sum(kernel.first == left.first for kernel in kernels)
-            wanted = [state for state in states if state.kept.family == left.first]
-            copies = family.go_on(left.connection, {state.kept.copy for state in wanted})
-            for state in wanted:
-                state.copy = copies[state.kept.copy]
+            wanted = [(copies, one) for copies, one in saved if one.family == left.first]
+            found = family.go_on(left.connection, {one.copy for _, one in wanted})
+            for copies, one in wanted:
+                copies[one.id] = found[one.copy]
         while keeping.surplus:
             self._forget(keeping, keeping.surplus.pop())
         await self._settle()
@@ -228,8 +231,7 @@ class Kernels:
             self._forget(keeping, kernel)
         if remains.log is not None:
             remains.log.close()
-        if remains.recalled is not None:
-            remains.recalled.drop(store)
+        remains.drop(store)
         await self._settle()
 
     async def _settle(self) -> None:

@@ -305,7 +305,6 @@ class SessionHooks:
         tool_port: Takes the listener for tool calls from the session's code; each kernel has one.
         uncounted_seconds: Returns the total seconds excluded from the timeouts of cells.
         on_begin: Called when a cell has begun and its reader, if any, can receive notices.
-        outside: Returns approved external calls since a time, in seconds since the epoch. Undo does not reverse them.
         name: The name of the session, for people; may be empty.
         network: Returns the network rules to use instead of new ones: the rules of an earlier process, or of other branches.
         network_changed: Records a change of the network, with who changed it, before it takes effect.
@@ -314,7 +313,6 @@ class SessionHooks:
     tool_port: OnListener | None = None
     uncounted_seconds: Callable[[], float] = lambda: 0.0
     on_begin: Callable[[], object] = lambda: None
-    outside: Callable[[float], list[str]] = lambda _since: []
     name: str = ""
     network: ShareNetwork | None = None
     network_changed: Callable[[Mapping[str, Any], str], Awaitable[None]] | None = None

@@ -118,7 +118,7 @@ class Saving:
         current, past = self._cells.current, self._cells.past
         number = past.state if current is None else past.before
         running = "" if current is None else current.tag
-        return LastState(0 if number == self._checkpoints.fresh_state else number, running, self._cells.busy)
+        return LastState(0 if number == past.fresh else number, running, self._cells.busy)
 
     async def save_aside(self, state: int, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> SaveReport:
         """Save a state with an automatic checkpoint and its files from a temporary kernel, while cells continue.
@@ -211,7 +211,6 @@ class Saving:
             )
         self._cells.past.replace(cells)
         self._checkpoints.begin_with_line()
-        self._checkpoints.rewrite()
         self._checkpoints.begin()
         return self.loaded
 

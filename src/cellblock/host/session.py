@@ -38,10 +38,10 @@ from cellblock.host.explanations import Explanations
 from cellblock.host.holding import Holding
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event
+from cellblock.host.kernels.cell_result import KeptResults
 from cellblock.host.kernels.cells import Cells, SessionWatcher
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
-from cellblock.host.kernels.past import KeptResults
 from cellblock.host.kernels.questions import Questions
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.host.network_changes import NetworkChanges
@@ -248,7 +248,6 @@ class Session(AsyncOnly):
             self._kernels,
             kind_of(options.recovery),
             (lambda _port: {}) if network is None else network.environment,
-            hooks.outside,
             CheckpointFiles(
                 self._cwd,
                 self._host.store,
@@ -963,7 +962,10 @@ class Session(AsyncOnly):
         host = self._host
         with self.trace.checkpointing("fork"):
             return await branching.start(
-                self, lambda beginning: host.session(start_from=beginning), lambda one: one.start(), lambda one: one.close()
+                self.checkpoint_for_branches,
+                lambda beginning: host.session(start_from=beginning),
+                lambda one: one.start(),
+                lambda one: one.close(),
             )
 
     async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:

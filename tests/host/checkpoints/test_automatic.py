@@ -11,7 +11,7 @@ import pytest
 
 from cellblock import CheckpointError, Exact, Host, InvalidInputError, Rolling, Session
 from cellblock.host.checkpoints import workspace_snapshots as checkpoint_files
-from cellblock.host.kernels import pairs, past
+from cellblock.host.kernels import pairs, session_state
 from cellblock.host.snapshots import SnapshotLimits
 from clocks import WallClock
 from processes import eventually
@@ -115,7 +115,7 @@ async def test_files_of_a_large_directory_that_is_not_the_sessions_are_only_look
 async def test_cells_are_undone_also_when_the_first_are_forgotten(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(past, "_KEPT", 3)
+    monkeypatch.setattr(session_state, "_KEPT", 3)
     async with made(zygote_host, tmp_path) as session:
         for number in range(6):
             await session.execute(f"x = {number}")

@@ -156,7 +156,7 @@ async def test_an_undo_names_what_was_allowed_outside_in_a_branch_that_was_adopt
         await session.execute("x = 1")
         before = await session.checkpoint()
         (branch,) = await session.fork()
-        branch._checkpoints._outside = lambda since: ["a call"]
+        branch.succession.note_outside("a call")
         await branch.execute("x = 2")
         await session.adopt(branch)
         undone = await session.undo()

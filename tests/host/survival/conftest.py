@@ -12,6 +12,6 @@ from warm_python import WarmPython
 @pytest.fixture(scope="package")
 def warm_python() -> Iterator[WarmPython]:
     """A process that has imported what hosts need."""
-    python = WarmPython("cellblock.host.host", "cellblock.host.survival.session_handover", "cellblock.host.survival.takeover")
+    python = WarmPython("cellblock.host.host", "cellblock.host.survival.session_handover")
     yield python
     python.close()

@@ -17,7 +17,7 @@ import pytest
 
 import processes
 from cellblock.common import config
-from cellblock.errors import CheckpointError, CustodianError
+from cellblock.errors import CheckpointError, CustodianError, SnapshotError
 from cellblock.host import Host
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.pairs import files_time
@@ -41,12 +41,12 @@ from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.going_back import GoingBack
 from cellblock.host.checkpoints.resuming import Resuming
-from cellblock.host.survival.takeover import Takeover
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.snapshots import restore
+from cellblock.host.survival.state_log import StateLog
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -426,7 +426,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
         await session.undo()
 
 
-_CHAINS = ("undo", "undo all", "crash", "restore", "adopt", "values")
+_CHAINS = ("undo", "redo", "undo all", "crash", "restore", "adopt", "values")
 """Chains that "any" has, too: each by itself is slow."""
 
 
@@ -492,6 +492,48 @@ async def test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone
         assert await names(session) == "[]"
         looked = await session.execute("[*map(int, open('log'))] == [*range(1, ticks + 1)]")
         assert looked.return_value == "True"
+
+
+def redo(dies: str) -> str:
+    """Return code that undoes a cell, and dies while it reverses that."""
+    return f"{cells(3)}\n    await settled(session)\n    await session.undo()\n    {dies}\n    await session.redo()"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "dies",
+    [
+        "StateLog.rewrite = dying(StateLog.rewrite, True)",
+        "CheckpointFiles.redo = dying(CheckpointFiles.redo, False)",
+        "restore._finish = die",
+        "CheckpointFiles.redo = dying(CheckpointFiles.redo, True)",
+        "Checkpoints.come_back = dying(Checkpoints.come_back, False)",
+        "Checkpoints.come_back = dying(Checkpoints.come_back, True)",
+    ],
+)
+@EACH
+async def test_a_redo_is_finished_by_the_next_host(killed: Killed, dies: str) -> None:
+    killed.run(redo(dies))
+    async with killed.session() as session:
+        assert (await names(session), killed.read()) == ("['v0', 'v1', 'v2']", files(3))
+        await session.undo(2)
+        assert (await names(session), killed.read()) == ("['v0', 'v1']", files(2))
+
+
+@pytest.mark.slow
+@EACH
+async def test_a_redo_that_the_next_host_cannot_finish_leaves_the_undo(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise SnapshotError("no space left")
+
+    killed.run(redo("CheckpointFiles.redo = dying(CheckpointFiles.redo, False)"))
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFiles, "undo", full)
+        async with killed.session() as session:
+            assert (await names(session), killed.read()) == ("['v0', 'v1']", files(2))
+            assert [cell.abandoned for cell in session.history()] == [False, False, True, False]
 
 
 @pytest.mark.slow

@@ -437,7 +437,9 @@ class CodeExecutor(AsyncOnly):
         from cellblock.host.checkpoints.forking import Branching
 
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
-        return await branching.start(self.session, self._branch, lambda one: one.start(), lambda one: one.stop())
+        return await branching.start(
+            self.session.checkpoint_for_branches, self._branch, lambda one: one.start(), lambda one: one.stop()
+        )
 
     def _branch(self, beginning: Beginning) -> CodeExecutor:
         assert self._run is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from cellblock.common import telemetry
 from cellblock.errors import BusyError, CheckpointError, KernelDiedError, SnapshotError
 from cellblock.host.checkpoints.filing import Filing
+from cellblock.host.kernels.state_events import Placed
 from cellblock.host.options import Exact, Rolling
 from cellblock.wire.protocol import State
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.pairs import Pair
-    from cellblock.host.kernels.past import Past
+    from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.snapshots import Snapshot
 
 _ENDED = "the process with the checkpoint has ended, or memory was short"
@@ -36,10 +37,6 @@ class CheckpointList(Protocol):
     """All checkpoints of the session, automatic or not."""
 
     files: CheckpointFiles
-
-    @property
-    def fresh_state(self) -> int:
-        """The initial state of the last fresh kernel; 0 if there was none."""
 
     @property
     def fresh(self) -> bool:
@@ -56,9 +53,6 @@ class CheckpointList(Protocol):
 
     def awaited(self, dead: Kernel) -> Restored | None:
         """Return the state that recovery waits to restore, if any (`Crashes.awaited`)."""
-
-    def write(self, word: str, *rest: object) -> None:
-        """Record an event for a later host."""
 
     def relieve(self) -> bool:
         """Drop the states that only a redo needs. Return whether there were any."""
@@ -173,7 +167,7 @@ class AutomaticCheckpoints:
         except SnapshotError as error:
             return str(error)
 
-    def pairs_of_branch(self, history: Past, state: int) -> list[Pair]:
+    def pairs_of_branch(self, history: SessionState, state: int) -> list[Pair]:
         """Return the file pairs from the start of a branch to one of its states; empty if this is not a branch."""
         past = self._cells.past
         if history is past or not (history.pairs.origin < past.pairs.origin or past.pairs.knows(history.pairs.origin)):
@@ -196,7 +190,7 @@ class AutomaticCheckpoints:
 
     def kernel_put(self, kernel: Kernel) -> None:
         """Record the session's current kernel."""
-        self._every.write("kernel", kernel.number)
+        self._cells.past.commit(Placed(kernel.number))
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
@@ -449,7 +443,7 @@ class AutomaticCheckpoints:
         """Drop the oldest checkpoints above the limit."""
         if self._kind is not None:  # an exact session's current checkpoint is for recovery, not for undo
             self._drop_oldest(self._kind.keep + isinstance(self._kind, Exact))
-            self._cells.past.merge({one.moment.state for one in self._every.all()})
+            self._cells.past.merge()
 
     def relieve(self) -> bool:
         """Free memory: drop all checkpoints but the newest, or else the newest. Return whether there was one."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 import weakref
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError, UnknownCheckpointError
@@ -17,7 +14,8 @@ from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
-    from cellblock.host.kernels.past import Numbered, Past
+    from cellblock.host.kernels.session_state import SessionState
+    from cellblock.host.kernels.state_events import Numbered, Saved
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.host.snapshots import Snapshot
@@ -61,7 +59,7 @@ class Moment:
         options: The session's options.
         resolved: The options with defaults filled in.
         past: The cells that led to the state.
-        state: The number of the state, as in `Past.state`.
+        state: The number of the state, as in `SessionState.state`.
         wanted: The specification of the session's kernels.
         branch: The directory of the session's files, if it is not the workspace.
         history: The session's history.
@@ -75,7 +73,7 @@ class Moment:
     state: int
     wanted: KernelSpec
     branch: BranchDirectory | None
-    history: Past
+    history: SessionState
 
     @property
     def root(self) -> str:
@@ -90,18 +88,6 @@ class Moment:
     def is_of(self, line: Container[int]) -> bool:
         """Return whether this state precedes the state that these cells led to."""
         return not self.past or self.last in line
-
-
-class Birth(NamedTuple):
-    """A checkpoint's id and creation time."""
-
-    id: str
-    made: datetime
-    at: float
-
-    @classmethod
-    def now(cls) -> Birth:
-        return cls(f"cp-{secrets.token_hex(4)}", datetime.now(UTC), time.monotonic())
 
 
 class Checkpoint:
@@ -123,18 +109,17 @@ class Checkpoint:
         passing: Whether it is temporary, for one restore.
     """
 
-    def __init__(
-        self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int, born: Birth | None = None
-    ) -> None:
-        """Create a checkpoint: for `Session.checkpoint`, or from an earlier host's record if `born` is given."""
-        self.id, self.made, self.at = born or Birth.now()
-        self.name = name
-        self.execution_count = execution_count
-        self.automatic = automatic
+    def __init__(self, saved: Saved, moment: Moment, owner: Owner) -> None:
+        """Create a checkpoint, possibly an earlier host's, without its files."""
+        self.id, self.made, self.at = saved.id, saved.made, saved.at
+        self.name = saved.name
+        self.execution_count = saved.execution_count
+        self.automatic = saved.automatic
+        self.passing = saved.passing
+        self.without_files = saved.without_files
         self.moment = moment
         self.snapshot: Snapshot | None = None
-        self.without_files = ""
-        self.passing = False
+        self._saved = saved
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
         weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all copies
@@ -148,6 +133,11 @@ class Checkpoint:
     def files(self) -> FilesMode:
         """Whether the state includes the workspace's files."""
         return "shared" if self.snapshot is None else "copy"
+
+    @property
+    def saved(self) -> Saved:
+        """The checkpoint in its session's state."""
+        return self._saved._replace(files=self.snapshot, without_files=self.without_files)
 
     @property
     def record(self) -> CheckpointRecord:

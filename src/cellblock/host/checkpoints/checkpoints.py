@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
+from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.crashes import Crashes
-from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
+from cellblock.host.checkpoints.going_back import GoingBack, stopped
 from cellblock.host.checkpoints.redo import Redo, Redos
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.past import StateRecord
+from cellblock.host.kernels.state_events import Abandoned, Called, Copied, Dropped, Filed, Forked, Going, Saved, Stayed, Way
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.snapshots.trash import Reason
 from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.kernels.past import Numbered, Past
+    from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
     from cellblock.model.variables import Survey
@@ -46,9 +45,6 @@ GOES_BACK = "The session restores an earlier state."
 _ENDED = "the checkpoints of earlier cells ended with the process that made them, which was killed"
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
-
-_MAX_ADOPTED = 1000
-"""How many calls of adopted branches are remembered."""
 
 
 class CheckpointHost(Protocol):
@@ -65,19 +61,6 @@ class CheckpointHost(Protocol):
         """The factory of kernels from copies."""
 
 
-class CheckpointRecorder(StateRecord):
-    """A null recorder of the checkpoints of one session."""
-
-    def made(self, checkpoint: Checkpoint) -> None:
-        """Record a new checkpoint of the current state."""
-
-    def files(self, checkpoint: Checkpoint) -> None:
-        """Record a change of a checkpoint's files."""
-
-
-NOT_RECORDED = CheckpointRecorder()
-
-
 class Checkpoints:
     """The checkpoints of one `Session`.
 
@@ -90,7 +73,6 @@ class Checkpoints:
         resuming: Creates kernels from checkpoints.
         branch: The directory of the session's files, if it is not the sandbox's workspace.
         ended: Why earlier cells have no checkpoints, if the session was taken over from a killed process.
-        record: Records what a later host needs to restore the checkpoints.
         crashes: Replaces dead kernels from checkpoints.
     """
 
@@ -105,7 +87,6 @@ class Checkpoints:
         kernels: KernelSlot,
         kind: Exact | Rolling | None,
         environment: Callable[[int], Mapping[str, str]],
-        outside: Callable[[float], list[str]],
         files: CheckpointFiles,
         branch: BranchDirectory | None,
     ) -> None:
@@ -121,7 +102,6 @@ class Checkpoints:
             kernels: The session's kernels.
             kind: The kind of automatic checkpoints; None for none.
             environment: Returns the environment variables for a proxy on a port of the session.
-            outside: Returns the approved external calls since a time.
             files: Snapshots and restores the session's files.
             branch: The directory of these files, if it is not the sandbox's workspace.
         """
@@ -131,18 +111,10 @@ class Checkpoints:
         self._wanted = wanted
         self.cells = cells
         self.kernels = kernels
-        self._outside = outside
-        self._adopted: deque[tuple[float, str]] = deque(maxlen=_MAX_ADOPTED)
         self.files = files
         self.branch = branch
         self._kept: list[Checkpoint] = []
-        self._fresh = 0
-        """The state that its last fresh kernel began with; 0 if it has had none."""
-        self._begun_with: set[int] = set()
-        """The cells before the beginning of a session that continues another one, or a saved one."""
         self.ended = ""
-        self.record = NOT_RECORDED
-        self._starting_again: StartingAgain | None = None
         self.redos = Redos()
         self.resuming = Resuming(host.kernels, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
@@ -223,19 +195,18 @@ class Checkpoints:
             if copy.pending:
                 past.goes_on_changing()
             raise CheckpointError(copy.reason)
-        checkpoint = Checkpoint(
-            self._moment(copy, past.line, past.state), self, name=name, automatic=automatic, execution_count=kernel.count
-        )
-        checkpoint.passing = passing
-        self._kept.append(checkpoint)
+        saved = Saved.new(name, automatic, kernel.count, copy.family.number, copy.number, passing, copy.pending)
+        past.commit(Copied(saved))
         if copy.pending:
             past.goes_on_changing()
-        self.record.made(checkpoint)
-        return checkpoint
+        return self.add(past.checkpoints[saved.id], copy)
 
-    def _moment(self, copy: Copy, line: tuple[Numbered, ...], state: int) -> Moment:
-        options = self._options, self._resolved
-        return Moment(copy, self._host, *options, line, state, self._wanted, self.branch, self.cells.past)
+    def add(self, saved: Saved, copy: Copy) -> Checkpoint:
+        """Return a checkpoint of the session's state, possibly an earlier host's."""
+        rest = saved.line, saved.state, self._wanted, self.branch, self.past
+        checkpoint = Checkpoint(saved, Moment(copy, self._host, self._options, self._resolved, *rest), self)
+        self._kept.append(checkpoint)
+        return checkpoint
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return the changes since a checkpoint: new, changed and deleted variables.
@@ -291,16 +262,17 @@ class Checkpoints:
     @property
     def fresh(self) -> bool:
         """Whether the current state is a fresh kernel's."""
-        return self.cells.past.state == self._fresh
+        return self.past.state == self.past.fresh
 
     @property
     def begins_fresh(self) -> bool:
         """Whether a fresh kernel undoes all cells: the session began with one, not with another session's cells."""
-        return self._fresh != 0 and not self._begun_with
+        return self.past.fresh != 0 and not self.past.begun_with
 
     def all(self) -> list[Checkpoint]:
         """Return the usable checkpoints, oldest first."""
-        self._kept = [checkpoint for checkpoint in self._kept if checkpoint.alive]
+        for checkpoint in [one for one in self._kept if not one.alive]:
+            self.forget(checkpoint)
         return [*self._kept]
 
     def can_recover(self, dead: Kernel) -> bool:
@@ -314,86 +286,46 @@ class Checkpoints:
         """Remove a checkpoint that was dropped."""
         if checkpoint in self._kept:
             self._kept.remove(checkpoint)
-            self.write("gone", checkpoint.id)
+        if checkpoint.id in self.past.checkpoints:
+            self.past.commit(Dropped(checkpoint.id))
 
     def note_files(self, checkpoint: Checkpoint) -> None:
         """Handle a change of a checkpoint's files."""
-        self.record.files(checkpoint)
-
-    # -- for a later host ----------------------------------------------------------------------------------------------
+        saved, files = self.past.checkpoints.get(checkpoint.id), (checkpoint.snapshot, checkpoint.without_files)
+        if saved is not None and files != (saved.files, saved.without_files):
+            self.past.commit(Filed(checkpoint.id, *files))
 
     @property
-    def past(self) -> Past:
-        """The session's history."""
+    def past(self) -> SessionState:
+        """The session's state."""
         return self.cells.past
-
-    @property
-    def fresh_state(self) -> int:
-        """The initial state of the last fresh kernel; 0 if there was none."""
-        return self._fresh
-
-    @property
-    def begun_with(self) -> list[int]:
-        """The numbers of the cells before the session's start."""
-        return sorted(self._begun_with)
-
-    def keep(self, record: CheckpointRecorder) -> None:
-        """Record all later events for a later host."""
-        self.record = self.cells.past.record = record
-
-    def rewrite(self) -> None:
-        """Record the whole state again, because more has changed than single records express."""
-        self.record.rewrite()
 
     def note_outside(self, call: str) -> None:
         """Record an external call that was just approved."""
-        self.write("outside", time.monotonic(), call)
-
-    def write(self, word: str, *rest: object) -> None:
-        """Record an event for a later host (`StateRecord.write`)."""
-        self.record.write(word, *rest)
+        self.past.commit(Called(time.monotonic(), call))
 
     # -- of an earlier host --------------------------------------------------------------------------------------------
 
-    def recall(
-        self,
-        past: Past,
-        fresh: int,
-        begun_with: Iterable[int],
-        outside: Sequence[tuple[float, str]],
-    ) -> None:
-        """Continue with an earlier host's states. Call `add_earlier` for each checkpoint next, then `recalled`.
+    def recall(self, state: SessionState, copies: Mapping[str, Copy]) -> None:
+        """Continue with an earlier host's state. Checkpoints whose copies have ended remain in it, without files.
 
         Args:
-            past: The session's history.
-            fresh: The initial state of the last fresh kernel; 0 if there was none.
-            begun_with: The numbers of the cells before the session's start.
-            outside: Approved external calls, with their times (`time.monotonic`).
+            state: The state, with this host's snapshots.
+            copies: The copies by the checkpoints' ids.
         """
-        self.cells.past = past
-        self._fresh, self._begun_with = fresh, set(begun_with)
+        self.cells.past = state
         self.automatic.take_past()
-        self._adopted.extend(outside)
-
-    def add_earlier(
-        self,
-        copy: Copy,
-        state: int,
-        past: tuple[Numbered, ...],
-        *,
-        born: Birth,
-        name: str,
-        automatic: bool,
-        execution_count: int,
-    ) -> Checkpoint:
-        """Add a checkpoint of an earlier host, as described by `Checkpoint` and `Moment`."""
-        moment = self._moment(copy, past, state)
-        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=execution_count, born=born)
-        self._kept.append(checkpoint)
-        return checkpoint
-
-    def recalled(self) -> None:
-        """Finish after all checkpoints of an earlier host were added."""
+        for saved in [*state.checkpoints.values()]:
+            copy = copies.get(saved.id)
+            if copy is None or copy.gone.done():
+                if saved.files is not None:
+                    self.files.drop(saved.files)
+                state.checkpoints[saved.id] = saved._replace(files=None)
+                continue
+            copy.pending = saved.pending
+            checkpoint = self.add(saved, copy)
+            if saved.files is not None:
+                checkpoint.hold(saved.files, self.files.drop)
         for checkpoint in self.automatic.all()[:-1]:
             self._host.checkpoint_budget.spend(checkpoint)
         newest = max((one for one in self._kept if one.snapshot is not None), key=lambda one: one.moment.state, default=None)
@@ -454,45 +386,59 @@ class Checkpoints:
     async def go_to(
         self,
         checkpoint: Checkpoint,
-        way: str,
+        way: Way,
         files: Callable[[Then], Awaitable[object]] | None,
         arrive: Callable[[], None] | None = None,
+        since: int = 0,
     ) -> None:
         """Restore a checkpoint's state in the session's turn.
 
         Args:
             checkpoint: The checkpoint.
-            way: What a later host must finish (`recalled.Way`).
+            way: What a later host must finish.
             files: As for `GoingBack`.
             arrive: As for `GoingBack`.
+            since: As for `Going`.
         """
-        began = self.begin_going(checkpoint.id, way)
+        began = self.begin_going(checkpoint.id, way, since=since)
         move = GoingBack(checkpoint, self.resuming, self.automatic, self.cells.past, files, began, arrive=arrive)
         try:
             async with stopped(self.kernels.current):
                 await self.kernels.swap(move)
         except BaseException:
-            self.write("stayed")
+            self.past.commit(Stayed())
             raise
         finally:
             self.automatic.turn_ended()  # this one may be dropped before the next cell, or have no files
 
     async def restore_fresh(self, files: Callable[[Then], Awaitable[object]] | None) -> None:
         """Restore the fresh kernel before all cells, and its files."""
-        move = self._starting_again = StartingAgain(self.kernels, self.cells.past)
+        left, begun = [cell.number for cell in self.past.line], False
         self.begin_going("", "undo")
+
+        async def renew() -> None:
+            nonlocal begun
+            begun = True
+            try:
+                await self.kernels.renew(force=True)
+            finally:  # also on cancellation or failure: the cells' state is lost with the kernel
+                self.past.commit(Abandoned(left))
+
         try:
             if files is None:
-                await move.renew()
+                await renew()
             else:
                 async with stopped(self.kernels.current):
-                    await files(move.renew)
+                    await files(renew)
         except BaseException:  # includes cancellation: a later host must not finish it
-            if not move.begun:
-                self.write("stayed")
+            if not begun:
+                self.past.commit(Stayed())
             raise
-        finally:
-            self._starting_again = None
+
+    @property
+    def _undoes_all(self) -> bool:
+        """Whether all cells are being undone."""
+        return self.past.going is not None and (self.past.going.checkpoint, self.past.going.way) == ("", "undo")
 
     # -- redo ----------------------------------------------------------------------------------------------------------
 
@@ -503,14 +449,14 @@ class Checkpoints:
         """
         if present is None or self._wanted.tier.wrapped:
             return None
-        state = self.fresh_state if target is None else target.moment.state
+        state = self.past.fresh if target is None else target.moment.state
         later = [one for one in self.automatic.all() if one.moment.state > state and one not in (target, present)]
         for checkpoint in (present, *later):
             if checkpoint in self._kept:
                 self._kept.remove(checkpoint)
         pairs = self.past.pairs.copied(self.files.hold)
         pairs.release = self.files.drop
-        return Redo(present, later, pairs, (self._fresh, self.ended), [], self.past.begun)
+        return Redo(present, later, pairs, state, (self.past.fresh, self.ended), [], self.past.begun)
 
     def forget_redo(self, redo: Redo | None) -> None:
         """Restore what was set aside, after a failed undo."""
@@ -523,7 +469,22 @@ class Checkpoints:
             else:
                 checkpoint.discard()
         redo.pairs.clear(0)
-        self.rewrite()
+
+    def keep_redo(self, redo: Redo) -> None:
+        """Keep what was set aside, after a successful undo."""
+        for checkpoint in (redo.checkpoint, *redo.others):
+            self.forget(checkpoint)
+        self.redos.add(redo)
+
+    async def go_to_undone(self, redo: Redo, files: Callable[[Then], Awaitable[object]] | None) -> None:
+        """Restore the state before an undo in the session's turn. A later host can finish it."""
+        checkpoints = [one.saved for one in (*redo.others, redo.checkpoint)]
+        self.past.log.rewrite(self.past.to_come_back(checkpoints, redo.pairs, redo.fresh[0], redo.since))
+        try:
+            await self.go_to(redo.checkpoint, "redo", files, functools.partial(self.come_back, redo), redo.since)
+        except BaseException:  # includes cancellation: nothing was changed
+            self.past.log.rewrite()
+            raise
 
     def come_back(self, redo: Redo) -> None:
         """Record the state before an undo as the session's, after its kernel was restored."""
@@ -533,10 +494,9 @@ class Checkpoints:
         for one in self.automatic.all():
             if one.moment.state not in led:
                 one.discard()  # a state from requests that only read variables
-        self._kept += [*redo.others, redo.checkpoint]
-        self._fresh, self.ended = redo.fresh
+        self.past.fresh, self.ended = redo.fresh
         self.past.come_back(moment.past, moment.state, redo.pairs)
-        self.rewrite()
+        self._own([*redo.others, redo.checkpoint])
 
     def relieve(self) -> bool:
         """Free memory: drop the states that only a redo needs. Return whether there were any."""
@@ -578,7 +538,7 @@ class Checkpoints:
 
     def outside(self, since: float) -> list[str]:
         """Return the approved external calls since a time (`time.monotonic`), including calls of adopted branches."""
-        return [call for at, call in self._adopted if at >= since] + self._outside(since)
+        return [call for at, call in self.past.outside if at >= since]
 
     def files_of_branches(self, files: FilesMode | None) -> FilesMode:
         """Return how the files of branches are handled; None for the default."""
@@ -589,30 +549,34 @@ class Checkpoints:
     def take(self, checkpoint: Checkpoint, branch: Checkpoints) -> None:
         """Transfer a branch's checkpoint to this session, and record it, so that a later host can finish the restore."""
         branch.forget(checkpoint)
-        branch.record.settle()  # a later host must not find it in both
-        checkpoint.belongs_to(self)
-        self._kept.append(checkpoint)
-        self.rewrite()
+        branch.past.log.settle()  # a later host must not find it in both
+        self._own([checkpoint])
+
+    def _own(self, checkpoints: Iterable[Checkpoint]) -> None:
+        """Take over checkpoints of another session, or of an undone state. Record them in one piece."""
+        for checkpoint in checkpoints:
+            checkpoint.belongs_to(self)
+            self._kept.append(checkpoint)
+            self.past.checkpoints[checkpoint.id] = checkpoint.saved
+        self.past.log.rewrite()
 
     def take_over(self, branch: Checkpoints) -> None:
         """Take over the checkpoints and external calls of an adopted branch, so that its cells can be undone here."""
         now = time.monotonic()
-        self._adopted.extend((now, call) for call in branch.outside(0.0))
+        self.past.outside.extend((now, call) for call in branch.outside(0.0))
         line = {cell.number for cell in self.cells.past.line[:-1]}
         # The branch also has a checkpoint of its initial state. A fresh kernel's state needs none. If both checkpoints have
         # the same files, the branch's cells count as external changes to this session, whose own checkpoint has files from
         # after them.
         own = {one.moment.state: one for one in self.automatic.all()}
-        known = {*own, self._fresh} if branch.branch is not None else set[int]()
+        known = {*own, self.past.fresh} if branch.branch is not None else set[int]()
         earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
         for checkpoint in earlier:
             if (same := own.get(checkpoint.moment.state)) is not None:
                 same.discard()
             branch.forget(checkpoint)
-            checkpoint.belongs_to(self)
-        self._kept += earlier
+        self._own(earlier)
         self.automatic.drop_surplus()
-        self.rewrite()  # this session's history lacks the branch's states
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Create the session's first kernel from a checkpoint."""
@@ -627,13 +591,13 @@ class Checkpoints:
         began = Instant.before_changes()
         move = (self.resuming, self.automatic, self.cells.past, None if files is None else bring, began)
         kernel = await GoingBack(checkpoint, *move, beginning=beginning).prepare()
-        checkpoint.moment.history.fork(checkpoint.moment.state)
+        checkpoint.moment.history.commit(Forked(checkpoint.moment.state))
         self.go_to_memory_of(checkpoint, began)
         self.begin_with_line()
         return kernel
 
     def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
-        """Record that the kernel continues from a checkpoint while files are unchanged (`Past.go_to`)."""
+        """Record that the kernel continues from a checkpoint while files are unchanged (`SessionState.go_to`)."""
         past = self.cells.past
         past.begun += 1
         past.go_to(checkpoint.moment.past, checkpoint.moment.state, began)
@@ -644,29 +608,24 @@ class Checkpoints:
         """Record that the session begins with another session's cells, which have no checkpoints here."""
         for one in self.automatic.all():  # created while a saved session was loaded
             one.discard()
-        self._begun_with = {cell.number for cell in self.cells.past.line}
-        self.write("begun with", self.begun_with)
+        self.past.begun_with = {cell.number for cell in self.past.line}
+        self.past.log.rewrite()
 
     def begin_after_another(self) -> None:
         """Continue with a killed process's kernel whose states are unknown."""
         self.ended = _ENDED
 
-    def begin_going(self, checkpoint: str, way: str) -> Instant:
-        """Record, before any action, that the session is about to change to another state. Return the time.
-
-        Args:
-            checkpoint: The id of the checkpoint; empty for a fresh kernel.
-            way: The reason (`recalled.Way`).
-        """
+    def begin_going(self, checkpoint: str, way: Way, lost: int = 0, since: int = 0) -> Instant:
+        """Record, before any action, that the session is about to change to another state (`Going`). Return the time."""
         began = Instant.before_changes()
-        self.write("going", checkpoint, way, began)
-        self.record.settle()
+        self.past.commit(Going(checkpoint, way, began, lost, since))
+        self.past.log.settle()
         return began
 
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to start."""
         # Repeated if all cells are being undone: a dead kernel may have been replaced meanwhile, which is also recorded.
-        self.begin_going("", "fresh" if self._starting_again is None else "undo")
+        self.begin_going("", "undo" if self._undoes_all else "fresh")
         if self._wanted.tier.wrapped:
             # One srt at a time: a concurrent one would mistake the other's workspace mount points for files, and leave them
             # there.
@@ -683,17 +642,14 @@ class Checkpoints:
 
     def begin_anew(self, kernel: Kernel) -> None:
         """Handle a fresh kernel."""
-        if self._starting_again is not None:
-            self._starting_again.leave()  # recorded in one piece with the fresh kernel: a host may be killed in between
+        if self._undoes_all:  # recorded in one piece with the fresh kernel: a host may be killed in between
+            self.past.commit(Abandoned([cell.number for cell in self.past.line]))
         else:
             self.past.begun += 1
         self.resuming.serving = kernel.family
-        self.cells.past.begin_anew()
-        self._fresh, self.ended = self.cells.past.state, ""
-        self._begun_with.clear()
+        self.past.begin_anew()
+        self.ended = ""
         self.automatic.begin_anew()
-
-    # one record together with the fresh kernel: the host may be killed between two
 
     async def close(self) -> None:
         """Drop the automatic checkpoints and all files, before the session ends. Idempotent."""

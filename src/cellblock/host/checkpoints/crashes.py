@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.pairs import Instant
-    from cellblock.host.kernels.past import Past
+    from cellblock.host.kernels.session_state import SessionState
+    from cellblock.host.kernels.state_events import Way
     from cellblock.host.launch.kernel_spec import DeathNotice
 
 _log = logging.getLogger("cellblock.sessions")
@@ -38,20 +39,17 @@ class States(Protocol):
     resuming: Resuming
 
     @property
-    def past(self) -> Past:
-        """The session's history."""
+    def past(self) -> SessionState:
+        """The session's state."""
 
     def all(self) -> list[Checkpoint]:
         """Return the usable checkpoints, oldest first."""
 
-    def begin_going(self, checkpoint: str, way: str) -> Instant:
+    def begin_going(self, checkpoint: str, way: Way, lost: int = 0) -> Instant:
         """Record, before any action, that the session is about to change to another state."""
 
     def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
         """Record that the kernel continues from a checkpoint while files are unchanged."""
-
-    def write(self, word: str, *rest: object) -> None:
-        """Record an event for a later host."""
 
 
 class Crashes:
@@ -123,13 +121,12 @@ class Crashes:
         """Describe a recovery from a checkpoint. `reached` is the number of the later state that is lost."""
         lost = len(self._states.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
         lost, self.lost = max(lost, self.lost), 0
-        self._states.write("lost", lost)
         return Restored(checkpoint.execution_count, lost)
 
     async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
         """Create a kernel in place of a dead one; None if that fails."""
         states = self._states
-        began = states.begin_going(checkpoint.id, "crash")
+        began = states.begin_going(checkpoint.id, "crash", restored.lost)
         try:
             kernel = await states.resuming.resume(checkpoint, notice=notice)
         except (CheckpointError, LaunchError) as error:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.checkpoints.branches import check_whole
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, FilesMode
 
 B = TypeVar("B")
-
-
-class Trunk(Protocol):
-    """A session that is forked."""
-
-    async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:
-        """Create a temporary checkpoint for branches."""
 
 
 class Branching(NamedTuple):
@@ -52,7 +45,7 @@ class Branching(NamedTuple):
 
     async def start(
         self,
-        session: Trunk,
+        copy: Callable[[FilesMode | None], Awaitable[Checkpoint]],
         make: Callable[[Beginning], B],
         start: Callable[[B], Awaitable[None]],
         end: Callable[[B], Awaitable[None]],
@@ -60,7 +53,7 @@ class Branching(NamedTuple):
         """Create and start branches of a session.
 
         Args:
-            session: The session.
+            copy: Creates a temporary checkpoint of the session.
             make: Creates a branch.
             start: Starts a branch.
             end: Closes a branch, started or not.
@@ -69,7 +62,7 @@ class Branching(NamedTuple):
             The branches; with `return_exceptions`, an exception for each branch that failed to start.
         """
         self.check()
-        checkpoint = await session.checkpoint_for_branches(self.files)
+        checkpoint = await copy(self.files)
         # Generators without a state, such as NumPy's before its first use, share a common seed.
         common = secrets.randbits(32) if self.same_random_state else None
         seeds = [common] * self.n if self.seeds is None else self.seeds

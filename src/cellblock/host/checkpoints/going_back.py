@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.checkpoints.workspace_snapshots import Then
     from cellblock.host.kernels.kernel import Kernel
-    from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.pairs import Instant
-    from cellblock.host.kernels.past import Past
+    from cellblock.host.kernels.session_state import SessionState
 
 
 class GoingBack:
@@ -27,7 +26,7 @@ class GoingBack:
         checkpoint: Checkpoint,
         resuming: Resuming,
         automatic: AutomaticCheckpoints,
-        past: Past,
+        past: SessionState,
         files: Callable[[Then], Awaitable[object]] | None,
         began: Instant,
         *,
@@ -40,11 +39,11 @@ class GoingBack:
             checkpoint: The checkpoint.
             resuming: Creates the kernel.
             automatic: The session's automatic checkpoints.
-            past: The session's history.
+            past: The session's state.
             files: Restores files, and runs its argument before that is final; None to leave files unchanged.
             began: When the restore began. Tasks of the state may change files before `commit`.
             beginning: As for `Resuming.resume`.
-            arrive: Records the new state, instead of `Past.go_to`.
+            arrive: Records the new state, instead of `SessionState.go_to`.
         """
         self._checkpoint = checkpoint
         self._resuming = resuming
@@ -84,33 +83,7 @@ class GoingBack:
         if moment.copy.pending:
             self._past.goes_on_changing()
         self._automatic.gone_to(self._checkpoint)
-        self._past.record.settle()
-
-
-class StartingAgain:
-    """A restore of the fresh kernel before all cells.
-
-    Attributes:
-        begun: Whether replacement of the kernel began. The cells' state is then lost, even if the restore fails.
-    """
-
-    def __init__(self, kernels: KernelSlot, past: Past) -> None:
-        self.begun = False
-        self._kernels = kernels
-        self._past = past
-        self._left = [cell.number for cell in past.line]
-
-    async def renew(self) -> None:
-        """Replace the kernel with a fresh one."""
-        self.begun = True
-        try:
-            await self._kernels.renew(force=True)
-        finally:  # also on cancellation: the kernel is replaced anyway
-            self.leave()
-
-    def leave(self) -> None:
-        """Mark the cells as abandoned."""
-        self._past.abandon(self._left)
+        self._past.log.settle()
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ class Redo:
         checkpoint: The checkpoint of the state before the undo.
         others: The checkpoints of the states in between.
         pairs: The files before and after each change of the state, up to that state.
+        since: The state to which the undo went.
         fresh: The initial state of the last fresh kernel before it, and why there were no earlier checkpoints.
         cells: The undone cells.
         begun: Number of cells begun (`Past.begun`).
@@ -31,6 +32,7 @@ class Redo:
     checkpoint: Checkpoint
     others: list[Checkpoint]
     pairs: Pairs
+    since: int
     fresh: tuple[int, str]
     cells: list[HistoryEntry]
     begun: int

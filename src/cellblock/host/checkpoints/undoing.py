@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +17,7 @@ from cellblock.model.checkpoints import Undone
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.workspace_snapshots import Then
-    from cellblock.host.kernels.past import Numbered
+    from cellblock.host.kernels.state_events import Numbered
     from cellblock.host.snapshots.snapshots import Reverted
     from cellblock.model import HistoryEntry
 
@@ -68,8 +67,7 @@ async def _undo(states: Checkpoints, line: Sequence[Numbered], count: int, parti
     cells = [cell.entry for cell in line if cell.number not in kept]
     if redo is not None:
         redo.cells, redo.reverted = cells, reverted
-        states.redos.add(redo)
-        states.rewrite()
+        states.keep_redo(redo)
     return _undone(states, cells, reverted, left, states.outside(way.since))
 
 
@@ -115,7 +113,7 @@ def _undone(
 
 async def finish_undo(states: Checkpoints, checkpoint: Checkpoint | None) -> None:
     """Finish an undo that an earlier host began and that may have restored some files."""
-    state = states.fresh_state if checkpoint is None else checkpoint.moment.state
+    state = states.past.fresh if checkpoint is None else checkpoint.moment.state
     # Tasks run since this host continued their kernel. Their changes until they are stopped are theirs.
     async with stopped(states.kernels.current):
         intervals, left = await _intervals_of(states, states.past.pairs.after(state))
@@ -145,9 +143,21 @@ async def redo(states: Checkpoints) -> Undone:
             reverted = await states.files.redo(redo.reverted, then, Reason("redo"))
 
         bring = files if redo.reverted is not None and redo.reverted.actions else None
-        await states.go_to(redo.checkpoint, "restore", bring, functools.partial(states.come_back, redo))
+        await states.go_to_undone(redo, bring)
         states.automatic.forget_files()
         return _undone(states, redo.cells, reverted, "", [])
+
+
+async def finish_redo(states: Checkpoints, checkpoint: Checkpoint, since: int) -> None:
+    """Finish a redo that an earlier host began after the undo to a state, and that may have restored some files."""
+    undone = states.past.pairs.after(since) or ()
+    known = [pair for pair in undone if pair.before is not None and pair.after is not None]
+    back = [Interval(pair.after.root, pair.before.root, []) for pair in reversed(known)]
+
+    async def files(then: Then) -> None:
+        await states.files.undo(back, then, Reason("redo"), partial=True)
+
+    await states.go_to(checkpoint, "redo", files if back else None, since=since)
 
 
 async def _find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *, partial: bool) -> Way:
@@ -167,7 +177,7 @@ async def _find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *
     checkpoint = _last_before(states, line, count)
     if checkpoint is None and not (states.begins_fresh and (partial or count == len(line))):
         raise CheckpointError(_cannot_undo(states, line, count))
-    state = states.fresh_state if checkpoint is None else checkpoint.moment.state
+    state = states.past.fresh if checkpoint is None else checkpoint.moment.state
     if state != line[-count].begun_in and not partial:
         raise CheckpointError(_cannot_undo(states, line, count))
     pairs = states.past.pairs.after(state)
@@ -254,7 +264,7 @@ def _last_before(states: Checkpoints, line: Sequence[Numbered], count: int) -> C
 
 
 def _cannot_undo(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
-    there = {checkpoint.moment.state for checkpoint in states.all()} | ({states.fresh_state} if states.begins_fresh else set())
+    there = {checkpoint.moment.state for checkpoint in states.all()} | ({states.past.fresh} if states.begins_fresh else set())
     exact = [number for number in range(1, len(line) + 1) if line[-number].begun_in in there]
     ways = [f"{_counts(exact, len(line))} can be undone"] if exact else []
     if (checkpoint := _last_before(states, line, count)) is not None or states.begins_fresh:
@@ -265,7 +275,7 @@ def _cannot_undo(states: Checkpoints, line: Sequence[Numbered], count: int) -> s
 
 def _why_none(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
     automatic = states.automatic
-    if line[-count].number in states.begun_with:
+    if line[-count].number in states.past.begun_with:
         after = "it" if count == 1 else "some of them"
         return f"the session began after {after}, from a branch, a checkpoint or a saved session"
     if reason := automatic.why_none(line[-count].begun_in) or (states.ended if count == len(line) else ""):

@@ -1,7 +1,9 @@
-"""Creates the result of a cell from its output and ending."""
+"""Creates the result of a cell from its output and ending, and keeps the last results of a session."""
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from cellblock.model import (
     STATE_LOST,
     CodeExecutionResult,
     ErrorInfo,
+    KeptResult,
     OutputItem,
     Recovery,
     Status,
@@ -46,6 +49,8 @@ class Rights:
 
 
 NO_LIMITS = Rights()
+
+_OVERHEAD = 1000  # memory of a result in addition to its text and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,3 +248,34 @@ def _overwritten(line: str) -> str:
             width = end - start
         end = start - 1
     return "".join(shown)
+
+
+class KeptResults:
+    """The last results of a session."""
+
+    def __init__(self, limit: int) -> None:
+        """Start without results.
+
+        Args:
+            limit: Memory limit of all results, in bytes.
+        """
+        self._room = limit
+        self._kept: deque[tuple[KeptResult, int]] = deque()
+
+    def keep(self, result: CodeExecutionResult) -> KeptResult:
+        """Store a result, and drop the oldest ones to make room."""
+        kept, size = KeptResult(result), _size(result)
+        self._kept.append((kept, size))
+        self._room -= size
+        while self._room < 0:
+            oldest, size = self._kept.popleft()
+            oldest.result = None
+            self._room += size
+        return kept
+
+
+def _size(result: CodeExecutionResult) -> int:
+    size = _OVERHEAD + sum(map(sys.getsizeof, (result.text, result.output, result.stderr)))
+    for item in result.outputs:
+        size += _OVERHEAD + sum(map(sys.getsizeof, (item.text, *item.data.values())))
+    return size

@@ -14,11 +14,13 @@ from cellblock.errors import BusyError, CellblockError, LaunchError, StateError
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event, Notice
+from cellblock.host.kernels.cell_result import KeptResults
 from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
-from cellblock.host.kernels.past import KeptResults, Past
 from cellblock.host.kernels.requests import answering
+from cellblock.host.kernels.session_state import SessionState
+from cellblock.host.kernels.state_events import Unsent
 from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.host.options import SessionHooks
 from cellblock.host.telemetry import SessionTrace
@@ -113,7 +115,7 @@ class Cells:
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
-        self.past = Past()
+        self.past = SessionState()
         self.watchers: list[SessionWatcher] = []
         self.adopted_by = ""
         self._told = ""
@@ -416,16 +418,15 @@ class Cells:
         """Run a cell in a ready kernel. Nothing may wait before the cell has begun."""
         cell.timeout = timeout
         cell.not_undoable = "" if cell.silent else self._observer.before_cell()
-        self.past.begin()
+        self.past.begin(kernel.position, cell.not_undoable)
         self.past.begun += not cell.looks
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
-        self.past.record.write("cell", kernel.position, cell.not_undoable)
-        self.past.record.settle()
+        self.past.log.settle()
         try:
             kernel.begin(cell)
         except BusyError:
-            self.past.unbegin()
+            self.past.commit(Unsent())
             if cell.on_begin is not None:
                 cell.on_begin("")
             raise
@@ -462,7 +463,6 @@ class Cells:
         if not cell.silent and not cell.counted:
             if not cell.not_undoable and not cell.died and (why := await self._observer.after_cell(self.past.before)):
                 cell.not_undoable = why
-                self.past.record.write("not undoable", why)
             cell.says_so = cell.not_undoable not in ("", self._told)
             self._told = cell.not_undoable
         result = await cell.finished(self._images_dir)
@@ -476,7 +476,7 @@ class Cells:
             kept = self._kept.keep(result)
             code, count = cell.code[:_HISTORY_CODE], result.execution_count
             entry = HistoryEntry(code, result.status, count, abandoned=gone, kept=kept, tag=cell.tag, after=self.past.after)
-            self.past.add(entry, died=cell.died)
+            self.past.add(entry, died=cell.died, not_undoable=cell.not_undoable)
             for watcher in self.watchers:
                 watcher.cell_ended(cell.code, result)
         if self.state == "running":

@@ -103,6 +103,9 @@ class Pairs:
     latest: Any = None
     release: Callable[[Any], None] = lambda _: None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pairs, (self.origin, self.pairs, self.latest)
+
     @property
     def held(self) -> Iterator[Any]:
         """All snapshots, each as often as it is referenced."""

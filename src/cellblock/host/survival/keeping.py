@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -16,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from cellblock.common.threads import run_aside
 from cellblock.errors import CustodianError
 from cellblock.host.checkpoints.branches import BranchDirectory, branch_recorded_at, remove_branches_of_the_dead
+from cellblock.host.kernels.session_state import SessionState
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.place import SessionPlace
 from cellblock.host.survival.keeper import Keeper, KeptKernel, SessionKeeper, SessionParts
 from cellblock.host.survival.launchers import ByCustodian, FormerZygote, KeptLauncher
-from cellblock.host.survival.recalled import Recalled
 from cellblock.host.survival.recording import TapeRecording
 from cellblock.host.survival.remains import FamilyRemains, KernelRemains, SessionRemains
 from cellblock.host.survival.state_log import StateLog
@@ -32,10 +33,10 @@ from cellblock.walls.sandbox.cgroups import Group
 if TYPE_CHECKING:
     from cellblock.host.kernels.family import Family
     from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
-    from cellblock.host.snapshots import Store
+    from cellblock.host.snapshots import Snapshot, Store
 
 _log = logging.getLogger("cellblock.sessions")
-FORMAT = 15
+FORMAT = 16
 """The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
 
 
@@ -133,7 +134,7 @@ class Keeping(Keeper):
                             remains.keys = entry.fds.pop()
                         if entry.fds:
                             remains.log = StateLog(entry.fds[0])
-                            remains.recalled = Recalled.read(remains.log.read())
+                            remains.state = SessionState.read(remains.log.read())
                         self.sessions.append(remains)
                     case "family":
                         connection = socket.socket(fileno=entry.fds[0])
@@ -232,23 +233,22 @@ class Keeping(Keeper):
 
     async def take_store(self) -> Store | None:
         """Take over the previous host's checkpoint files, and attach them to the states of its sessions."""
-        if self._store is None:
-            return None
-        from cellblock.host.snapshots import Store
+        store: Store | None = None
+        files: Iterator[Snapshot | None] = itertools.repeat(None)
+        if self._store is not None:
+            from cellblock.host.snapshots import Store
 
-        (path, held), self._store = self._store, None
-        recalled = [session.recalled for session in self.sessions if session.recalled is not None]
-        described = [one for each in recalled for one in each.described]
-        try:
-            store, found = await asyncio.to_thread(Store.take_over, Path(path), held, described)
-        except OSError as error:
-            _log.warning("the files of checkpoints in %s cannot be used: %s", path, error)
-            os.close(held)
-            self.store_gone()
-            return None
-        snapshots = iter(found)
-        for each in recalled:
-            each.take_files(snapshots)
+            (path, held), self._store = self._store, None
+            described = [one for each in self.sessions for one in each.described]
+            try:
+                store, found = await asyncio.to_thread(Store.take_over, Path(path), held, described)
+                files = iter(found)
+            except OSError as error:
+                _log.warning("the files of checkpoints in %s cannot be used: %s", path, error)
+                os.close(held)
+                self.store_gone()
+        for each in self.sessions:
+            each.take_files(files)
         return store
 
     def store_gone(self) -> None:

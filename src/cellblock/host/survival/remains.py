@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cellblock.host.checkpoints.branches import BranchDirectory
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.survival.launchers import FormerZygote
-from cellblock.host.survival.recalled import Recalled
+from cellblock.host.survival.reconciling import LeftKernel, kernel_to_continue
 from cellblock.host.survival.recording import TapeRecording
 from cellblock.host.survival.state_log import StateLog
 from cellblock.walls.sandbox.cgroups import Group
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.family import Copy
+    from cellblock.host.kernels.session_state import SessionState
+    from cellblock.host.snapshots import Snapshot, Store
+    from cellblock.host.snapshots.written import Description
+
+_FILES_LOST = "they could not be read when their host was replaced"
 
 
 @dataclass
@@ -74,9 +83,10 @@ class SessionRemains:
         env: The environment of its kernels.
         branch: The directory of its files, if it is a branch with its own files.
         kernel: Its kernel, if it had one.
-        replaced: Whether that kernel replaced another one, and the replacement was not completely recorded.
-        log: The log of its states, if any.
-        recalled: The states from the log; None if it is incomplete.
+        unrecorded: Whether that kernel replaced another one, and the log does not say so.
+        log: The log of its state, if any.
+        state: The state from the log; None if it is incomplete.
+        copies: The copies of its kernels by the ids of the checkpoints, once found.
         keys: The descriptor of its secrets (`SessionKeys.hold`), if it has any.
         listeners: The names of its listeners.
     """
@@ -87,9 +97,10 @@ class SessionRemains:
     env: Mapping[str, str]
     branch: BranchDirectory | None = None
     kernel: KernelRemains | None = None
-    replaced: bool = False
+    unrecorded: bool = False
     log: StateLog | None = None
-    recalled: Recalled | None = None
+    state: SessionState | None = None
+    copies: dict[str, Copy] = field(default_factory=dict)
     keys: int | None = None
     listeners: tuple[str, ...] = ()
 
@@ -101,19 +112,49 @@ class SessionRemains:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to continue, because its host was killed before it had a kernel."""
-        return self.kernel is None and (self.recalled is None or not self.recalled.states)
+        return self.kernel is None and (self.state is None or not self.state.checkpoints)
 
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
-        """Choose the session's kernel, and return the others: one was about to replace another."""
+        """Choose the session's kernel, and return the others."""
         kernels = sorted(kernels, key=lambda kernel: kernel.number)
-        known = None if self.recalled is None else self.recalled.kernel
-        if [kernel.number for kernel in kernels] != [known] and (dead := _unreported(kernels)) is not None:
-            self.kernel = dead
-            return [kernel for kernel in kernels if kernel is not dead]
-        self.kernel = next((kernel for kernel in kernels if kernel.number == known), None)
-        if self.kernel is None and kernels and (self.recalled is None or self.recalled.going is not None):
-            self.kernel, self.replaced = kernels[-1], self.recalled is not None
+        if self.state is not None and [kernel.number for kernel in kernels] == [self.state.kernel]:
+            left = [LeftKernel(self.state.kernel)]  # usual: its journal, which may be long, is read later
+        else:
+            left = [LeftKernel(kernel.number, *kernel.recording.progress()) for kernel in kernels]
+        number, self.unrecorded = kernel_to_continue(self.state, left)
+        self.kernel = next((kernel for kernel in kernels if kernel.number == number), None)
         return [kernel for kernel in kernels if kernel is not self.kernel]
+
+    @property
+    def described(self) -> list[Description]:
+        """The descriptions of all files in its state."""
+        if self.state is None:
+            return []
+        files = [saved.files for saved in self.state.checkpoints.values() if saved.files is not None]
+        return [*files, *dict.fromkeys(self.state.pairs.held)]
+
+    def take_files(self, found: Iterator[Snapshot | None]) -> None:
+        """Put the snapshots found for `described`, in the same order, into the state."""
+        if self.state is None:
+            return
+        for saved in [*self.state.checkpoints.values()]:
+            if saved.files is not None:
+                files = next(found)
+                without = _FILES_LOST if files is None else ""
+                self.state.checkpoints[saved.id] = saved._replace(files=files, without_files=without)
+        known = {described: next(found) for described in dict.fromkeys(self.state.pairs.held)}
+        self.state.pairs = self.state.pairs.copied(known.get)
+
+    def drop(self, store: Store | None) -> None:
+        """End all copies and drop all files, because the session is not continued."""
+        for copy in self.copies.values():
+            copy.family.drop(copy)
+        if store is not None and self.state is not None:
+            for saved in self.state.checkpoints.values():
+                if saved.files is not None:
+                    store.drop(saved.files)
+            self.state.pairs.release = store.drop
+            self.state.pairs.clear(0)
 
     def take_listeners(self, listeners: Mapping[str, tuple[int, socket.socket]]) -> None:
         """Give the session's listeners to its kernel, if its init has opened them, or else close them.
@@ -136,18 +177,3 @@ class SessionRemains:
             self.log.close()
         if self.keys is not None:
             os.close(self.keys)
-
-
-def _unreported(kernels: Sequence[KernelRemains]) -> KernelRemains | None:
-    """Return the last kernel that died during its replacement, unless a replacement has run a cell.
-
-    The next host then replays its end: the result of its last cell may not have been delivered.
-    """
-    dead: KernelRemains | None = None
-    for kernel in kernels:
-        cells, replaced = kernel.recording.progress()
-        if replaced:
-            dead = kernel
-        elif cells:
-            dead = None
-    return dead

@@ -64,7 +64,7 @@ class Succession:
     @property
     def recalled(self) -> bool:
         """Whether the session's history includes cells of earlier hosts."""
-        return self._checkpoints.record.recalled
+        return self._checkpoints.past.recalled
 
     @property
     def resumed(self) -> str | None:
@@ -104,3 +104,7 @@ class Succession:
     def note_outside(self, call: str) -> None:
         """Record an external call that was just approved, so that a later host can list it as not undoable."""
         self._checkpoints.note_outside(call)
+
+    def outside(self, since: float) -> list[str]:
+        """Return the external calls approved since a time (`time.monotonic`), oldest first."""
+        return self._checkpoints.outside(since)

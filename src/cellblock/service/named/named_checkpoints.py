@@ -71,7 +71,7 @@ async def fork(
         return _Branch(sessions, named, options, next(left), beginning)
 
     branching = Branching(len(names), files, seeds, same_random_state, return_exceptions=False)
-    made = await branching.start(live, make, _Branch.start, _Branch.end)
+    made = await branching.start(live.checkpoint_for_branches, make, _Branch.start, _Branch.end)
     return [one.made.shown() for one in made if isinstance(one, _Branch) and one.made is not None]
 
 

@@ -95,7 +95,6 @@ def open_session(
         hooks=SessionHooks(
             tool_port=lambda listener: services.port.adopt(listener),
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
-            outside=lambda since: services.outside(since),
             on_begin=lambda: services.broker.ask_again(),  # about calls of background work that had no reader
             name=name,
             network=network,
@@ -293,7 +292,7 @@ class SessionServices:
 
     def outside(self, since: float) -> list[str]:
         """Return calls allowed since a time, oldest first. The time is `time.monotonic`, because the clock can be set back."""
-        return [call for at, call in self._outside if at >= since]
+        return self._session.succession.outside(since)
 
     async def _record(self, decision: Decision) -> None:
         try:
@@ -305,9 +304,7 @@ class SessionServices:
             raise
         self.on_decision(decision)
         if decision.allowed:
-            call = _described(decision)
-            self._outside.append((time.monotonic(), call))
-            self._session.succession.note_outside(call)
+            self._session.succession.note_outside(_described(decision))
 
     def _app(self, token: str | None) -> App:
         return session_app(
