@@ -56,6 +56,7 @@ _NAMES = {
     "revoke": _Names("", "", "RevokedResponse"),
     "complete": _Names("", "CodeAtCursor"),
     "inspect": _Names("", "", "InspectionModel"),
+    "history": _Names("", "", "HistoryModel"),
     "list": _Names("list_kernels", "", "KernelListResponse"),
     "destroy": _Names("", "", "KernelDestroyedResponse"),
     "wipe": _Names("", "", "KernelWipeResponse"),
