@@ -183,7 +183,7 @@ fuzz: $(VENV)/test.stamp
 $(VENV)/docs.stamp: $(VENV)/test.stamp
 	$(call install,docs)
 
-# The page of the console, which is in the repository and in the package as it is built here.
+# The page of the console, which is in the repository as it is built here. Installations fetch plotly.js: console/fetch_plotly.py.
 console/node_modules/.package-lock.json: console/package-lock.json
 	@npm ci --prefix console --silent --no-audit --no-fund
 

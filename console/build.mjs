@@ -1,32 +1,36 @@
-// Builds the page of the console into the package. `make console` runs it.
+// Builds the page of the console into the package. `make console` runs it. plotly.js comes from elsewhere: fetch_plotly.py.
 import { build } from "esbuild";
-import { copyFile, mkdir, readFile, writeFile } from "node:fs/promises";
+import { createHash } from "node:crypto";
+import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { dirname, join } from "node:path";
+import { gzipSync } from "node:zlib";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const target = process.argv[2] ?? join(here, "../src/cellblock/fronts/gateway/console_page");
-
-await mkdir(target, { recursive: true });
-await build({
+const sources = ["build.mjs", "package-lock.json", ...(await readdir(join(here, "src"))).sort().map((name) => `src/${name}`)];
+const digest = createHash("sha256");
+for (const name of sources) digest.update(await readFile(join(here, name)));
+const options = {
   absWorkingDir: here,
-  entryPoints: { console: "src/main.jsx" },
   outdir: target,
   bundle: true,
   minify: true,
   format: "esm",
-  target: "es2022",
-  jsx: "automatic",
-  jsxImportSource: "preact",
   legalComments: "none",
   charset: "utf8",
   logLevel: "warning",
-});
-await build({ absWorkingDir: here, entryPoints: { console: "src/style.css" }, outdir: target, minify: true, logLevel: "warning" });
-for (const name of ["index.html", "frame.html", "icon.svg"]) await copyFile(join(here, "src", name), join(target, name));
+};
+const apart = {
+  name: "libraries in a file of their own",
+  setup: ({ onResolve }) => onResolve({ filter: /^\.\/libraries\.js$|^preact\// }, () => ({ path: "./libraries.js", external: true })),
+};
 
-// The page that draws a figure has plotly.js within: a frame without an origin may load nothing of the gateway's.
-const plotly = await readFile(join(here, "node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"), "utf8");
-if (/<\/script|<!--/i.test(plotly)) throw new Error("plotly.js cannot be put into a page as it is");
-const figure = await readFile(join(here, "src/figure.html"), "utf8");
-await writeFile(join(target, "figure.html"), figure.replace("/* plotly.js */", () => plotly));
+await mkdir(target, { recursive: true });
+const scripts = { ...options, target: "es2022" };
+const banner = { js: `// Built by "make console" from console/, whose files have the SHA-256 ${digest.digest("hex")}.` };
+await build({ ...scripts, banner, entryPoints: { console: "src/main.jsx" }, jsx: "automatic", jsxImportSource: "preact", plugins: [apart] });
+await build({ ...options, entryPoints: { console: "src/style.css" } });
+const { outputFiles } = await build({ ...scripts, entryPoints: { libraries: "src/libraries.js" }, write: false });
+await writeFile(join(target, "libraries.js.gz"), gzipSync(outputFiles[0].contents, { level: 9 }));
+for (const name of ["index.html", "frame.html", "figure.html", "icon.svg"]) await copyFile(join(here, "src", name), join(target, name));

@@ -1,5 +1,5 @@
 // One inbox of what waits for a decision in all sessions, the last decisions, and the permissions that were given.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "./libraries.js";
 import { get, post, segment } from "./api.js";
 import { age, plural } from "./format.js";
 import { useKeys } from "./keys.js";

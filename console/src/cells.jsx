@@ -1,5 +1,5 @@
 // The cells of a session: what ran, what it showed, and what it asked for.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "./libraries.js";
 import { get, post, Problem, segment } from "./api.js";
 import { Waiting } from "./approvals.jsx";
 import { age, clock, span } from "./format.js";

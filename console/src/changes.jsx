@@ -1,6 +1,5 @@
 // What differs between two states of a session.
-import { structuredPatch } from "diff";
-import { useState } from "preact/hooks";
+import { structuredPatch, useState } from "./libraries.js";
 import { get } from "./api.js";
 import { plural, size } from "./format.js";
 import { Failure, useFetched } from "./parts.jsx";

@@ -1,5 +1,5 @@
 // Two branches side by side.
-import { useState } from "preact/hooks";
+import { useState } from "./libraries.js";
 import { get, segment } from "./api.js";
 import { Cell } from "./cells.jsx";
 import { live, may, useLive } from "./live.js";

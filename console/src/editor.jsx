@@ -1,12 +1,5 @@
 // The editor for the next cell. It lives in a shadow root, where its styles are no <style> elements, which the policy forbids.
-import { acceptCompletion, autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
-import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
-import { python } from "@codemirror/lang-python";
-import { bracketMatching, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
-import { EditorState, Prec } from "@codemirror/state";
-import { drawSelection, EditorView, keymap, placeholder } from "@codemirror/view";
-import { tags } from "@lezer/highlight";
-import { useEffect, useRef } from "preact/hooks";
+import { acceptCompletion, autocompletion, bracketMatching, closeBrackets, closeBracketsKeymap, completionKeymap, defaultKeymap, drawSelection, EditorState, EditorView, HighlightStyle, history, historyKeymap, indentOnInput, indentUnit, indentWithTab, keymap, placeholder, Prec, python, syntaxHighlighting, tags, useEffect, useRef } from "./libraries.js";
 import { post, segment } from "./api.js";
 
 const look = EditorView.theme({

@@ -1,5 +1,5 @@
 // Keys for what can be done. They do nothing while somebody types.
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef } from "./libraries.js";
 
 const TYPED = "input, textarea, select, [contenteditable], .editor";
 

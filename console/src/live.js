@@ -1,5 +1,5 @@
 // What is known of all sessions, kept up to date by one stream of changes.
-import { useEffect, useReducer } from "preact/hooks";
+import { useEffect, useReducer } from "./libraries.js";
 import { events, Problem } from "./api.js";
 
 const MAX_REFUSALS = 500;

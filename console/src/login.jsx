@@ -1,5 +1,5 @@
 // What is shown to whoever has no token yet.
-import { useState } from "preact/hooks";
+import { useState } from "./libraries.js";
 import { live } from "./live.js";
 import { Button, Command } from "./parts.jsx";
 

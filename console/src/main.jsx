@@ -1,6 +1,5 @@
 // The console: see what agents do, and decide what they may.
-import { render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { render, useEffect, useState } from "./libraries.js";
 import { Approvals, Permissions } from "./approvals.jsx";
 import { get, hasToken, onRefused, post, setToken } from "./api.js";
 import { Compare } from "./compare.jsx";

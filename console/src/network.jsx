@@ -1,5 +1,5 @@
 // The hosts that a session and its branches can reach, with a form to change them.
-import { useState } from "preact/hooks";
+import { useState } from "./libraries.js";
 import { get, post, segment } from "./api.js";
 import { Asleep, asleep } from "./asleep.jsx";
 import { plural } from "./format.js";

@@ -1,7 +1,5 @@
 // What a cell shows, as a notebook would. HTML and SVG of outputs are shown in frames without an origin, never in the page.
-import MarkdownIt from "markdown-it";
-import temml from "temml";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { MarkdownIt, temml, useEffect, useMemo, useRef, useState } from "./libraries.js";
 import { useNear } from "./parts.jsx";
 import { Output } from "./text.jsx";
 import { isDark } from "./theme.js";

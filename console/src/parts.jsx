@@ -1,5 +1,5 @@
 // What several views are made of.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "./libraries.js";
 import { Problem } from "./api.js";
 import { changed } from "./live.js";
 

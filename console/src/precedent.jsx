@@ -1,5 +1,5 @@
 // What is different from the last call of the same tool that was allowed.
-import { useRef } from "preact/hooks";
+import { useRef } from "./libraries.js";
 import { get, segment } from "./api.js";
 import { differences } from "./difference.js";
 import { age } from "./format.js";

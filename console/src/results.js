@@ -1,5 +1,5 @@
 // Results of executions: followed while they run, read when they have ended.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from "./libraries.js";
 import { events, get, segment } from "./api.js";
 
 const MAX_KEPT = 300;

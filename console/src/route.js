@@ -1,5 +1,5 @@
 // Where in the page somebody is: behind the # of the address.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from "./libraries.js";
 
 export function here() {
   const [view, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);

@@ -1,5 +1,5 @@
 // A search over all sessions, ended ones included, and the cells of an ended one.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "./libraries.js";
 import { get, segment } from "./api.js";
 import { callsOf, Cell } from "./cells.jsx";
 import { age } from "./format.js";

@@ -1,5 +1,5 @@
 // One session: its cells, its state, and what can be done with it.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "./libraries.js";
 import { get, post, remove, segment } from "./api.js";
 import { callsOf, Cell } from "./cells.jsx";
 import { Editor } from "./editor.jsx";

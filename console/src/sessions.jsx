@@ -1,5 +1,5 @@
 // All sessions: what each does. Thousands of rows, of which only those that can be seen are in the page.
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "./libraries.js";
 import { post, remove, segment } from "./api.js";
 import { age, clock, count, plural, size } from "./format.js";
 import { useKeys } from "./keys.js";

@@ -1,5 +1,5 @@
 // Beside the cells: variables, files, checkpoints, branches, network and requests of a session.
-import { useRef, useState } from "preact/hooks";
+import { useRef, useState } from "./libraries.js";
 import { Asleep, asleep } from "./asleep.jsx";
 import { Changes } from "./changes.jsx";
 import { fetched, get, post, remove, segment } from "./api.js";

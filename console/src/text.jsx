@@ -1,8 +1,5 @@
 // Text that others have written: always text nodes, never HTML.
-import Anser from "anser";
-import { pythonLanguage } from "@codemirror/lang-python";
-import { classHighlighter, highlightCode } from "@lezer/highlight";
-import { useMemo, useState } from "preact/hooks";
+import { Anser, classHighlighter, highlightCode, pythonLanguage, useMemo, useState } from "./libraries.js";
 import { VirtualList } from "./parts.jsx";
 import { count, plural } from "./format.js";
 

@@ -9,9 +9,11 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from cellblock.common.declared import declared
 from cellblock.common.secret import Secrets, parse_secrets
 from cellblock.errors import InvalidInputError, shown
 
@@ -23,8 +25,6 @@ _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:I?B)?", re.IGNORECA
 @dataclass(kw_only=True)
 class SandboxOptions:
     """Options that change a session's policy in what they name and nothing else.
-
-    The metadata of each field are its flags on the command line, and their help.
 
     Attributes:
         memory: Memory limit for all processes of the session, such as ``"2G"``, ``"512MiB"`` or a number of bytes. K, M, G and
@@ -43,42 +43,23 @@ class SandboxOptions:
         InvalidInputError: A value has the wrong form.
     """
 
-    memory: int | str | None = field(
-        default=None,
-        metadata={"flags": ["--memory"], "metavar": "SIZE", "help": "Limit the session's memory, such as 2G; 4G by default."},
+    memory: int | str | None = declared(
+        None, "Limit the session's memory, such as 2G; 4G by default.", "--memory", metavar="SIZE"
     )
-    read: Sequence[_Path] | _Path = field(
-        default=(),
-        metadata={"flags": ["--read"], "metavar": "PATH", "help": "Let the code read this path. Can be repeated."},
-    )
-    write: Sequence[_Path] | _Path = field(
-        default=(),
-        metadata={"flags": ["--write"], "metavar": "PATH", "help": "Let the code change this path. Can be repeated."},
-    )
-    hosts: Sequence[str] | str = field(
-        default=(),
-        metadata={
-            "flags": ["--host", "--allow-host"],
-            "metavar": "NAME[:PORT]",
-            "help": "Let the code reach this host. Can be repeated.",
-        },
+    read: Sequence[_Path] | _Path = declared((), "Let the code read this path. Can be repeated.", "--read", metavar="PATH")
+    write: Sequence[_Path] | _Path = declared((), "Let the code change this path. Can be repeated.", "--write", metavar="PATH")
+    hosts: Sequence[str] | str = declared(
+        (), "Let the code reach this host. Can be repeated.", "--host", "--allow-host", metavar="NAME[:PORT]"
     )
     allow_hosts: Sequence[str] = ()
-    http: Sequence[str] | str = field(
-        default=(),
-        metadata={
-            "flags": ["--allow-http"],
-            "metavar": "'METHOD HOST/PATH'",
-            "help": "Allow these requests to a host, and no others. Can be repeated.",
-        },
+    http: Sequence[str] | str = declared(
+        (), "Allow these requests to a host, and no others. Can be repeated.", "--allow-http", metavar="'METHOD HOST/PATH'"
     )
-    secrets: Secrets = field(
-        default=(),
-        metadata={
-            "flags": ["--secret"],
-            "metavar": "NAME[=SOURCE[@HOST]]",
-            "help": "Insert this secret into requests to its hosts; code sees a placeholder. Can be repeated.",
-        },
+    secrets: Secrets = declared(
+        (),
+        "Insert this secret into requests to its hosts; code sees a placeholder. Can be repeated.",
+        "--secret",
+        metavar="NAME[=SOURCE[@HOST]]",
     )
 
     def __post_init__(self) -> None:
@@ -115,6 +96,21 @@ class SandboxOptions:
         """
         given = {name: getattr(self, name) for name in NAMES}
         return SandboxOptions(**given | {name: [_there(name, path) for path in given[name]] for name in PATHS})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """Where sessions of a command work, and in what: the flags of all commands that make sessions."""
+
+    workspace: Path = declared(Path(), "The working directory; the current one by default.", "--workspace", metavar="DIR")
+    sandbox_options: SandboxOptions = dataclasses.field(default_factory=SandboxOptions)
+    environment: str = declared(
+        "", "The environment with the packages ('cellblock env list' shows them).", "--environment", metavar="NAME"
+    )
+    sandbox_config: Path | None = declared(
+        None, "What the sandbox allows: a file (docs/sandbox.md).", "--sandbox-config", metavar="FILE"
+    )
+    sandbox: bool = declared(True, "Run the code without a sandbox, with all your rights.", "--no-sandbox")
 
 
 NAMES = tuple(item.name for item in dataclasses.fields(SandboxOptions))

@@ -44,6 +44,7 @@ MCP_LINES = [
     ["--sandbox-config", "s.json", "--isolate", "landlock", "--environment", "data"],
     ["--memory", "2G", "--read", "a", "--read=b", "--write", "c"],
     ["--workspace", "a", "--workspace", "b"],
+    ["--transport=http", "--host", "::1", "--no-auth", "--allow-name", "a", "--session", "b", "--token", "c"],
 ]
 
 
@@ -70,7 +71,9 @@ def read_twice(
     seen: list[dict[str, Any]] = []
 
     def run(**given: Any) -> int:
-        seen.append({name: value for name, value in given.items() if value not in (None, False)})
+        seen.append(
+            {name: value for name, value in given.items() if value is not None and (value is not False or name == "sandbox")}
+        )
         return 0
 
     monkeypatch.setattr(module, "run", run)
@@ -98,7 +101,8 @@ def read_twice(
         ("mcp", ["-"]),
         ("mcp", ["--workspace"]),
         ("mcp", ["--approve", "all"]),
-        ("mcp", ["--transport", "http"]),
+        ("mcp", ["--transport", "tcp"]),
+        ("mcp", ["--port", "1"]),
         ("mcp", ["--sandbox", "--workspace", "a"]),
         ("list", []),
     ],

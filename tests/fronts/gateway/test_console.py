@@ -50,7 +50,7 @@ async def test_the_page_is_confined(client: httpx.AsyncClient) -> None:
 async def test_everything_it_loads_comes_from_the_gateway(client: httpx.AsyncClient) -> None:
     page = await client.get("/console")
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    assert len(loaded) == 3
+    assert len(loaded) == 4
     for address in loaded:
         assert (await client.get(f"/{address}")).status_code == 200, address
     for other in ("index.htm", "..%2fapp.py", "nothing.js"):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cellblock.fronts.gateway.app import described, make_app
-from cellblock.fronts.gateway.routes import documented, model_of
+from cellblock.fronts.gateway.descriptions import documented
+from cellblock.fronts.gateway.routes import model_of
 from cellblock.model.checkpoints import Restored
 from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request, Route

@@ -36,7 +36,7 @@ class World:
         self.judge = RequestJudge(
             Lines.parse(lines),
             [Lines.parse(texts) for texts in within],
-            RequestApprover(self.rules, lambda: self.broker),
+            RequestApprover(self.rules, self.broker),
             why_closed=lambda: why,
             on_denied=self.denials.append,
         )

@@ -47,7 +47,6 @@ from cellblock.fronts.cli.arguments import (
     Words,
     makes_sessions,
     new_app,
-    serves_sessions,
 )
 from cellblock.fronts.cli.problems import OK, USAGE, say
 
@@ -246,7 +245,7 @@ def attach(
     return console.attach(name, options)
 
 
-@serves_sessions
+@makes_sessions
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[

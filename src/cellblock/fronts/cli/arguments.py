@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cellblock.common.sandbox_options import SandboxOptions
+from cellblock.common.declared import Option, declared, options_of
+from cellblock.common.sandbox_options import SandboxOptions, Surroundings
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.given_options import as_meant
 
@@ -74,118 +77,117 @@ Sessions = Annotated[
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session's name.", autocompletion=known_names)]
 Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="The session's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON even in a terminal.")]
-_DECLARED = {item.name: item.metadata for item in dataclasses.fields(SandboxOptions)}
-
-
-def _declared(name: str, *flags: str) -> Any:
-    """Return an option of `SandboxOptions` for typer."""
-    known = _DECLARED[name]
-    return typer.Option(*(flags or known["flags"]), metavar=known["metavar"], help=known["help"])
-
-
-Memory = Annotated[str | None, _declared("memory")]
-Read = Annotated[list[str] | None, _declared("read")]
-Write = Annotated[list[str] | None, _declared("write")]
-Hosts = Annotated[list[str] | None, _declared("hosts")]
-AllowHost = Annotated[list[str] | None, _declared("hosts", "--allow-host")]
-"""The same for commands whose ``--host`` is the address to listen on."""
-Http = Annotated[list[str] | None, _declared("http")]
-Secrets = Annotated[list[str] | None, _declared("secrets")]
-EnvironmentName = Annotated[
-    str | None,
-    typer.Option("--environment", metavar="NAME", help="The environment with the packages ('cellblock env list' shows them)."),
-]
-SandboxConfig = Annotated[
-    str | None,
-    typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
-]
-NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all your rights.")]
 ForModel = Annotated[bool, typer.Option("--for-model", help="Print one short text for a language model, errors included.")]
-Workspace = Annotated[
-    str | None, typer.Option("--workspace", metavar="DIR", help="The working directory; by default the current one.")
-]
-Clone = Annotated[bool, typer.Option("--clone", help="Work in a clone of the git repository, where the code can commit.")]
-Option = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."),
-]
 
 
-_OF_SESSIONS: dict[str, Any] = {
-    "workspace": Workspace,
-    "clone": Clone,
-    "memory": Memory,
-    "read": Read,
-    "write": Write,
-    "hosts": Hosts,
-    "http": Http,
-    "secrets": Secrets,
-    "environment": EnvironmentName,
-    "sandbox_config": SandboxConfig,
-    "no_sandbox": NoSandbox,
-    "option": Option,
-}
-_OF_SERVERS = _OF_SESSIONS | {"hosts": AllowHost}
-_OF_POLICIES = {name: _OF_SESSIONS[name] for name in ("memory", "read", "write", "hosts", "http")}
-_OF_KERNELS = {name: kind for name, kind in _OF_SESSIONS.items() if name not in ("workspace", "clone", "option")}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _NewSession(Surroundings):
+    """The flags of commands that make sessions."""
+
+    clone: bool = declared(False, "Work in a clone of the git repository, where the code can commit.", "--clone")
+    option: tuple[str, ...] = declared(
+        (), "Any other option, such as idle_timeout=600. Can be repeated.", "--option", "-o", metavar="KEY=VALUE"
+    )
 
 
 def makes_sessions(command: Callable[..., int]) -> Callable[..., int]:
     """Replace a command's parameter `options`, a dict, by the options of a session."""
-    return _with_options(command, _OF_SESSIONS)
-
-
-def serves_sessions(command: Callable[..., int]) -> Callable[..., int]:
-    """Do the same for a server, whose ``--host`` is the address to listen on."""
-    return _with_options(command, _OF_SERVERS)
+    return takes(_NewSession, made=made_options)(command)
 
 
 def makes_kernels(command: Callable[..., int]) -> Callable[..., int]:
     """Do the same for a command whose sessions use Jupyter's working directory."""
-    return _with_options(command, _OF_KERNELS)
+    return takes(_NewSession, without=("workspace", "clone", "option"), made=made_options)(command)
 
 
 def changes_policies(command: Callable[..., int]) -> Callable[..., int]:
     """Do the same with the options of `SandboxOptions` alone."""
-    return _with_options(command, _OF_POLICIES)
+    return takes(SandboxOptions, without=("secrets",), made=made_options)(command)
 
 
-def _with_options(command: Callable[..., int], kinds: Mapping[str, Any]) -> Callable[..., int]:
-    signature = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        if parameter.name != "options":
-            parameters.append(parameter)
-            continue
-        for name, kind in kinds.items():
-            default = False if kind in (NoSandbox, Clone) else None
-            parameters.append(inspect.Parameter(name, parameter.kind, default=default, annotation=kind))
+def takes(
+    declaring: type,
+    *,
+    without: Collection[str] = (),
+    completions: Mapping[str, Callable[[str], list[str]]] | None = None,
+    made: Callable[..., dict[str, Any]] = dict,
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Replace a command's parameter `options` by the flags of a declaration.
 
-    @functools.wraps(command)
-    def with_options(**given: Any) -> int:
-        options = made_options(**{name: given.pop(name) for name in kinds})
-        return command(**given, options=options)
+    Args:
+        declaring: The dataclass of the options.
+        without: Options that the command does not have.
+        completions: Functions that complete values, by option.
+        made: Makes the command's `options` from those that were given.
+    """
 
-    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_options
+    def named(command: Callable[..., int]) -> Callable[..., int]:
+        signature = inspect.signature(command, eval_str=True)
+        taken = {f"--{name}" for name in signature.parameters}
+        found = [option for option in options_of(declaring, taken) if option.name not in without]
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            if parameter.name == "options":
+                parameters += [_parameter(option, (completions or {}).get(option.name)) for option in found]
+            else:
+                parameters.append(parameter)
+
+        @functools.wraps(command)
+        def with_options(**given: Any) -> int:
+            values = {option.name: _value(option, given.pop(option.name)) for option in found}
+            return command(**given, options=made(**{name: value for name, value in values.items() if value is not None}))
+
+        with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return with_options
+
+    return named
+
+
+def _parameter(option: Option, complete: Callable[[str], list[str]] | None) -> inspect.Parameter:
+    """Return an option as typer reads it."""
+    more = dict(option.more)
+    limits = {"min": more.pop("ge", None), "max": more.pop("le", None), "autocompletion": complete}
+    about = more.pop("about")
+    kind: Any
+    kind, default = option.kind, option.default
+    if option.choices:
+        kind = _choices(option.choices)
+        default = kind(default)
+    elif kind is bool:
+        default = False
+    elif kind is list:
+        kind, default = list[str] | None, None
+    elif default is None or kind is Path:
+        kind, default = kind | None, None
+    annotation = Annotated[kind, typer.Option(*option.flags, help=about, **limits, **more)]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _choices(names: Sequence[str], make: Any = StrEnum) -> Any:
+    """Return an enumeration, as typer takes choices."""
+    return make("Choice", {name: name for name in names})
+
+
+def _value(option: Option, given: Any) -> Any:
+    """Return the value of an option; None for its default."""
+    if option.kind is bool:
+        return option.default is False if given else None
+    return given.value if option.choices else given
 
 
 def made_options(
-    workspace: str | None = None,
+    workspace: Path | None = None,
     clone: bool = False,
-    sandbox_config: str | None = None,
-    no_sandbox: bool = False,
-    option: list[str] | None = None,
-    **sandbox: Any,
+    sandbox_config: Path | None = None,
+    option: Sequence[str] = (),
+    **others: Any,
 ) -> dict[str, Any]:
     """Convert these arguments to options of a new session."""
-    options = {name: value for name, value in sandbox.items() if value}
+    options = {name: value for name, value in others.items() if value not in ("", [])}
     if sandbox_config is not None:
         options["sandbox_config"] = os.path.abspath(sandbox_config)
-    if no_sandbox:
-        options["sandbox"] = False
-    options |= _options(option or [])
+    options |= _options(option)
     if workspace is not None:
         options["working_dir"] = os.path.abspath(workspace)
     if clone:
@@ -193,7 +195,7 @@ def made_options(
     return as_meant(options)
 
 
-def _options(given: list[str]) -> dict[str, Any]:
+def _options(given: Sequence[str]) -> dict[str, Any]:
     """Return options by name. Values are parsed as JSON if possible; repeated names make a list."""
     import json
 

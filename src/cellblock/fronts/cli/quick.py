@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -18,50 +19,39 @@ class _Form:
     The last of its `words` may be given alone.
     """
 
-    flags: Mapping[str, str]
+    flags: Mapping[str, tuple[str, bool]]
     values: Mapping[str, str]
     lists: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     words: Sequence[str] = ()
 
 
-_MCP_VARIABLES = {"CELLBLOCK_MCP_PROGRAMS", "CELLBLOCK_MCP_WAIT"}
-"""Variables that typer reads."""
+_EXEC = _Form(
+    flags={"--bash": ("bash", True), "--json": ("as_json", True), "--for-model": ("for_model", True)},
+    values={"--name": "name", "--id": "session_id", "--timeout": "timeout", "--file": "file"},
+    words=("name", "code"),
+)
 
-_FORMS = {
-    "exec": _Form(
-        flags={"--bash": "bash", "--json": "as_json", "--for-model": "for_model"},
-        values={"--name": "name", "--id": "session_id", "--timeout": "timeout", "--file": "file"},
-        words=("name", "code"),
-    ),
-    "mcp": _Form(
-        flags={
-            "--no-sandbox": "no_sandbox",
-            "--approve-shell-cmds": "approve_shell_cmds",
-            "--programs": "programs",
-            "--pictures-as-files": "pictures_as_files",
-        },
-        values={
-            "--workspace": "workspace",
-            "--approve": "approve",
-            "--rules": "rules",
-            "--sandbox-config": "sandbox_config",
-            "--environment": "environment",
-            "--isolate": "isolate",
-            "--memory": "memory",
-            "--session": "session_name",
-        },
-        lists={
-            "--allow-host": "allow_hosts",
-            "--allow-http": "http",
-            "--preload": "preload",
-            "--read": "read",
-            "--secret": "secrets",
-            "--write": "write",
-        },
-        choices={"--approve": ("auto", "ask", "rules")},
-    ),
-}
+
+def _form_of(command: str) -> _Form | None:
+    """Return the form of a command; None if typer must parse it, also because it reads variables for the options."""
+    if command == "exec":
+        return _EXEC
+    if command != "mcp":
+        return None
+    from cellblock.common.declared import options_of
+    from cellblock.fronts.mcp_server.server_options import ServerOptions
+
+    found = options_of(ServerOptions)
+    if any(option.more.get("envvar", "") in os.environ for option in found):
+        return None
+    named = [(flag, option) for option in found for flag in option.flags]
+    return _Form(
+        flags={flag: (option.name, not option.default) for flag, option in named if option.kind is bool},
+        values={flag: option.name for flag, option in named if option.kind in (str, Path)},
+        lists={flag: option.name for flag, option in named if option.kind is list},
+        choices={flag: option.choices for flag, option in named if option.choices},
+    )
 
 
 def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -71,8 +61,8 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
         command: The command's name.
         arguments: The arguments that follow it.
     """
-    form = _FORMS.get(command)
-    if form is None or (command == "mcp" and _MCP_VARIABLES & os.environ.keys()):
+    form = _form_of(command)
+    if form is None:
         return None
     found: dict[str, Any] = {}
     words: list[str] = []
@@ -80,7 +70,8 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     for argument in left:
         option, equals, value = argument.partition("=")
         if argument in form.flags:
-            found[form.flags[argument]] = True
+            name, given = form.flags[argument]
+            found[name] = given
         elif option in form.values or option in form.lists:
             following = value if equals else next(left, None)
             if following is None or following not in form.choices.get(option, (following,)):

@@ -9,23 +9,22 @@ from typing import Any
 _PATHS = ("workspace", "rules", "sandbox_config")
 
 
-def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any) -> int:
+def run(*, log_level: str = "WARNING", **options: Any) -> int:
     """Serve until the client leaves.
 
     Args:
-        no_sandbox: Whether code runs with all of the user's rights.
         log_level: The level of the log on standard error.
-        options: The other `ServerOptions` that were given.
+        options: The `ServerOptions` that were given, with those of `SandboxOptions`.
     """
     gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays
     try:
-        _serve(no_sandbox, log_level, options)
+        _serve(log_level, options)
     finally:
         gc.enable()
     return 0
 
 
-def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
+def _serve(log_level: str, options: dict[str, Any]) -> None:
     from cellblock.common.extras import require_extra
 
     require_extra("mcp", "MCP servers")  # before modules that import what it brings
@@ -46,4 +45,4 @@ def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
     }
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     cluster = bool(settings.current().ray_address)
-    serve(ServerOptions(sandbox=not no_sandbox, sandbox_options=sandbox, cluster=cluster, **given))
+    serve(ServerOptions(sandbox_options=sandbox, cluster=cluster, **given))

@@ -19,8 +19,6 @@ from cellblock.common.version import __version__
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway import (
     approval_routes,
-    checkpoint_routes,
-    clone_routes,
     console,
     editor_routes,
     events,
@@ -37,12 +35,12 @@ from cellblock.fronts.gateway import (
     ports,
     program_routes,
     save_routes,
-    secret_routes,
     service,
     session_routes,
 )
 from cellblock.fronts.gateway.access import problem_for
 from cellblock.fronts.gateway.answers import invalid_response, problem_response
+from cellblock.fronts.gateway.derived_routes import derived
 from cellblock.fronts.gateway.direct import Direct
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Guard, Refused, is_public
@@ -74,8 +72,6 @@ _PROBLEM: dict[str, Any] = {
 _PARTS = (
     service,
     session_routes,
-    checkpoint_routes,
-    clone_routes,
     execution_routes,
     events,
     file_routes,
@@ -86,7 +82,6 @@ _PARTS = (
     approval_routes,
     network_routes,
     overview_routes,
-    secret_routes,
     console,
     metrics,
     jupyter,
@@ -156,8 +151,9 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.kernels = JupyterKernels(link)
     app.state.checks = service.Checks(link)
     app.state.notebooks = notebook_routes.Notebooks()
-    for part in _PARTS:
-        app.include_router(part.router, responses={"default": _PROBLEM})
+    routers = [part.router for part in _PARTS]
+    for router in (*routers, derived(routers)):
+        app.include_router(router, responses={"default": _PROBLEM})
     pages.add_to(app)
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
@@ -26,6 +27,7 @@ router = APIRouter(prefix=CONSOLE, tags=["Console"], route_class=CheckedRoute)
 
 _FILES = {
     "console.js": "text/javascript; charset=utf-8",
+    "libraries.js": "text/javascript; charset=utf-8",
     "console.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
@@ -134,4 +136,13 @@ def login(request: Request, wanted: LoginRequest) -> LoginResponse:
 
 @functools.cache
 def _file(name: str) -> bytes:
-    return resources.files("cellblock.fronts.gateway").joinpath("console_page", name).read_bytes()
+    """Return a file of the page: the libraries are compressed, and plotly.js is put into the page that draws figures."""
+    page = resources.files("cellblock.fronts.gateway").joinpath("console_page")
+    if name == "libraries.js":
+        return gzip.decompress(page.joinpath(f"{name}.gz").read_bytes())
+    content = page.joinpath(name).read_bytes()
+    if name != "figure.html":
+        return content
+    # An installation without network has none: console/fetch_plotly.py.
+    scripts = [entry.read_bytes() for entry in page.iterdir() if re.fullmatch(r"plotly-[\d.]+\.min\.js", entry.name)]
+    return content.replace(b"/* plotly.js */", scripts[0]) if scripts else content

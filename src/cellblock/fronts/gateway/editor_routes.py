@@ -1,4 +1,4 @@
-"""Routes for editors' questions, packages and tools."""
+"""Routes for packages and tools."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.execution_routes import milliseconds
-from cellblock.fronts.gateway.models import MAX_SECONDS, ExecutionResultModel, HistoryEntryModel, Strict
-from cellblock.fronts.gateway.routes import add
+from cellblock.fronts.gateway.models import MAX_SECONDS, ExecutionResultModel, Strict
 from cellblock.fronts.gateway.session_routes import Run
 from cellblock.model.untrusted import parse_json
 from cellblock.operations.executions import Submit
 from cellblock.operations.files import Install
-from cellblock.operations.sessions import Complete, History, Inspect
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"], route_class=CheckedRoute)
 
@@ -28,12 +26,6 @@ from cellblock.tools import search as _search
 print(_json.dumps([_search.signatures(_name)[0] for _name in _search.names({words!r}, limit={limit})]))
 del _json, _search
 """
-
-
-class HistoryModel(BaseModel):
-    """The cells that ran, oldest first."""
-
-    history: list[HistoryEntryModel]
 
 
 class InstallRequest(Strict):
@@ -47,11 +39,6 @@ class ToolsModel(BaseModel):
     """Tools, and how they are called."""
 
     tools: list[str]
-
-
-add(router, Complete)
-add(router, Inspect)
-add(router, History, model=HistoryModel)
 
 
 @router.post("/install", response_model=ExecutionResultModel, summary="Install packages")

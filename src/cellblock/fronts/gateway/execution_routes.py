@@ -19,11 +19,11 @@ from cellblock.fronts.gateway.models import (
     SubmitRequest,
 )
 from cellblock.fronts.gateway.results import RESPONSES, Format, MaxChars, result_response, text_wanted
-from cellblock.fronts.gateway.routes import add, model_of
+from cellblock.fronts.gateway.routes import model_of
 from cellblock.fronts.gateway.session_routes import Read, Run, create
 from cellblock.model import MODEL_CHARS
 from cellblock.model.sessions import ExecutionRecord
-from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
+from cellblock.operations.executions import Follow, Lookup, Submit
 from cellblock.wire.packed import Packed, pack, unpack
 
 router = APIRouter(tags=["Execution"], route_class=CheckedRoute)
@@ -139,11 +139,6 @@ async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, 
     return json_response(record, 202, {"Location": f"/executions/{record['id']}"})
 
 
-add(router, Executions)
-add(router, Lookup)
-add(router, Source)
-
-
 @router.get(
     "/executions/{execution}/result",
     response_model=ExecutionResultModel,
@@ -167,10 +162,6 @@ async def result(
             if event["kind"] == "failed":
                 raise failure(event["data"], execution)
     raise failure({}, execution)
-
-
-add(router, Cancel)
-add(router, Answer)
 
 
 async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> Packed:

@@ -6,9 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cellblock.fronts.gateway.descriptions import describe_options
+
 MAX_SECONDS = 10_000_000
 _Tags = dict[Annotated[str, Field(max_length=1000)], Annotated[str, Field(max_length=1000)]]
 MAX_TAGS = 100
+_Options = Annotated[
+    dict[str, Any],
+    Field(
+        default_factory=dict,
+        description="Options of the session; they need the scope admin.",
+        json_schema_extra=describe_options,
+    ),
+]
 
 
 class Strict(BaseModel):
@@ -23,16 +33,14 @@ class KernelCreateRequest(Strict):
     name: str | None = Field(None, description="Its name; by default a new unique one.", examples=["data-analysis"])
     session_name: str | None = Field(None, description="The same: a session has one name.", examples=["data-analysis"])
     tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.", examples=[{"task": "eda"}])
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="Options of the session (docs/sessions.md); they need the scope admin."
-    )
+    options: _Options
 
 
 class SessionCreateRequest(Strict):
     """The session to create if its name is free."""
 
     tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.")
-    options: dict[str, Any] = Field(default_factory=dict, description="Options of the session; they need the scope admin.")
+    options: _Options
 
 
 class KernelModel(BaseModel):

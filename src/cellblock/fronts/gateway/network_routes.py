@@ -1,4 +1,4 @@
-"""The network of a running session."""
+"""Changes of the network of a running session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.routes import add
-from cellblock.operations.network import ChangeNetwork, ShowNetwork
+from cellblock.operations.network import ChangeNetwork
 from cellblock.service.store.tokens import Token
 
 router = APIRouter(tags=["Network"], route_class=CheckedRoute)
@@ -20,5 +20,4 @@ async def _changed(request: Request, caller: Token, asked: ChangeNetwork) -> dic
     return dict(await link_of(request).call(replace(asked, by=caller.name)))
 
 
-add(router, ShowNetwork)
 add(router, ChangeNetwork, _changed)

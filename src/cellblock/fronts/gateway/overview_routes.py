@@ -20,7 +20,7 @@ from cellblock.fronts.gateway.session_routes import ReadAny
 from cellblock.fronts.problems import problem_of
 from cellblock.model.overview import FoundSession
 from cellblock.operations.data import Data
-from cellblock.operations.overview import Cells, Decisions, SearchSessions, Watch
+from cellblock.operations.overview import SearchSessions, Watch
 from cellblock.service.daemon.link import SessionLink
 from cellblock.service.store.tokens import Token
 
@@ -28,9 +28,6 @@ router = APIRouter(tags=["Overview"], route_class=CheckedRoute)
 
 _LONGEST = 60.0
 """Seconds that a stream lasts. Its client reconnects for the rest."""
-
-add(router, Cells)
-add(router, Decisions)
 
 
 async def _found(request: Request, caller: Token, asked: SearchSessions) -> list[Data[FoundSession]]:

@@ -12,26 +12,18 @@ from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs, problem_for
 from cellblock.fronts.gateway.answers import json_bytes, problem_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.routes import add
 from cellblock.model.programs import ProgramOutput
 from cellblock.model.untrusted import parse_json
 from cellblock.operations.base import Request
 from cellblock.operations.programs import (
-    Exec,
-    Processes,
     ReadProcess,
     ResizeProcess,
     SignalProcess,
-    Spawn,
-    StopProcess,
     WriteProcess,
 )
 from cellblock.service.store.tokens import Token
 
 router = APIRouter(tags=["Programs"], route_class=CheckedRoute)
-
-for operation in (Exec, Spawn, Processes, ReadProcess, WriteProcess, SignalProcess, ResizeProcess, StopProcess):
-    add(router, operation)
 
 _WAIT = 30_000
 """Milliseconds that the daemon waits for output before it answers without output."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from cellblock.errors import AccessError, CellblockError
 from cellblock.fronts.gateway.access import link_of, needs, needs_of_any
 from cellblock.fronts.gateway.answers import json_response, packed_response, while_there
+from cellblock.fronts.gateway.descriptions import documented
 from cellblock.fronts.gateway.models import Done, ExecutionResultModel, HistoryEntryModel, KernelModel, Strict
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, StateChanges
@@ -56,6 +56,7 @@ _NAMES = {
     "revoke": _Names("", "", "RevokedResponse"),
     "complete": _Names("", "CodeAtCursor"),
     "inspect": _Names("", "", "InspectionModel"),
+    "history": _Names("", "", "HistoryModel"),
     "list": _Names("list_kernels", "", "KernelListResponse"),
     "destroy": _Names("", "", "KernelDestroyedResponse"),
     "wipe": _Names("", "", "KernelWipeResponse"),
@@ -274,7 +275,7 @@ def _shown(hint: Any) -> Any:
     return hint
 
 
-# -- names and texts ---------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------------
 
 
 def _names(kind: type[Request[Any]]) -> _Names:
@@ -284,16 +285,3 @@ def _names(kind: type[Request[Any]]) -> _Names:
         names.request or f"{kind.__name__}Request",
         names.answer or f"{kind.__name__}Response",
     )
-
-
-def documented(kind: type) -> tuple[str, dict[str, str]]:
-    """Parse the docstring of a class; return its first paragraph, and the descriptions of its attributes."""
-    explained: dict[str, str] = {}
-    text = ""
-    for one in reversed(kind.__mro__):
-        if one.__module__.startswith("cellblock."):
-            said, _, attributes = inspect.cleandoc(one.__doc__ or "").partition("\n\nAttributes:\n")
-            text = said.partition("\n\n")[0]
-            found = re.findall(r"^    (\w+): (.*(?:\n {8,}+.*+)*)", attributes, re.MULTILINE)
-            explained |= {name: re.sub(r"\s*\n\s*", " ", meaning).replace("None", "null") for name, meaning in found}
-    return text, explained

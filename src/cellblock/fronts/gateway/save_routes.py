@@ -22,10 +22,10 @@ from cellblock.errors import StoreError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.routes import add, model_of
+from cellblock.fronts.gateway.routes import model_of
 from cellblock.fronts.gateway.session_routes import Read, Run
 from cellblock.model.saving import LoadReport
-from cellblock.operations.saving import Export, Load, Save, Variables
+from cellblock.operations.saving import Export, Load, Save
 from cellblock.operations.sessions import Status
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"], route_class=CheckedRoute)
@@ -77,10 +77,6 @@ async def export(
     async with _directory() as directory:
         await link_of(request).call(Export(session, os.path.join(directory, f"file.{kind}")))
         return await _sent(request, session, directory, f".{kind}", {})
-
-
-for _operation in (Save, Load, Variables):
-    add(router, _operation)
 
 
 @asynccontextmanager

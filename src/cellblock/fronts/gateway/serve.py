@@ -26,6 +26,7 @@ from cellblock.service.store.tokens import Tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import uvicorn
     from starlette.types import ASGIApp
 
 GREETING = "cellblock listens at {} (API: {}/docs)"
@@ -65,8 +66,6 @@ def serve(
         UnsupportedError: The extra serve is not installed.
     """
     require_extra("serve", "HTTP servers")
-    import uvicorn
-
     from cellblock.fronts.gateway.app import make_app
 
     options = options or GatewayOptions()
@@ -85,22 +84,30 @@ def serve(
     scheme = "https" if certificate else "http"
     addresses = [f"{scheme}://{bracketed(host)}:{sock.getsockname()[1]}" for sock in socks]
 
-    about_tokens = _about_tokens(options, once=once)
+    def greet() -> None:
+        if on_start is not None:
+            on_start(addresses[0])
+            return
+        tell(greeting.format(*addresses, addresses[0]))
+        if greeting is GREETING:
+            tell(_CONSOLE.format(addresses[0], addresses[0]))
+        tell(_about_tokens(options, once=once))
+
+    _run(config((make or make_app)(options, place), certificate, key), socks, greet)
+
+
+def _run(configuration: uvicorn.Config, socks: list[socket.socket], greet: Callable[[], None]) -> None:
+    """Run uvicorn until SIGINT or SIGTERM, and call a function when it has started."""
+    import uvicorn
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            if on_start is not None:
-                on_start(addresses[0])
-                return
-            tell(greeting.format(*addresses, addresses[0]))
-            if greeting is GREETING:
-                tell(_CONSOLE.format(addresses[0], addresses[0]))
-            tell(about_tokens)
+            greet()
 
     with telemetry.exporting("cellblock-gateway"):
         try:
-            Server(config((make or make_app)(options, place), certificate, key)).run(sockets=socks)
+            Server(configuration).run(sockets=socks)
         except KeyboardInterrupt:
             pass  # uvicorn raises it again when it has ended
 

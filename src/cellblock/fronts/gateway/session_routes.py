@@ -26,7 +26,7 @@ from cellblock.fronts.gateway.models import (
 )
 from cellblock.fronts.gateway.routes import add, with_age
 from cellblock.host.checks import only_names
-from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
+from cellblock.operations.sessions import Create, Destroy, List, Status
 from cellblock.service.store.tokens import Token
 
 router = APIRouter(route_class=CheckedRoute)
@@ -53,7 +53,6 @@ async def _listed(request: Request, caller: Token, asked: List) -> list[dict[str
 
 
 add(router, List, _listed, any_session=True, tag="Kernels")
-add(router, Wipe, tag="Kernels")
 
 
 @router.get("/kernels/{session}", response_model=KernelStatusResponse, tags=["Kernels"], summary="Get the status of a session")
@@ -70,8 +69,6 @@ async def _destroyed(request: Request, _: Token, asked: Destroy) -> bool:
     return await link.call(asked)
 
 
-add(router, Restart, tag="Kernels")
-add(router, Interrupt, tag="Kernels")
 add(router, Destroy, _destroyed, tag="Kernels")
 
 

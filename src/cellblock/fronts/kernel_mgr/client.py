@@ -51,6 +51,15 @@ class ExecutionResult:
     images: list[Path] = field(default_factory=list)
 
 
+def _check_approvals(approve_shell_cmds: bool, require_shell_escape: bool, tool_server_port: int) -> None:
+    if approve_shell_cmds and not tool_server_port:
+        raise InvalidInputError(
+            "approve_shell_cmds needs tool_server_port, the port of a ToolServer that has commands approved"
+        )
+    if require_shell_escape and not approve_shell_cmds:
+        raise InvalidInputError("require_shell_escape needs approve_shell_cmds=True")
+
+
 class KernelClient:
     """A client that starts a kernel in a `KernelGateway` or another Jupyter kernel gateway, and runs code in it.
 
@@ -100,12 +109,7 @@ class KernelClient:
             InvalidInputError: Commands need approval, but no `ToolServer` is named; or `require_shell_escape` is set
                 without `approve_shell_cmds`.
         """
-        if approve_shell_cmds and not tool_server_port:
-            raise InvalidInputError(
-                "approve_shell_cmds needs tool_server_port, the port of a ToolServer that has commands approved"
-            )
-        if require_shell_escape and not approve_shell_cmds:
-            raise InvalidInputError("require_shell_escape needs approve_shell_cmds=True")
+        _check_approvals(approve_shell_cmds, require_shell_escape, tool_server_port)
         self.host = host
         self.port = port
         self.working_dir = None if working_dir is None else Path(working_dir).resolve()

@@ -6,15 +6,15 @@ import functools
 import logging
 import os
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from cellblock.common import config as settings
-from cellblock.common.sandbox_options import SandboxOptions
+from cellblock.common.config import SandboxName
+from cellblock.common.declared import declared
+from cellblock.common.sandbox_options import Surroundings
 from cellblock.errors import InvalidInputError
-from cellblock.host.requested_policy import as_in_ipybox
-from cellblock.tools.approvals.rules import read_rules
 
 Approve = Literal["auto", "ask", "rules"]
 Transport = Literal["stdio", "http"]
@@ -23,63 +23,64 @@ _log = logging.getLogger("cellblock")
 _KERNEL_PREFIX = "KERNEL_ENV_"
 _IDLE = 24 * 3600.0
 """Seconds after which an unused session ends."""
+_HTTP: dict[str, Any] = {"rich_help_panel": "Over HTTP"}
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServerOptions:
-    """The options of ``cellblock mcp``.
+class ServerOptions(Surroundings):
+    """The options of ``cellblock mcp``, from which its flags are derived.
 
     Attributes:
         cluster: Whether sessions run on cluster nodes. Then `workspace` and `sandbox_config` are absolute paths on these
             nodes, and each session gets a directory of its own if no workspace is given.
-        workspace: The working directory of the code, with the generated ``mcptools/``. Over HTTP, each session gets a
-            folder in it.
-        sandbox: Whether to run kernels in a sandbox.
-        sandbox_config: The sandbox's configuration: a JSON file (docs/sandbox.md).
-        isolate: The kind of sandbox (`SessionOptions.isolate`).
-        sandbox_options: Additional paths and hosts that the code may use, read, change and reach.
-        approve: Who decides about requests of code: ``auto`` allows them, ``ask`` asks the person at the client, and
-            ``rules`` uses only the file of rules. Rules always come first.
-        rules: A file of rules (docs/approvals.md).
-        approve_shell_cmds: Whether ``!cmd`` and similar commands need approval, as tool calls do.
-        programs: Whether to offer `run_program`.
-        preload: Modules that kernels have imported when they start.
-        environment: The name of the environment with the packages; empty for none.
-        transport: ``stdio`` or ``http``.
-        host: The address to listen on, for HTTP.
-        port: The port for HTTP; 0 for any free port.
-        auth: Whether HTTP clients need a token. Without one, only a loopback address can be served.
-        token: The token; by default a random one.
-        names: Host names of the server, in addition to this machine's own names.
-        wait: Most seconds until a call is answered, if need be by an answer that the work continues; None: according to the
-            client (`client_limits`).
-        pictures_as_files: Whether answers name the files of pictures, instead of containing the pictures.
-        session_name: The name of a session that outlives this process, in this user's daemon or the cluster; empty for a
-            session of this process. Over stdio only.
     """
 
     cluster: bool = False
-    workspace: Path = Path()
-    sandbox: bool = True
-    sandbox_config: Path | None = None
-    isolate: str | None = None
-    sandbox_options: SandboxOptions = field(default_factory=SandboxOptions)
-    approve: Approve = "auto"
-    rules: Path | None = None
-    approve_shell_cmds: bool = False
-    programs: bool = False
-    preload: tuple[str, ...] = ()
-    environment: str = ""
-    transport: Transport = "stdio"
-    host: str = "127.0.0.1"
-    port: int = 8900
-    auth: bool = True
-    token: str = field(default="", repr=False)
-    names: tuple[str, ...] = ()
-    wait: float | None = None
-    pictures_as_files: bool = False
-    session_name: str = ""
+    approve: Approve = declared(
+        "auto",
+        "Who decides about requests of code: no one (auto), a person at the client (ask), or rules.",
+        "--approve",
+    )
+    rules: Path | None = declared(None, "Rules that decide first (docs/approvals.md).", "--rules", metavar="FILE")
+    approve_shell_cmds: bool = declared(False, "Ask about !commands, too.", "--approve-shell-cmds")
+    programs: bool = declared(
+        False, "Also offer run_program: programs beside the kernel.", "--programs", envvar="CELLBLOCK_MCP_PROGRAMS"
+    )
+    isolate: str | None = declared(
+        None, f"What the sandbox is made of: {', '.join(get_args(SandboxName))}.", "--isolate", metavar="KIND"
+    )
+    preload: tuple[str, ...] = declared(
+        (), "A module to import when kernels start. Can be repeated.", "--preload", metavar="MODULE"
+    )
+    wait: float | None = declared(
+        None,
+        "Answer after this time that code still runs; by default before the client gives up, if its limit is known.",
+        "--wait",
+        metavar="SECONDS",
+        ge=0.1,
+        envvar="CELLBLOCK_MCP_WAIT",
+    )
+    pictures_as_files: bool = declared(
+        False, "Keep pictures in images/, and only name them in answers.", "--pictures-as-files"
+    )
+    session_name: str = declared(
+        "", "Use this named session of the daemon, which stays when the client leaves.", "--session", metavar="NAME"
+    )
+    transport: Transport = declared("stdio", "stdio for one client, http for many.", "--transport")
+    host: str = declared("127.0.0.1", "The address to listen on.", "--host", metavar="ADDRESS", **_HTTP)
+    port: int = declared(8900, "The port; 0 takes a free one.", "--port", metavar="N", ge=0, le=65535, **_HTTP)
+    token: str = declared(
+        "",
+        "The token for clients; a random one by default.",
+        "--token",
+        shown=False,
+        metavar="TOKEN",
+        envvar="CELLBLOCK_MCP_TOKEN",
+        **_HTTP,
+    )
+    auth: bool = declared(True, "Ask for no token. Loopback addresses only.", "--no-auth", **_HTTP)
+    names: tuple[str, ...] = declared((), "A host name for clients. Can be repeated.", "--allow-name", metavar="HOST", **_HTTP)
 
     def __post_init__(self) -> None:
         # The current directory changes soon.
@@ -144,6 +145,8 @@ class ServerOptions:
         if self.sandbox_config is not None:
             given["sandbox_config"] = str(self.sandbox_config) if self.cluster else _in_ipybox(self.sandbox_config)
         if self.rules is not None:
+            from cellblock.tools.approvals.rules import read_rules  # the command line loads this module, and has no time
+
             given["rules"] = read_rules(self.rules) if self.cluster else str(self.rules)
         return given
 
@@ -154,6 +157,8 @@ class ServerOptions:
 
 
 def _in_ipybox(path: Path) -> Any:
+    from cellblock.host.requested_policy import as_in_ipybox
+
     config, warning = as_in_ipybox(path)
     if warning:
         _warn(warning)

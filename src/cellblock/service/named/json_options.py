@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,6 +85,13 @@ class NamedOptions:
 
 
 _NAMED = {item.name for item in dataclasses.fields(NamedOptions)}
+DECLARATIONS: Mapping[type[Any], Collection[str]] = {
+    SessionOptions: _SESSION,
+    ServiceOptions: _SERVICES,
+    SandboxOptions: NAMES,
+    NamedOptions: _NAMED,
+}
+"""Where the options are declared, and which of the fields are options of named sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     Raises:
         InvalidInputError: An option is unknown or invalid.
     """
-    check_names(data, _SESSION | _SERVICES | _NAMED | {*NAMES})
+    check_names(data, {name for names in DECLARATIONS.values() for name in names})
     named = NamedOptions(**_checked(data))
     if data.get("workspace") and named.durable:
         raise InvalidInputError(
@@ -219,6 +226,12 @@ def _adapter() -> TypeAdapter[NamedOptions]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(NamedOptions)
+
+
+def option_types() -> dict[str, dict[str, Any]]:
+    """Return the JSON schemas of those options that only JSON data spells like this."""
+    properties: dict[str, dict[str, Any]] = _adapter().json_schema()["properties"]
+    return properties
 
 
 def _limits(given: Mapping[str, int]) -> Any:

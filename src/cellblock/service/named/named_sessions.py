@@ -314,14 +314,10 @@ class NamedSessions:
             raise InvalidInputError(f"a session's name has 1 to 128 letters, digits, spaces and ._@:+- , not {name[:200]!r}")
         if name in self._sessions:
             raise InvalidInputError(f"{name!r} is the id of session {self._sessions[name].record.name!r}: choose another name")
-        found = self._names.get(name)
-        if found is not None or name in self._making:
+        if name in self._names or name in self._making:
             if fresh:
                 raise ConflictError(f"session {name!r} exists already: use it, choose another name, or end it first")
-            found = found if found is not None else await self._made(name)
-            if chosen and self._fixed is None:
-                check_existing(name, Given(found.options, found.read, self._host), chosen, options or {})
-            return found
+            return await self._existing(name, chosen, options or {})
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), f"{secrets.token_hex(16 - len(self._mark) // 2)}{self._mark}"
         options = self._with_workspace(options or {}, number)
@@ -336,6 +332,13 @@ class NamedSessions:
         self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
+
+    async def _existing(self, name: str, chosen: Collection[str], options: Mapping[str, Any]) -> NamedSession:
+        """Return the session of a name, after checking that it has the chosen options."""
+        found = self._names.get(name) or await self._made(name)
+        if chosen and self._fixed is None:
+            check_existing(name, Given(found.options, found.read, self._host), chosen, options)
+        return found
 
     async def take_over(
         self, record: SessionRecord, options: Mapping[str, Any], arrival: Arrival, confirm: Callable[[], Awaitable[object]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from cellblock.tools.approvals.call import Call
@@ -17,10 +17,10 @@ class RequestApprover:
 
     Args:
         rules: The session's rules, which say the hosts.
-        broker: Returns the session's broker, which exists later.
+        broker: The session's broker.
     """
 
-    def __init__(self, rules: Rules | None, broker: Callable[[], Broker]) -> None:
+    def __init__(self, rules: Rules | None, broker: Broker) -> None:
         self._authorities = frozenset(() if rules is None else http_authorities(rules))
         self._broker = broker
 
@@ -29,12 +29,12 @@ class RequestApprover:
 
     def by_rule(self, host: str, method: str, path: str) -> Outcome | None:
         call = Call.freeze("http", host, method, {"host": host, "method": method, "path": path})
-        verdict = decide(self._broker().rules, call)
+        verdict = decide(self._broker.rules, call)
         return None if verdict.rule == "default" else verdict.outcome
 
     async def decide(self, arguments: dict[str, Any], *, by_person: bool) -> str | None:
         host, method = arguments["host"], arguments["method"]
-        decision = await self._broker().decide("http", host, method, arguments, by_person=by_person)
+        decision = await self._broker.decide("http", host, method, arguments, by_person=by_person)
         if decision.allowed:
             return None
         return decision.reason.removeprefix("rejected: ") or "no person allowed it"

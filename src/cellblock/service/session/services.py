@@ -79,39 +79,39 @@ def open_session(
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
     """
-    services: SessionServices  # created after the session; nothing below is called before the session starts
     secret = secrets.token_urlsafe(24)
     if remains is not None:
         secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # the session's code already has this token
     tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"}
-    if not host.defaults.tier_for(options).own_network:
+    own_network = host.defaults.tier_for(options).own_network
+    if not own_network:
         tools["CELLBLOCK_TOOL_TOKEN"] = secret
     named = ToolDirectories.read(service_options.tools, options.kernel_env or {}, options.working_dir)
+    services = SessionServices(
+        host, service_options, named.callable, secret=secret, session_id=session_id, own_network=own_network
+    )
     session = host.session(
         options,
         label=label,
         remains=remains,
         start_from=start_from,
         hooks=SessionHooks(
-            tool_port=lambda listener: services.port.adopt(listener),
-            uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
-            on_begin=lambda: services.broker.ask_again(),  # about calls of background work that had no reader
+            tool_port=services.port.adopt,
+            uncounted_seconds=services.uncounted_seconds,
+            on_begin=services.broker.ask_again,  # about calls of background work that had no reader
             name=name,
             network=network,
-            network_changed=lambda lists, by: services.record_change(lists, by),
+            network_changed=services.record_change,
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
         policy=with_readable(options, named.readable, host),
-        on_command=(lambda request: services.may_run(request)) if service_options.approve_shell_cmds else None,
-        on_host=lambda name, port: services.may_reach(name, port),
-        on_request=RequestApprover(service_options.rules, lambda: services.broker),
+        on_command=services.may_run if service_options.approve_shell_cmds else None,
+        on_host=services.may_reach,
+        on_request=RequestApprover(service_options.rules, services.broker),
         forbid_programs=service_options.require_shell_escape,
     )
     _LOG.info("%s has the id %s", session.wanted.session, session_id)
-    services = SessionServices(host, session, service_options, named.callable, secret=secret, session_id=session_id)
-    services.broker.hold = session.holding.wait
-    services.broker.step = session.trace.step
-    session.trace.name = session_id
+    services.attach(session)
     return session, services
 
 
@@ -132,23 +132,24 @@ class SessionServices:
     def __init__(
         self,
         host: Host,
-        session: Session,
         options: ServiceOptions,
         directories: tuple[str, ...],
         *,
         secret: str,
         session_id: str,
+        own_network: bool,
     ) -> None:
-        """Set up without opening or starting anything.
+        """Set up without opening or starting anything. The session, which needs parts of this, is attached next.
 
         Args:
             host: The host of the session.
-            session: The session.
             options: The options of the services.
             directories: Real paths of directories outside the workspace whose servers may be called.
             secret: The token for calls from outside the session.
             session_id: The session's id in the audit record.
+            own_network: Whether only the session's code reaches its port, so that it needs no token.
         """
+        self._session: Session
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
         self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
         self.secret = secret
@@ -160,15 +161,26 @@ class SessionServices:
         self._always: dict[tuple[str, int], str] = {}
         """Hosts that a person has allowed from now on, until they are lines of the network, with who allowed them."""
         self._person = Person(session_id, self._elicit)
-        self._session = session
+        self._counts_approvals = options.timeout_includes_approvals
         self._directories = directories
         self._approve_tool_calls = options.approve_tool_calls
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
         self._functions: dict[str, CallTool] = {}
         self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root, self._digest)
-        self.port = ToolPort(self._app(None if session.wanted.tier.own_network else secret))
+        self.port = ToolPort(self._app(None if own_network else secret))
         self._ports = [self.port]
+
+    def attach(self, session: Session) -> None:
+        """Serve this session, which has not started."""
+        self._session = session
+        self.broker.hold = session.holding.wait
+        self.broker.step = session.trace.step
+        session.trace.name = self._person.session
+
+    def uncounted_seconds(self) -> float:
+        """Return the seconds of waiting for decisions, if they do not count towards the timeouts of cells."""
+        return 0.0 if self._counts_approvals else self.broker.waited
 
     async def may_run(self, request: CommandRequest) -> bool | str:
         """Decide about a command of a cell; return the reason of a refusal. The text shown is exactly what runs."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from cellblock.common import config
 from cellblock.common.config import SandboxName
+from cellblock.common.declared import declared
 from cellblock.errors import did_you_mean
 
 PREFIXES = ("CELLBLOCK_", "KERNELBOX_")
@@ -45,33 +46,35 @@ _OTHER = frozenset(
 """Known variables that are not `Settings`."""
 
 
-def _setting(default: Any, about: str) -> Any:
-    return field(default=default, metadata={"about": about})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """The effective settings."""
 
-    max_retries: int = _setting(5, "Maximum number of attempts of execute_with_retry.")
-    execution_timeout: float = _setting(120.0, "Default timeout in seconds.")
-    kernel_idle_timeout: float = _setting(1800.0, "Seconds of idleness after which a session ends; 0: never.")
-    output_char_limit: int = _setting(10_000, "Bytes of printed text kept of a cell; 0: the limit of `Limits`.")
-    store_backend: Literal["file", "memory"] = _setting(
+    max_retries: int = declared(5, "Maximum number of attempts of execute_with_retry.", ge=1)
+    execution_timeout: float = declared(120.0, "Default timeout in seconds.", gt=0)
+    kernel_idle_timeout: float = declared(
+        1800.0, "Seconds of idleness after which a session ends; 0: never.", ge=0, allow_inf_nan=False
+    )
+    output_char_limit: int = declared(10_000, "Bytes of printed text kept of a cell; 0: the limit of `Limits`.", ge=0)
+    store_backend: Literal["file", "memory"] = declared(
         "file", "file: sessions live in the daemon and outlive the program; memory: they live in this process and end with it."
     )
-    startup_code: str = _setting("", "Code to run in a new session and after each restart.")
-    kernel_type: str = _setting("python3", "A Jupyter kernelspec; python3 is cellblock's own kernel.")
-    isolate: Literal["", SandboxName] = _setting("", "The sandbox of sessions; empty: the default of this machine.")
-    max_sessions: int = _setting(256, "Maximum number of sessions.")
-    max_memory: int = _setting(0, "MiB of memory of all sessions; above it, no new session starts; 0: no limit.")
-    max_waiting: int = _setting(1000, "Maximum number of queued executions of a session.")
-    history_days: float = _setting(30.0, "Days for which the daemon keeps ended executions and sessions, for searches.")
-    daemon_idle_timeout: float = _setting(3600.0, "Seconds without kernels and clients after which the daemon ends; 0: never.")
-    ray_address: str = _setting("", "The Ray cluster for named sessions; empty: the daemon of this machine.")
-    ray_patience: float = _setting(60.0, "Seconds that a new session waits for room in the Ray cluster.")
-    registry_path: str = _setting("", "Ignored: the daemon stores its sessions.")
-    runtime_dir: str = _setting("", "Ignored: kernels have no connection files.")
+    startup_code: str = declared("", "Code to run in a new session and after each restart.")
+    kernel_type: str = declared("python3", "A Jupyter kernelspec; python3 is cellblock's own kernel.")
+    isolate: Literal["", SandboxName] = declared("", "The sandbox of sessions; empty: the default of this machine.")
+    max_sessions: int = declared(256, "Maximum number of sessions.")
+    max_memory: int = declared(0, "MiB of memory of all sessions; above it, no new session starts; 0: no limit.")
+    max_waiting: int = declared(1000, "Maximum number of queued executions of a session.")
+    history_days: float = declared(
+        30.0, "Days for which the daemon keeps ended executions and sessions, for searches.", gt=0, le=3650
+    )
+    daemon_idle_timeout: float = declared(3600.0, "Seconds without kernels and clients after which the daemon ends; 0: never.")
+    ray_address: str = declared("", "The Ray cluster for named sessions; empty: the daemon of this machine.")
+    ray_patience: float = declared(
+        60.0, "Seconds that a new session waits for room in the Ray cluster.", ge=0, allow_inf_nan=False
+    )
+    registry_path: str = declared("", "Ignored: the daemon stores its sessions.")
+    runtime_dir: str = declared("", "Ignored: kernels have no connection files.")
 
     def session_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a new session: those given, and settings for the others."""

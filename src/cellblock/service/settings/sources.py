@@ -18,15 +18,7 @@ from cellblock.errors import InvalidInputError, shown
 from cellblock.service.settings import PREFIXES, Settings, nearest
 
 _MAX_FILE = 64 * 1024
-
-_RANGES: dict[str, dict[str, Any]] = {
-    "max_retries": {"ge": 1},
-    "execution_timeout": {"gt": 0},
-    "ray_patience": {"ge": 0, "allow_inf_nan": False},
-    "kernel_idle_timeout": {"ge": 0, "allow_inf_nan": False},
-    "output_char_limit": {"ge": 0},
-    "history_days": {"gt": 0, "le": 3650},
-}
+_LIMITS = {"ge", "gt", "le", "allow_inf_nan"}
 
 
 class _Sources(BaseSettings):
@@ -49,7 +41,11 @@ class _Sources(BaseSettings):
 def _model() -> type[_Sources]:
     hints = get_type_hints(Settings)
     made: dict[str, Any] = {
-        item.name: (hints[item.name], Field(item.default, **_RANGES.get(item.name, {}))) for item in fields(Settings)
+        item.name: (
+            hints[item.name],
+            Field(item.default, **{key: item.metadata[key] for key in _LIMITS & item.metadata.keys()}),
+        )
+        for item in fields(Settings)
     }
     return create_model("Settings", __base__=_Sources, **made)
 
