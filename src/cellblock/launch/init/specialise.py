@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import site
 import sys
 import tempfile
 import time
@@ -101,9 +103,22 @@ def package_directories(setup: WorkerSetup) -> tuple[str, ...]:
 
 
 def _find_packages(places: tuple[str, ...]) -> None:
-    """Prefer packages of this session, also in child processes."""
-    sys.path[1:1] = [f"{place}/site-packages" for place in places]
+    """Prefer packages of this session, also in child processes. This process is confined: ``.pth`` files run code."""
+    directories = [f"{place}/site-packages" for place in places]
+    sys.path[1:1] = directories
     os.environ.update(package_variables(os.environ, places))
+    for directory in directories:
+        _process_pth_files(directory)
+
+
+def _process_pth_files(directory: str) -> None:
+    """Do what a starting interpreter does with a directory of packages. Errors are shown, and end only their file."""
+    with contextlib.suppress(OSError):
+        for name in sorted(name for name in os.listdir(directory) if name.endswith(".pth") and not name.startswith(".")):
+            try:
+                site.addpackage(directory, name, None)
+            except SystemExit as error:
+                sys.stderr.write(f"{name} was ignored: it raised SystemExit({error.code!r})\n")
 
 
 def package_variables(env: Mapping[str, str], places: tuple[str, ...]) -> dict[str, str]:
