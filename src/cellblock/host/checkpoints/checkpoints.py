@@ -108,6 +108,7 @@ class Checkpoints:
         outside: Callable[[float], list[str]],
         files: CheckpointFiles,
         branch: BranchDirectory | None,
+        packages: Callable[[int], None],
     ) -> None:
         """Start without checkpoints.
 
@@ -124,6 +125,7 @@ class Checkpoints:
             outside: Returns the approved external calls since a time.
             files: Snapshots and restores the session's files.
             branch: The directory of these files, if it is not the sandbox's workspace.
+            packages: Called with each state to which the session returns, for programs and fresh kernels.
         """
         self._name = name
         self._host = host
@@ -144,7 +146,8 @@ class Checkpoints:
         self.record = NOT_RECORDED
         self._starting_again: StartingAgain | None = None
         self.redos = Redos()
-        self.resuming = Resuming(host.kernels, wanted, environment)
+        self._packages = packages
+        self.resuming = Resuming(host.kernels, wanted, environment, packages)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.crashes = Crashes(name, self)
 
@@ -481,6 +484,7 @@ class Checkpoints:
         """Restore the fresh kernel before all cells, and its files."""
         move = self._starting_again = StartingAgain(self.kernels, self.cells.past)
         self.begin_going("", "undo")
+        self._packages(self._fresh)
         try:
             if files is None:
                 await move.renew()

@@ -40,6 +40,11 @@ _numbers = _Numbers()
 _states = _Numbers()
 
 
+def next_state() -> int:
+    """Return a number that no state has yet, and that the next one has at least."""
+    return _states.last + 1
+
+
 class Numbered(NamedTuple):
     """A cell of a line.
 

@@ -60,7 +60,7 @@ def specialise(setup: WorkerSetup) -> None:
         sys.dont_write_bytecode = True
     for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
         warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # an invalid name raises a clear error
-    _find_packages(package_directories(setup))
+    _find_packages(tuple(filter(None, (installation(setup.packages), setup.environment))))
     reseed()
 
 
@@ -98,8 +98,16 @@ def _is_standard(entry: str, standard: str) -> bool:
 
 
 def package_directories(setup: WorkerSetup) -> tuple[str, ...]:
-    """Return the directories of a session's packages, those that its code installs first."""
-    return tuple(filter(None, (setup.packages, setup.environment)))
+    """Return the directories of a session's packages for its programs, those that its code has installed last first."""
+    return tuple(filter(None, (setup.packages and f"{setup.packages}/current", setup.environment)))
+
+
+def installation(packages: str) -> str:
+    """Return the directory of the last installation. A kernel keeps it: it is a part of its state."""
+    number = "0"
+    with contextlib.suppress(OSError):
+        number = os.readlink(f"{packages}/current")
+    return packages and f"{packages}/{number if number.isdecimal() else 0}"
 
 
 def _find_packages(places: tuple[str, ...]) -> None:
