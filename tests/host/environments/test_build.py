@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import processes
 from cellblock import Host, LaunchError
 from cellblock.host.environments import build
 from cellblock.host.environments.store import Store
@@ -135,7 +137,8 @@ whole = getattr(kind, name)
 def ending(*arguments, **options):
     if when == "after":
         whole(*arguments, **options)
-    os.kill(os.getpid(), 9)
+    print("here", flush=True)
+    sys.stdin.read()
 setattr(kind, name, ending)
 async def main():
     async with Host(isolate="native") as host, host.session(working_dir=sys.argv[4], packages=["tiny-demo"]):
@@ -161,8 +164,13 @@ async def test_a_host_that_is_killed_at_a_step_hinders_no_other(
     kind: str, name: str, when: str, upstream: Index, store: Store, tmp_path: Path
 ) -> None:
     env = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": upstream.url}
-    program = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, kind, name, when, str(tmp_path), env=env)
-    assert await asyncio.wait_for(program.wait(), 120) == -9
+    command = [sys.executable, "-c", KILLED, kind, name, when, str(tmp_path)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert await asyncio.to_thread(program.stdout.readline) == b"here\n"
+        below = processes.below(program.pid)
+        program.kill()
+    await processes.eventually(lambda: not any(map(processes.alive, below)), 60)
     async with shop(upstream.url) as host:
         await start(host, tmp_path, "tiny-demo")
     assert store.verify() == []
