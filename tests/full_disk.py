@@ -31,7 +31,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 @contextlib.contextmanager
 def small_disk(mounted: Path, size: str) -> Iterator[Callable[[str], None]]:
     """Mount a disk of a size at a directory; yield what gives it another size."""
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "small", mounted]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "small", str(mounted)]
     if os.geteuid() or subprocess.run(command, check=False).returncode:
         pytest.skip("only root can mount a disk")
 
