@@ -246,7 +246,6 @@ TESTED_IN: dict[str, str] = {
     "service/settings/sources": "service/test_settings.py",
     "service/daemon/daemon_connection": "fronts/functions/test_sync.py",
     "service/daemon/client_connection": "service/daemon/test_floods.py",
-    "service/daemon/environment_handlers": "fronts/gateway/test_environment_routes.py",
     "service/daemon/execution_handlers": "service/daemon/test_daemon_state.py",
     "service/daemon/listening": "service/daemon/test_life.py",
     "fronts/functions/connection": "fronts/functions/test_sync.py",

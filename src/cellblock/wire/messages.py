@@ -67,7 +67,7 @@ class InputReply:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """Host → worker: the answer to `Install`: the number of the installation, or why there is none."""
+    """Host → worker: the answer to `Install`: the number of the installation, or why it was refused."""
 
     type: ClassVar[str] = "installed"
     number: Number
