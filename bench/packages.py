@@ -1,7 +1,8 @@
 """Seconds until a set of packages can be imported: pip, uv and cellblock, side by side, cold and warm.
 
 Run ``python -m bench.packages polars pandas``. Each row is one run, because the network varies more than the machine: run it
-several times. cellblock needs an interpreter without the packages: ``--python``.
+several times. On a busy machine, compare processor time. pip and uv compile bytecode; cellblock does that in the background,
+which is not counted. cellblock needs an interpreter without the packages: ``--python``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from cellblock import Host
 
@@ -30,13 +32,24 @@ def _directory() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _seconds(command: Sequence[str | Path]) -> float:
-    began = time.perf_counter()
+class _Cost(NamedTuple):
+    """Elapsed seconds, and processor time of all processes."""
+
+    seconds: float
+    processor: float
+
+
+def _processor() -> float:
+    return sum(os.times()[:4])
+
+
+def _cost(command: Sequence[str | Path]) -> _Cost:
+    began, used = time.perf_counter(), _processor()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    return _Cost(time.perf_counter() - began, _processor() - used)
 
 
-def _pip(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[str, float]]:
+def _pip(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[str, _Cost]]:
     for name in ("cold", "warm"):
         target = place / name
         command: list[str | Path] = [
@@ -50,10 +63,10 @@ def _pip(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[st
             target,
             *packages,
         ]
-        yield f"pip, {name}", _seconds(command)
+        yield f"pip, {name}", _cost(command)
 
 
-def _uv(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[str, float]]:
+def _uv(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[str, _Cost]]:
     for name in ("cold", "warm"):
         command: list[str | Path] = [
             "uv",
@@ -65,17 +78,19 @@ def _uv(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[str
             python,
             "--compile-bytecode",
         ]
-        yield f"uv, {name}", _seconds([*command, "--target", place / name, *packages])
+        yield f"uv, {name}", _cost([*command, "--target", place / name, *packages])
 
 
-async def _start(python: str, packages: Sequence[str]) -> float:
+async def _start(python: str, packages: Sequence[str]) -> _Cost:
+    used = _processor()
     async with Host(python=python) as host:
         began = time.perf_counter()
         async with host.session(packages=packages):
-            return time.perf_counter() - began
+            seconds = time.perf_counter() - began
+    return _Cost(seconds, _processor() - used)
 
 
-def _cellblock(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[str, float]]:
+def _cellblock(python: str, packages: Sequence[str], place: Path) -> Iterator[tuple[str, _Cost]]:
     os.environ["CELLBLOCK_HOME"] = str(place / "home")
     (place / "work").mkdir()
     os.chdir(place / "work")
@@ -92,11 +107,11 @@ def main() -> None:
     parser.add_argument("packages", nargs="+")
     parser.add_argument("--python", default=sys.executable)
     given = parser.parse_args()
-    programs: list[Callable[[str, Sequence[str], Path], Iterator[tuple[str, float]]]] = [_pip, _uv, _cellblock]
+    programs: list[Callable[[str, Sequence[str], Path], Iterator[tuple[str, _Cost]]]] = [_pip, _uv, _cellblock]
     for program in programs:
         with _directory() as place:
-            for name, seconds in program(given.python, given.packages, place):
-                print(f"{name:40} {seconds:8.2f} s", flush=True)
+            for name, cost in program(given.python, given.packages, place):
+                print(f"{name:40} {cost.seconds:8.2f} s {cost.processor:8.2f} s of processor time", flush=True)
         os.chdir("/")
 
 

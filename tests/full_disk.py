@@ -29,6 +29,22 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def small_disk(mounted: Path, size: str) -> Iterator[Callable[[str], None]]:
+    """Mount a disk of a size at a directory; yield what gives it another size."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "small", str(mounted)]
+    if os.geteuid() or subprocess.run(command, check=False).returncode:
+        pytest.skip("only root can mount a disk")
+
+    def resize(size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", mounted], check=True)
+
+    try:
+        yield resize
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+
+
+@contextlib.contextmanager
 def own_disk(mounted: Path, image: Path) -> Iterator[Callable[[], None]]:
     """Mount a disk at a directory; yield what breaks it: Linux makes it read-only then, although its files are open."""
     if os.geteuid() or shutil.which("mkfs.ext4") is None:

@@ -7,17 +7,18 @@ import http.server
 import io
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 PASSWORD = "correct-horse"
 
 
-def wheel(name: str, version: str = "1.0") -> bytes:
-    """Return a wheel with one module, made by hand: building one would need an index."""
+def wheel(name: str, version: str = "1.0", files: Mapping[str, str] | None = None) -> bytes:
+    """Return a wheel with one module and perhaps more files, made by hand: building one would need an index."""
     info, data = f"{name}-{version}.dist-info", io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr(f"{name}.py", "ANSWER = 42\n")
+        for path, text in {f"{name}.py": "ANSWER = 42\n", **(files or {})}.items():
+            archive.writestr(path, text)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
@@ -41,6 +42,13 @@ class Index:
         name = "tiny_demo-1.0-py3-none-any.whl"
         self.pages["/simple/tiny-demo/"] = ("text/html", f'<a href="../../files/{name}">{name}</a>'.encode())
         self.pages[f"/files/{name}"] = ("application/zip", wheel("tiny_demo"))
+
+    def publish(self, name: str, version: str = "1.0", files: Mapping[str, str] | None = None) -> None:
+        """Add a version of a package."""
+        file, page = f"{name}-{version}-py3-none-any.whl", f"/simple/{name.replace('_', '-')}/"
+        text = self.pages.get(page, ("", b""))[1] + f'<a href="../../files/{file}">{file}</a>'.encode()
+        self.pages[page] = ("text/html", text)
+        self.pages[f"/files/{file}"] = ("application/zip", wheel(name, version, files))
 
     @property
     def url(self) -> str:

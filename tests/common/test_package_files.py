@@ -148,9 +148,12 @@ def test_locks_have_versions_and_hashes() -> None:
         (lock('name = "a"\nversion = "1"\nwheels = [{ url = "https://evil.example/a.whl" }]'), "a file has no sha256 hash"),
         (lock('name = "a"\nversion = "1"\nwheels = [{ hashes = { md5 = "00" } }]'), "a file has no sha256 hash"),
         (lock('name = "a"\nversion = "1"\nwheels = [{ hashes = { sha256 = "00" } }]'), "not a SHA-256 hash"),
-        (lock('name = "a"\nversion = "1"\nvcs = { type = "git", url = "https://evil.example" }'), "it is from vcs"),
-        (lock('name = "a"\nversion = "1"\ndirectory = { path = "." }'), "it is from directory"),
-        (lock('name = "a"\nversion = "1"\narchive = { url = "https://evil.example/a.zip" }'), "it is from archive"),
+        (lock('name = "a"\nversion = "1"\nvcs = { type = "git", url = "https://evil.example" }'), "its source is vcs"),
+        (
+            lock('name = "a"\ndirectory = { path = ".", editable = true }'),
+            "its source is directory.*uv export --no-emit-local",
+        ),
+        (lock('name = "a"\nversion = "1"\narchive = { url = "https://evil.example/a.zip" }'), "its source is archive"),
         (lock(f'name = "a"\nversion = "1"\nmarker = "\'x\' in extras"\nwheels = [{FILE}]'), "export the lock for one set"),
     ],
 )

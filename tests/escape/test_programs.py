@@ -326,7 +326,7 @@ CHANGES: dict[str, Change] = {
     "the filter": Change(Edit("walls/sandbox/confine.py", "_forbid_programs", "pass"), EXECUTE, "SIGKILL", "lives"),
     "the namespace apart": Change(Edit("launch/init/worker.py", "_stand_apart", "inner.send(b'0')"), REACH, False, True),
     "the environment is init's own": Change(
-        Edit("launch/init/programs.py", "Programs._environment", "return {**self.env, 'PATH': '/tmp/.packages/bin:' + self.env['PATH']}"),
+        Edit("launch/init/programs.py", "Programs._environment", "return {**self.env, 'PATH': '/tmp/.packages/0/bin:' + self.env['PATH']}"),
         PATH, False, True,
     ),
 }  # fmt: skip

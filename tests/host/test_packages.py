@@ -16,6 +16,7 @@ from cellblock import Host, InvalidInputError, LaunchError, Session
 from cellblock.host.packages import SessionPackages, name_places, remove_places_of_the_dead
 from cellblock.launch.leftovers import make_place
 from cellblock.walls.sandbox.tiers import NATIVE
+from cells import ok, value
 from processes import eventually
 
 
@@ -122,6 +123,62 @@ async def test_what_is_installed_can_be_imported_at_once_and_survives_a_reset(se
     await session.reset()
     assert (await session.execute("import tiny_demo; tiny_demo.ANSWER")).return_value == "42"
     assert (await session.execute("!python -c 'import tiny_demo; print(tiny_demo.ANSWER)'")).output == "42\n"
+
+
+LOOK = """
+import importlib.util, os, subprocess, sys
+found = importlib.util.find_spec("tiny_demo") is not None
+found, [path for path in sys.path if "packages" in path], os.environ["PYTHONPATH"], os.environ["PATH"]
+"""
+
+
+@pytest.mark.slow
+async def test_undo_and_redo_of_an_installation(session: Session) -> None:
+    before = await value(session, LOOK)
+    assert not before[0]
+    await ok(session, "%pip install -q tiny-demo\nimport tiny_demo")
+    after = await value(session, LOOK)
+    assert after[0]
+    assert [cell.code[:4] for cell in (await session.undo(2)).cells] == ["%pip", LOOK[:4]]
+    assert not (await session.execute("import tiny_demo")).ok
+    assert await value(session, LOOK) == before
+    await session.undo(3)
+    await session.redo()
+    assert await value(session, LOOK) == before
+    await session.undo()
+    await session.reset()
+    assert not (await value(session, LOOK))[0], "a fresh kernel has the packages of the state before it"
+    await ok(session, "%pip install -q tiny-demo")
+    await session.undo()
+    await session.redo()
+    assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
+    await session.reset()
+    assert (await value(session, LOOK))[0]
+
+
+@pytest.mark.slow
+async def test_a_checkpoint_and_a_branch_keep_their_packages(session: Session) -> None:
+    await ok(session, "%pip install -q tiny-demo")
+    checkpoint = await session.checkpoint()
+    (branch,) = await session.fork(1)
+    await session.undo()
+    async with branch:
+        assert await value(branch, "import tiny_demo; tiny_demo.ANSWER") == 42
+        result = await branch.execute("%pip install --ignore-installed tiny-demo")
+        assert "a branch cannot install packages" in str(result.error and result.error.evalue)
+        assert not (await value(session, LOOK))[0]
+        await branch.reset()
+        await ok(branch, "%pip install -q tiny-demo\nimport tiny_demo")
+    await session.restore(checkpoint)
+    assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
+
+
+@pytest.mark.slow
+async def test_an_installation_of_a_cell_that_dies_is_gone(session: Session) -> None:
+    await ok(session, "x = 1")
+    await session.execute("%pip install -q tiny-demo\nimport os; os._exit(1)")
+    assert (await value(session, LOOK))[0] is False
+    assert await value(session, "x") == 1
 
 
 @pytest.mark.slow

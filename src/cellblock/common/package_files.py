@@ -313,10 +313,15 @@ def _locked(entry: object) -> tuple[str, tuple[str, ...]]:
     Raises:
         ValueError: It is invalid.
     """
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("name", "version")):
-        raise ValueError("it needs a name and a version")
+    if not isinstance(entry, dict):
+        raise ValueError("it must be a table")  # noqa: TRY004  # all of them are ValueError
     if other := {"vcs", "directory", "archive"} & entry.keys():
-        raise ValueError(f"it is from {min(other)}, not from a package index: put a wheel of it into your index")
+        raise ValueError(
+            f"its source is {min(other)}, not from a package index: leave it out, as 'uv export --no-emit-local' and "
+            "'--no-emit-project' do, or put a wheel of it into your index"
+        )
+    if not all(isinstance(entry.get(name), str) for name in ("name", "version")):
+        raise ValueError("it needs a name and a version")
     marker = entry.get("marker", "")
     if not isinstance(marker, str) or _SETS.search(marker):
         raise ValueError("its marker depends on extras or dependency groups: export the lock for one set of them")

@@ -302,7 +302,12 @@ class Host(AsyncOnly):
         return session
 
     async def create_environment(
-        self, name: str, environment: Environment | None = None, *, upgrade: bool = False
+        self,
+        name: str,
+        environment: Environment | PackageSet | None = None,
+        *,
+        upgrade: bool = False,
+        isolate: Isolate | None = None,
     ) -> NamedEnvironment:
         """Create an environment with a name, for ``environment="NAME"``. Sessions keep the environment they started with.
 
@@ -310,6 +315,7 @@ class Host(AsyncOnly):
             name: Its name.
             environment: Its packages. By default, `base` is ``empty``. None: those that were named before, for `upgrade`.
             upgrade: Whether the name may exist, and gets the newest versions.
+            isolate: The isolation of the steps; None for the host's.
 
         Raises:
             InvalidInputError: The packages cannot be installed, or the arguments are invalid.
@@ -320,9 +326,10 @@ class Host(AsyncOnly):
         from cellblock.host.environments.build import Target
         from cellblock.host.environments.named_environments import Names
 
-        asked = None if environment is None else environment.read("empty")
+        asked = environment if environment is None or isinstance(environment, PackageSet) else environment.read("empty")
         with tempfile.TemporaryDirectory(prefix="cellblock-") as directory:
-            session = self.session(working_dir=directory, images_dir=directory, preload=(), environment=asked or PackageSet())
+            options = SessionOptions(working_dir=directory, images_dir=directory, preload=(), isolate=isolate)
+            session = self.session(options, environment=asked or PackageSet())
             try:
                 names = Names(self.environments.store)
                 return await names.create(name, asked, self.environments, Target(session.wanted), upgrade=upgrade)

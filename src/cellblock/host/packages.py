@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cellblock.errors import InvalidInputError, LaunchError
 from cellblock.host.files.steps import in_thread
+from cellblock.host.package_layers import PackageLayers
 from cellblock.host.place import NO_PLACES, Places, SessionPlace
 from cellblock.launch.leftovers import find_places, remove_abandoned
 from cellblock.walls.packages.space import excess
+from cellblock.wire.fields import MAX_NUMBER
 from cellblock.wire.sandbox import Bind
 
 if TYPE_CHECKING:
     from cellblock.common.environments import PackageSet
     from cellblock.host.environments.build import EnvironmentDirectory, Environments
-    from cellblock.host.environments.store import Wheel
     from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
     from cellblock.walls.sandbox.tiers import Tier
+    from cellblock.wire.messages import Install
 
 _PREFIX = "cellblock-packages-"
-_RECORD = ".wheels"
 _MODE: Literal["ro"] = "ro"
+_ELSEWHERE = (
+    "a branch cannot install packages, because it shares the sandbox of the session that it branched from: install them "
+    "there before the fork, or reset the branch first"
+)
 _PATIENCE = 2.0  # seconds that a caller waits for the removal of packages
 
 
@@ -67,6 +71,7 @@ class SessionPackages:
         self.inside = tier.packages(place)
         self.environment: EnvironmentDirectory | None = None
         self._tier = tier
+        self._layers = PackageLayers(recorded=tier.sandboxed and not tier.wrapped)
         self._environments: Environments | None = None
 
     def prepare(self) -> None:
@@ -127,13 +132,14 @@ class SessionPackages:
         self._environments = environments
         self.environment = await environments.obtain(given, Target(wanted), renew=renew)
 
-    async def install(self, kernel: RunningKernel, arguments: tuple[str, ...], environments: Environments) -> int:
-        """Install packages on top, and report them in the output of the kernel. Return 0.
+    async def install(self, kernel: RunningKernel, request: Install, environments: Environments, state: int) -> int:
+        """Install packages on top, and report them in the output of the kernel. Return the number of the installation.
 
         Args:
             kernel: The session's kernel.
-            arguments: Arguments after ``pip install``.
+            request: The request of its code.
             environments: The environments of the host.
+            state: The state that its code is about to reach.
 
         Raises:
             InvalidInputError: The policy forbids it, the packages cannot be installed, or they exceed their limit.
@@ -144,49 +150,61 @@ class SessionPackages:
 
         limit = kernel.wanted.policy.resources.packages
         _check_allowed(limit)
-        asked = parse(arguments)
+        asked = parse(request.arguments)
         if self.environment is not None and self.environment.alone:
             asked.options.add("alone")
         if (packages := kernel.packages) is not None:
             self._kept.path = os.path.join(packages, self.inside)
             os.makedirs(self.place, 0o700, exist_ok=True)
             self._kept.made = True
+        self._check_place(request.place)
         self._kept.make()
+        self._layers.load(self.place)
+        if request.installation not in self._layers:
+            raise InvalidInputError(_ELSEWHERE)
         if (reason := await in_thread(excess, self.place, limit)) is not None:
             raise InvalidInputError(
                 f"this session has {reason} of packages, over its limit (resources.packages): nothing more can be "
                 "installed; start a new session, or raise the limit"
             )
-        layers = (self.place,) if self.environment is None else (self.place, self.environment.path)
-        target = Target(kernel.wanted, kernel, layers)
+        layers = [f"{self.place}/{request.installation}"] if request.installation else []
+        layers += [] if self.environment is None else [self.environment.path]
+        target = Target(kernel.wanted, kernel, tuple(layers))
         wheels = await environments.acquire(asked, target)
-        installed = self._installed()
-        await environments.check_size([*wheels, *installed], limit)
-        for wheel in installed:
-            if any(new.name == wheel.name for new in wheels):
-                await in_thread(environments.store.unlink, wheel.digest, self.place)
-        await environments.link(wheels, target, self.place)
-        self._record([*(old for old in installed if all(new.name != old.name for new in wheels)), *wheels])
-        environments.compile_soon(wheels, target, self.place)
+        number = request.installation
+        if wheels:
+            had = self._layers.wheels(number)
+            every = [*(old for old in had if all(new.name != old.name for new in wheels)), *wheels]
+            await environments.check_size(every, limit)
+            directory = self._layers.new_directory(self.place)
+            try:
+                await environments.link(every, target, directory)
+                number = self._layers.add(self.place, every, state)
+            except BaseException:  # includes cancellation: no state has it
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
+            environments.compile_soon(every, target, directory)
         if "quiet" not in asked.options:
             names = " ".join(f"{wheel.name}-{wheel.version}" for wheel in wheels)
             said = f"Successfully installed {names}" if wheels else "Requirement already satisfied"
             kernel.output.insert("stdout", f"{said}\n".encode())
-        return 0
+        return number
 
-    def _installed(self) -> list[Wheel]:
-        """Return the wheels that the session's code has installed."""
-        from cellblock.host.environments.store import Wheel
+    def _check_place(self, place: int) -> None:
+        """Check that the kernel sees this directory.
 
-        try:
-            return [Wheel(*one) for one in json.loads(Path(self.place, _RECORD).read_bytes())]
-        except (OSError, ValueError, TypeError):
-            return []
+        Raises:
+            InvalidInputError: It sees the directory of the session that it is a branch of.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(self.place).st_ino % MAX_NUMBER == place:
+                return
+        if place:
+            raise InvalidInputError(_ELSEWHERE)
 
-    def _record(self, wheels: Sequence[Wheel]) -> None:
-        new = Path(self.place, f"{_RECORD}.new")
-        new.write_text(json.dumps([list(wheel) for wheel in wheels]))
-        new.replace(Path(self.place, _RECORD))
+    def go_to(self, state: int) -> None:
+        """Record that the session returns to a state, whose packages programs and fresh kernels get."""
+        self._layers.go_to(self.place, state)
 
     async def remove(self, patience: float = _PATIENCE) -> None:
         """Remove all packages. A slow removal continues in a thread, which the program waits for at its exit.

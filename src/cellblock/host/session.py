@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from cellblock.walls.egress.rules import Denial
     from cellblock.walls.keys.session_keys import SessionKeys
     from cellblock.walls.sandbox.probe import Facts
+    from cellblock.wire.messages import Install
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -257,6 +258,7 @@ class Session(AsyncOnly):
                 repository=self._around.clone is not None,
             ),
             self._branch,
+            self._around.packages.go_to,
         )
 
     def _parts(self, number: int) -> SessionParts:
@@ -433,8 +435,8 @@ class Session(AsyncOnly):
         self._checkpoints.begin_anew(kernel)
         return kernel
 
-    async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        return await self._around.packages.install(kernel, arguments, self._host.environments)
+    async def _install(self, kernel: RunningKernel, asked: Install) -> int:
+        return await self._around.packages.install(kernel, asked, self._host.environments, self._cells.past.state)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

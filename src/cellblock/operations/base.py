@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from cellblock.wire.record import record
 
-PROTOCOL = 6
+PROTOCOL = 7
 """The version of all operations. A client and a daemon of different versions do not talk to each other."""
 
 MAX_REQUEST = 64 * 1024 * 1024

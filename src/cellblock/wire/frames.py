@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from cellblock.errors import ProtocolError
 
-VERSION = 5
+VERSION = 6
 MAX_HEADER = 64 * 1024
 MAX_BODY = 5 * 1024 * 1024
 MAX_DEPTH = 8

@@ -67,12 +67,12 @@ class InputReply:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """Host → worker: the answer to `Install`: pip's exit status, or why it was not run."""
+    """Host → worker: the answer to `Install`: the number of the installation, or why it was refused."""
 
     type: ClassVar[str] = "installed"
     number: Number
     """The request's, as for `InputReply`."""
-    status: Number
+    installation: Number
     refusal: OptionalText = None
 
 
@@ -245,6 +245,10 @@ class Install:
     type: ClassVar[str] = "install"
     number: Number
     arguments: Arguments
+    installation: Number = 0
+    """The installation that the code sees; 0 for none."""
+    place: Number = 0
+    """The inode of the directory of all installations, which differs in a branch; 0 if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class Worker:
         stay_in: The directory to return to after each cell; None to keep changes of directory.
         context: The context variables of the session. All cells run in this context, so that settings of one cell hold in
             later ones: the precision of `decimal`, the print options of NumPy.
+        installation: The directory of the packages that its code has installed, which another installation replaces.
         offline: Whether the session has no network, so that failed connections say so.
         commands: Whether commands need the host's approval; ``forbidden``: the host also runs them, because this process may
             not.
@@ -110,6 +111,7 @@ class Worker:
         self._outbox = outbox
         self._channel = Channel(sock)
         self.stay_in: str | None = None
+        self.installation = ""
         self.offline: str | None = None
         self.commands: Literal["asked", "forbidden"] | None = None
         self.fork_copy: Callable[[int, bool], StartedAnew | None] | None = None
@@ -151,10 +153,11 @@ class Worker:
         self._interrupter.install()
         note_pairs()
         self._asker.take_places()
+        self._asker.installation = self.installation
         self._shell.packages = self._asker.install
         self._shell.line = self._asker.line
         self._shell.can_ask = lambda: self._asker.allowed
-        self._shell.environment = dict(os.environ)  # the session's initial environment
+        self._asker.environment = self._shell.environment = dict(os.environ)  # the session's initial environment
         if self.stay_in is not None:
             os.chdir(self.stay_in)
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was created elsewhere

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import getpass
 import importlib
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from IPython.core.error import StdinNotImplementedError, UsageError
 
 from cellblock.errors import ProtocolError
+from cellblock.wire.fields import MAX_NUMBER
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message
 from cellblock.worker.channel import Channel
 from cellblock.worker.outbox import Outbox
@@ -28,11 +31,15 @@ class Requester:
     Attributes:
         allowed: Whether `input()` is answered during this cell.
         echo: Whether prompts and answers are shown.
+        environment: The session's initial environment, for comparison. An installation is no change by the code.
+        installation: The directory of the packages that the code has installed, by its number.
     """
 
     def __init__(self, channel: Channel, outbox: Outbox, put_back: Callable[[Message], None]) -> None:
         self.allowed = False
         self.echo = True
+        self.installation = ""
+        self.environment: dict[str, str] = {}
         self._channel = channel
         self._outbox = outbox
         self._put_back = put_back
@@ -85,15 +92,30 @@ class Requester:
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
             raise UsageError("only the kernel's main thread can install packages")
         self._number += 1
-        self._outbox.send(Install(self._number, tuple(arguments)))
+        place, _, number = self.installation.rpartition("/")
+        inode = 0
+        with contextlib.suppress(FileNotFoundError):
+            inode = os.stat(place).st_ino
+        self._outbox.send(Install(self._number, tuple(arguments), int(number or 0), inode % MAX_NUMBER))
         reply = self._wait(self._number, Installed)
         if reply is None:
             raise UsageError("the host has ended")
         if reply.refusal is not None:
             raise UsageError(reply.refusal)
+        self._see(f"{place}/{reply.installation}")
         importlib.invalidate_caches()
-        if reply.status:
-            raise UsageError(f"pip ended with status {reply.status}: its messages are in the output of the cell")
+
+    def _see(self, new: str) -> None:
+        """Replace the directory of installed packages, also for child processes."""
+        old, self.installation = self.installation, new
+        before = f"{old}/site-packages"
+        at = sys.path.index(before) if before in sys.path else 1
+        sys.path[at : at + (before in sys.path)] = [f"{new}/site-packages"]
+        for variables in (os.environ, self.environment):
+            for name in {"PATH", "PYTHONPATH"} & variables.keys():
+                entries = variables[name].split(":")
+                entries = [new + one.removeprefix(old) if one.startswith(f"{old}/") else one for one in entries]
+                variables[name] = ":".join(entries)
 
     def command(self, tool: Literal["shell", "shell_magic"], text: str, **details: Any) -> int:
         """Request approval for a command.

@@ -16,7 +16,7 @@ from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request, Route
 from cellblock.service.daemon.place import Place
 
-SHAPES = "f8a9fd70e624"
+SHAPES = "0e41734086d4"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+import processes
 from cellblock import Host, LaunchError
 from cellblock.host.environments import build
 from cellblock.host.environments.store import Store
 from cells import ok, value
+from full_disk import small_disk
 from package_index import Index, package_index
 
 
@@ -102,6 +107,75 @@ async def test_a_full_disk_is_an_error_that_says_where(
         with pytest.raises(LaunchError, match=r"cannot be stored in .*/environments: No space left on device; make room"):
             await start(host, tmp_path, "tiny-demo")
         monkeypatch.undo()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["#" * 4_000_000, secrets.token_hex(2_000_000)], ids=["unpacked", "archive"])
+async def test_a_small_disk_takes_the_packages_once_it_is_larger(
+    text: str, upstream: Index, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.publish("tiny_demo", "2.0", {"tiny_demo_data.txt": text})
+    with small_disk(home := tmp_path_factory.mktemp("small"), "1500k") as resize:
+        monkeypatch.setenv("CELLBLOCK_HOME", str(home))
+        async with shop(upstream.url) as host:
+            with pytest.raises(LaunchError, match=r"cannot be stored in .*/environments: No space left on device; make room"):
+                await start(host, tmp_path, "tiny-demo")
+            assert os.listdir(home / "environments" / "building") == []
+            resize("64m")
+            await start(host, tmp_path, "tiny-demo")
+            assert host.environments.store.verify() == []
+
+
+KILLED = """
+import asyncio, os, sys
+from cellblock import Host
+from cellblock.host.environments import build
+from cellblock.host.environments.store import Store
+build._find_uv = lambda: None
+kind, name, when = {"Store": Store, "Environments": build.Environments}[sys.argv[1]], sys.argv[2], sys.argv[3]
+whole = getattr(kind, name)
+def ending(*arguments, **options):
+    if when == "after":
+        whole(*arguments, **options)
+    print("here", flush=True)
+    sys.stdin.read()
+setattr(kind, name, ending)
+async def main():
+    async with Host(isolate="native") as host, host.session(working_dir=sys.argv[4], packages=["tiny-demo"]):
+        await asyncio.sleep(100)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name", "when"),
+    [
+        ("Environments", "_wheel", "before"),  # resolved
+        ("Environments", "_unpack", "before"),  # fetched
+        ("Store", "add_wheel", "before"),
+        ("Store", "add_answer", "before"),
+        ("Store", "link", "after"),
+        ("Store", "make_environment", "after"),
+        ("Store", "add_bytecode", "before"),
+    ],
+)
+async def test_a_host_that_is_killed_at_a_step_hinders_no_other(
+    kind: str, name: str, when: str, upstream: Index, store: Store, tmp_path: Path
+) -> None:
+    env = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": upstream.url}
+    command = [sys.executable, "-c", KILLED, kind, name, when, str(tmp_path)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert await asyncio.to_thread(program.stdout.readline) == b"here\n"
+        below = processes.below(program.pid)
+        program.kill()
+    await processes.eventually(lambda: not any(map(processes.alive, below)), 60)
+    async with shop(upstream.url) as host:
+        await start(host, tmp_path, "tiny-demo")
+    assert store.verify() == []
+    assert os.listdir(f"{store.directory}/building") == []
+    assert len(os.listdir(f"{store.directory}/environments")) == 1
 
 
 @pytest.mark.slow

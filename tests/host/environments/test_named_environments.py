@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from cellblock import ConflictError, Environment, Host, InvalidInputError, LaunchError, NotFoundError
-from cellblock.common.environments import PackageSet
+from cellblock.common.environments import Base, PackageSet
 from cellblock.host.environments import build
 from cellblock.host.environments.named_environments import Names, packages_of
 from cellblock.host.environments.store import Source, Store
-from cells import value
-from package_index import PASSWORD, Index, package_index, wheel
+from cells import ok, value
+from package_index import PASSWORD, Index, package_index
 
 DEMO = Environment(packages=["tiny-demo"])
+BASES: tuple[Base, ...] = ("empty", "interpreter")
 
 
 @pytest.fixture
@@ -44,14 +45,6 @@ async def shop(index: Index) -> AsyncIterator[Host]:
         yield host
 
 
-def publish(index: Index, version: str) -> None:
-    """Add a version of the module to the index."""
-    name = f"tiny_demo-{version}-py3-none-any.whl"
-    page = index.pages["/simple/tiny-demo/"][1] + f'<a href="../../files/{name}">{name}</a>'.encode()
-    index.pages["/simple/tiny-demo/"] = ("text/html", page)
-    index.pages[f"/files/{name}"] = ("application/zip", wheel("tiny_demo", version))
-
-
 async def version_in(host: Host, directory: Path, environment: Environment | str) -> str:
     async with host.session(working_dir=directory, environment=environment) as session:
         return str(await value(session, "import importlib.metadata as m; m.version('tiny-demo')"))
@@ -62,7 +55,7 @@ async def test_a_name_moves_and_sessions_keep_their_packages(upstream: Index, st
         first = await host.create_environment("data", DEMO)
         assert await host.create_environment("data", DEMO) == first, "the operation is idempotent"
         async with host.session(working_dir=tmp_path, environment="data") as session:
-            publish(upstream, "2.0")
+            upstream.publish("tiny_demo", "2.0")
             assert (await host.create_environment("data", DEMO)).key == first.key
             moved = await host.create_environment("data", upgrade=True)
             assert moved.lock.packages == ("tiny-demo==2.0",)
@@ -168,7 +161,7 @@ async def test_an_empty_base_hides_the_interpreters_packages(upstream: Index, tm
     async with shop(upstream) as host:
         environment = Environment(packages=["tiny-demo"], base="empty")
         async with host.session(working_dir=tmp_path, environment=environment) as session:
-            child = "['/tmp/.packages/site-packages', '/tmp/.environment/site-packages'] /tmp/.environment\n"
+            child = "['/tmp/.packages/0/site-packages', '/tmp/.environment/site-packages'] /tmp/.environment\n"
             assert await value(session, LOOK) == (True, True, "/tmp/.environment", child)
             result = await session.execute("%pip install pydantic")
             assert result.error is not None, "the interpreter's does not count"
@@ -176,3 +169,25 @@ async def test_an_empty_base_hides_the_interpreters_packages(upstream: Index, tm
             assert await value(session, "import pydantic, tiny_demo; tiny_demo.ANSWER") == 42
         with pytest.raises(InvalidInputError, match="preload imports decimal from the interpreter"):
             host.session(working_dir=tmp_path, environment=environment, preload=["decimal"])
+
+
+async def test_pth_files_are_processed_in_the_sandbox(upstream: Index, tmp_path: Path) -> None:
+    files = {
+        "with_pth_inner/inner.py": "ANSWER = 43\n",
+        "with_pth.pth": "with_pth_inner\nimport sys; sys.from_pth = open('/proc/self/uid_map').read()\n",
+        "with_pth_error.pth": "import sys; sys.before = 1\nimport no_such_module\nimport sys; sys.after = 1\n",
+        "with_pth_exit.pth": "import sys; sys.exit(3)\n",
+    }
+    upstream.publish("with_pth", files=files)
+    inside = "sys.from_pth == open('/proc/self/uid_map').read()"
+    look = f"import inner, sys; inner.ANSWER, {inside}, sys.before, hasattr(sys, 'after')"
+    async with shop(upstream) as host:
+        for base in BASES:
+            environment = Environment(packages=["with-pth"], base=base)
+            async with host.session(working_dir=tmp_path, environment=environment) as session:
+                assert await value(session, look) == (43, True, 1, False)
+        async with host.session(working_dir=tmp_path) as session:
+            await ok(session, "%pip install -q with-pth")
+            assert not (await session.execute("import inner")).ok, "as with pip: from the next start on"
+            await session.reset()
+            assert (await value(session, look))[0] == 43

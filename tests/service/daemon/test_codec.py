@@ -19,7 +19,14 @@ from cellblock.operations.approvals import Decide
 from cellblock.operations.base import Request
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create
-from cellblock.service.daemon.codec import decode_answer, decode_request, encode_error, encode_reply, encode_request
+from cellblock.service.daemon.codec import (
+    MAX_FIELDS,
+    decode_answer,
+    decode_request,
+    encode_error,
+    encode_reply,
+    encode_request,
+)
 from cellblock.wire.frames import Frame, FrameParser
 from cellblock.wire.packed import Packed, unpack
 
@@ -39,7 +46,19 @@ def frame(data: bytes) -> Frame:
     [Create("one", {"sandbox": False}, {"a": "b"}), Submit("one", key="k", live=True), Decide(("1", "2"), allow=True)],
 )
 def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
-    assert decode_request(frame(encode_request(7, request_, b"code"))) == (7, request_)
+    assert decode_request(frame(encode_request(7, request_, b"code"))) == (7, request_, b"code")
+
+
+def test_large_fields_are_sent_as_the_body() -> None:
+    lock = {"packages": ["a==1"], "hashes": {"a": [f"{number:064x}" for number in range(10_000)]}, "exact": True}
+    large = Create("one", {"environment": lock})
+    arrived = frame(encode_request(7, large))
+    assert arrived.header["fields"] is None
+    assert decode_request(arrived) == (7, large, b"")
+    assert decode_request(frame(encode_request(7, Create("one"), b""))) == (7, Create("one"), b"")
+    for body in (b"[]", b"{", b'{"name": 1}', b"{" * 10_000, b"[" + b"0," * 50_000 + b"0]"):
+        with pytest.raises(ProtocolError, match="the request 'create' is wrong"):
+            decode_request(Frame({"type": "create", "id": 1, "fields": None}, body))
 
 
 @pytest.mark.parametrize(
@@ -65,12 +84,14 @@ def test_what_is_not_a_request_is_refused(header: dict[str, Any], said: str) -> 
         Create("a\ud800", {}, {}),
         Create("a", {"memory": float("nan")}, {}),
         Create("a", {"env": [[[[[[[[[]]]]]]]]]}, {}),
-        Create("a", {"env": "a" * 65536}, {}),
+        Create("a", {"env": "a" * MAX_FIELDS}, {}),
+        Create("a", {"env": [0] * 50_000}, {}),
+        Submit("a" * 65536),
     ],
 )
 def test_a_request_that_cannot_be_sent_is_the_callers_mistake(request_: Request[Any]) -> None:
-    with pytest.raises(InvalidInputError, match="the request 'create' cannot be sent"):
-        encode_request(1, request_)
+    with pytest.raises(InvalidInputError, match=f"the request {request_.op!r} cannot be sent"):
+        encode_request(1, request_, b"" if isinstance(request_, Create) else b"code")
 
 
 @pytest.mark.parametrize("answer", [None, {"a": [1, "ü", b"\0"]}, b"raw"])

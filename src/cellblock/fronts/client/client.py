@@ -61,6 +61,7 @@ from cellblock.operations.checkpoints import (
 )
 from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
 from cellblock.operations.data import Data, checkpoint_of, execution_of, process_of, session_of
+from cellblock.operations.environments import CreateEnvironment, ListEnvironments, RemoveEnvironment, ShowEnvironment
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
 from cellblock.operations.network import ShowNetwork
@@ -77,6 +78,7 @@ from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecre
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
+    from cellblock.common.environments import Environment
     from cellblock.model.checkpoints import (
         Changes,
         CheckpointRecord,
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
         Undone,
     )
     from cellblock.model.clones import Applied, CloneChanges, Fetched
+    from cellblock.model.environments import EnvironmentRecord
     from cellblock.model.network import SessionNetwork
     from cellblock.model.overview import CellRecord, Change, DecisionRecord, FoundSession, RequestRecord, SecretRecord
     from cellblock.model.saving import SaveReport
@@ -184,6 +187,41 @@ class Client:
     def wipe(self) -> list[str]:
         """End all sessions; return their ids."""
         return self._ask(Wipe())
+
+    # -- environments --------------------------------------------------------------------------------------------------
+
+    def create_environment(
+        self, name: str, environment: Environment | None = None, *, upgrade: bool = False
+    ) -> EnvironmentRecord:
+        """Create an environment, for ``environment="NAME"`` of new sessions. It needs a token with the scope admin.
+
+        Args:
+            name: Its name.
+            environment: Its packages. Its files are read here. None: the packages that it was made from, for `upgrade`.
+            upgrade: Whether an existing environment is replaced, by the newest versions. Its sessions keep their packages.
+
+        Raises:
+            ConflictError: The name exists with other packages.
+            InvalidInputError: The packages cannot be installed.
+        """
+        data = {} if environment is None else environment.read("empty").to_dict()
+        return self._ask(CreateEnvironment(name, data, upgrade))
+
+    def environments(self) -> list[EnvironmentRecord]:
+        """Return the environments with names, without their locks."""
+        return self._ask(ListEnvironments())
+
+    def environment(self, name: str) -> EnvironmentRecord:
+        """Return an environment with its lock.
+
+        Raises:
+            NotFoundError: The environment does not exist.
+        """
+        return self._ask(ShowEnvironment(name))
+
+    def remove_environment(self, name: str) -> str:
+        """Remove an environment; return its lock, for ``Environment(lock=FILE)``. Its sessions continue."""
+        return self._ask(RemoveEnvironment(name))
 
     # -- executions ----------------------------------------------------------------------------------------------------
 

@@ -89,6 +89,7 @@ class Checkpoints:
         environment: Callable[[int], Mapping[str, str]],
         files: CheckpointFiles,
         branch: BranchDirectory | None,
+        packages: Callable[[int], None],
     ) -> None:
         """Start without checkpoints.
 
@@ -104,6 +105,7 @@ class Checkpoints:
             environment: Returns the environment variables for a proxy on a port of the session.
             files: Snapshots and restores the session's files.
             branch: The directory of these files, if it is not the sandbox's workspace.
+            packages: Called with each state to which the session returns, for programs and fresh kernels.
         """
         self._name = name
         self._host = host
@@ -116,7 +118,8 @@ class Checkpoints:
         self._kept: list[Checkpoint] = []
         self.ended = ""
         self.redos = Redos()
-        self.resuming = Resuming(host.kernels, wanted, environment)
+        self._packages = packages
+        self.resuming = Resuming(host.kernels, wanted, environment, packages)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.crashes = Crashes(name, self)
 
@@ -424,6 +427,7 @@ class Checkpoints:
             finally:  # also on cancellation or failure: the cells' state is lost with the kernel
                 self.past.commit(Abandoned(left))
 
+        self._packages(self.past.fresh)
         try:
             if files is None:
                 await renew()

@@ -32,10 +32,17 @@ class Resuming:
         serving: Kernels that can reach these services.
     """
 
-    def __init__(self, host: KernelMaker, wanted: KernelSpec, environment: Callable[[int], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        host: KernelMaker,
+        wanted: KernelSpec,
+        environment: Callable[[int], Mapping[str, str]],
+        packages: Callable[[int], None],
+    ) -> None:
         self._host = host
         self._wanted = wanted
         self._environment = environment
+        self._packages = packages
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
 
@@ -84,6 +91,7 @@ class Resuming:
         if listeners:
             self.serving = family
         kernel.count, kernel.of_copy = checkpoint.execution_count, True
+        self._packages(checkpoint.moment.state)
         return kernel
 
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:

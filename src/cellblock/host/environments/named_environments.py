@@ -16,6 +16,7 @@ from cellblock.common.environments import PackageSet, check_name
 from cellblock.errors import ConflictError, InvalidInputError, NotFoundError, did_you_mean
 from cellblock.host.environments.requirements import of_set
 from cellblock.host.environments.store import Source, Store, Wheel
+from cellblock.host.files.steps import in_thread
 
 if TYPE_CHECKING:
     from cellblock.host.environments.build import Environments, Target
@@ -111,19 +112,29 @@ class Names:
         made = await environments.obtain(asked, target, now=upgrade)
         try:
             # The lock on the new environment prevents its removal until the name protects it.
-            with self._locked():
-                lock = self._lock(name, made.key, asked)
-                answer = environments.answer_name(of_set(lock), target)
-                self._store.add_answer(answer, [Wheel(*one) for one in self._store.wheels_of(made.key)])
-                previous = ""
-                if existing is not None and existing.key != made.key:
-                    previous = self._keep_lock(existing)
-                now = time.time()
-                data = {"environments": made.key, "answers": answer, "made": now}
-                self._store.add_name(name, data | {"asked": asked.to_dict(), "lock": lock.to_dict()})
+            return await in_thread(self._point, name, asked, existing, made.key, environments, target)
         finally:
             os.close(made.lock)
-        return NamedEnvironment(name, made.key, now, asked, lock, previous)
+
+    def _point(
+        self,
+        name: str,
+        asked: PackageSet,
+        existing: NamedEnvironment | None,
+        key: str,
+        environments: Environments,
+        target: Target,
+    ) -> NamedEnvironment:
+        """Let a name point to an environment. Another process may hold the lock meanwhile."""
+        with self._locked():
+            lock = self._lock(name, key, asked)
+            answer = environments.answer_name(of_set(lock), target)
+            self._store.add_answer(answer, [Wheel(*one) for one in self._store.wheels_of(key)])
+            previous = self._keep_lock(existing) if existing is not None and existing.key != key else ""
+            now = time.time()
+            data = {"environments": key, "answers": answer, "made": now}
+            self._store.add_name(name, data | {"asked": asked.to_dict(), "lock": lock.to_dict()})
+        return NamedEnvironment(name, key, now, asked, lock, previous)
 
     def _lock(self, name: str, key: str, asked: PackageSet) -> PackageSet:
         wheels = [Wheel(*one) for one in self._store.wheels_of(key)]

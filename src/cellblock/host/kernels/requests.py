@@ -155,17 +155,16 @@ def _checked_line(line: str) -> str:
 
 
 async def _have_installed(kernel: RunningKernel, cell: Cell, question: Install, begins: Callable[[], None]) -> Installed:
-    number, arguments = question.number, question.arguments
+    number = question.number
     # pip runs code of packages, which can start programs.
-    request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.setup.cwd)
+    request = CommandRequest("shell", f"%pip install {shlex.join(question.arguments)}", cwd=kernel.wanted.setup.cwd)
     if kernel.wanted.on_command is not None and (refusal := await _refusal(kernel, cell, request)) is not None:
-        return Installed(number, 1, refusal)
+        return Installed(number, 0, refusal)
     begins()
     try:
-        status = os.waitstatus_to_exitcode(await kernel.wanted.installer(kernel, arguments))
+        return Installed(number, await kernel.wanted.installer(kernel, question))
     except CellblockError as error:
-        return Installed(number, 1, str(error))
-    return Installed(number, status if status >= 0 else 128 - status)  # as shells do for a signal
+        return Installed(number, 0, str(error))
 
 
 async def _have_run(
@@ -203,7 +202,7 @@ async def recovered(kernel: RunningKernel, question: Question, *, decided: bool)
         decided: Whether the code was told that its command may run.
     """
     if isinstance(question, Install):
-        yield Installed(question.number, 1, f"{_CUT_OFF}: run the cell again")
+        yield Installed(question.number, 0, f"{_CUT_OFF}: run the cell again")
         return
     if not decided:
         yield Decided(question.number, f"{_CUT_OFF}: it may have run")

@@ -62,6 +62,11 @@ def next_state() -> int:
     return _states.next()
 
 
+def unused_state() -> int:
+    """Return a number that no state has yet, and that the next one has at least."""
+    return _states.last + 1
+
+
 class LastCell(NamedTuple):
     """The last cell that was about to begin.
 

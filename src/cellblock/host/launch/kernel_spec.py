@@ -17,6 +17,7 @@ from cellblock.wire.control import Setup
 if TYPE_CHECKING:
     from cellblock.host.launch.control import Control
     from cellblock.walls.sandbox.tiers import Tier
+    from cellblock.wire.messages import Install
 
 
 class Output(Protocol):
@@ -46,8 +47,8 @@ class RunningKernel(Protocol):
         """Its output, as shown to the reader of its cells."""
 
 
-Installer: TypeAlias = Callable[[RunningKernel, tuple[str, ...]], Awaitable[int]]
-"""Installs packages for a session: takes its kernel and pip's arguments, returns pip's wait status."""
+Installer: TypeAlias = Callable[[RunningKernel, "Install"], Awaitable[int]]
+"""Installs packages for a session: takes its kernel and the request, returns the number of the installation."""
 
 OnListener: TypeAlias = Callable[[socket.socket], None]
 """Takes ownership of a listener."""

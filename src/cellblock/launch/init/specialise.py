@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import site
 import sys
 import tempfile
 import time
@@ -58,7 +60,7 @@ def specialise(setup: WorkerSetup) -> None:
         sys.dont_write_bytecode = True
     for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
         warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # an invalid name raises a clear error
-    _find_packages(package_directories(setup))
+    _find_packages(tuple(filter(None, (installation(setup.packages), setup.environment))))
     reseed()
 
 
@@ -96,14 +98,35 @@ def _is_standard(entry: str, standard: str) -> bool:
 
 
 def package_directories(setup: WorkerSetup) -> tuple[str, ...]:
-    """Return the directories of a session's packages, those that its code installs first."""
-    return tuple(filter(None, (setup.packages, setup.environment)))
+    """Return the directories of a session's packages for its programs, those that its code has installed last first."""
+    return tuple(filter(None, (setup.packages and f"{setup.packages}/current", setup.environment)))
+
+
+def installation(packages: str) -> str:
+    """Return the directory of the last installation. A kernel keeps it: it is a part of its state."""
+    number = "0"
+    with contextlib.suppress(OSError):
+        number = os.readlink(f"{packages}/current")
+    return packages and f"{packages}/{number if number.isdecimal() else 0}"
 
 
 def _find_packages(places: tuple[str, ...]) -> None:
-    """Prefer packages of this session, also in child processes."""
-    sys.path[1:1] = [f"{place}/site-packages" for place in places]
+    """Prefer packages of this session, also in child processes. This process is confined: ``.pth`` files run code."""
+    directories = [f"{place}/site-packages" for place in places]
+    sys.path[1:1] = directories
     os.environ.update(package_variables(os.environ, places))
+    for directory in directories:
+        _process_pth_files(directory)
+
+
+def _process_pth_files(directory: str) -> None:
+    """Do what a starting interpreter does with a directory of packages. Errors are shown, and end only their file."""
+    with contextlib.suppress(OSError):
+        for name in sorted(name for name in os.listdir(directory) if name.endswith(".pth") and not name.startswith(".")):
+            try:
+                site.addpackage(directory, name, None)
+            except SystemExit as error:
+                sys.stderr.write(f"{name} was ignored: it raised SystemExit({error.code!r})\n")
 
 
 def package_variables(env: Mapping[str, str], places: tuple[str, ...]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.launch.init import processes
 from cellblock.launch.init.forking import fork_copy
-from cellblock.launch.init.specialise import specialise
+from cellblock.launch.init.specialise import installation, specialise
 from cellblock.walls.sandbox import landlock_rules
 from cellblock.walls.sandbox.confine import confine, drop_capabilities, stand_apart
 from cellblock.walls.sandbox.steps import step
@@ -76,6 +76,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         specialise(setup)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = setup.stay_in
+        worker.installation = installation(setup.packages)
         worker.commands = setup.commands
         worker.offline = setup.offline
         worker.fork_copy = functools.partial(fork_copy, CHANNEL, NURSERY)

@@ -108,28 +108,29 @@ class Client(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         assert self._transport is not None
-        number, request = decode_request(frame)
+        number, request, body = decode_request(frame)
+        trace = frame.header.get("trace")
         if self._server.ending:
             self._send(encode_refusal(number))
         elif isinstance(request, (Hello, Create)) and self._server.handover is not None and self._server.handover.replaced:
-            self._begin(self._take_unless_replaced(number, request, frame))
+            self._begin(self._take_unless_replaced(number, request, body, trace))
         else:
-            self._accept(number, request, frame)
+            self._accept(number, request, body, trace)
 
-    async def _take_unless_replaced(self, number: int, request: Request[Any], frame: Frame) -> None:
+    async def _take_unless_replaced(self, number: int, request: Request[Any], body: bytes, trace: object) -> None:
         """Read a request, unless a daemon of a new installation will take over."""
         self._deciding = True
         try:
             if await self._server.hand_over(ASK_AGAIN):
                 self._send(encode_refusal(number))
             else:
-                self._accept(number, request, frame)
+                self._accept(number, request, body, trace)
         except ProtocolError as error:
             self._mistake = error
         finally:
             self._deciding = False
 
-    def _accept(self, number: int, request: Request[Any], frame: Frame) -> None:
+    def _accept(self, number: int, request: Request[Any], body: bytes, trace: object) -> None:
         if isinstance(request, Hello):
             self._hello = request
         elif self._hello is None:
@@ -137,12 +138,12 @@ class Client(asyncio.Protocol):
         elif self._hello.protocol != PROTOCOL and not isinstance(request, End):  # the same in all versions
             self._send(encode_error(number, other_version(self._hello.version, str(self._hello.protocol))))
             return
-        with telemetry.incoming(frame.header.get("trace")):  # tasks that start here continue the client's trace
+        with telemetry.incoming(trace):  # tasks that start here continue the client's trace
             if isinstance(request, Submit) and request.wait:
-                self._run(number, request, frame.body)
+                self._run(number, request, body)
             else:
-                work = functools.partial(answer, self._server, request, frame.body)
-                self._begin(self._answer(number, request, work), len(frame.body))
+                work = functools.partial(answer, self._server, request, body)
+                self._begin(self._answer(number, request, work), len(body))
 
     @property
     def _fenced(self) -> bool:

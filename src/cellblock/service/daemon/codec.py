@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from cellblock.common import telemetry
@@ -9,8 +10,11 @@ from cellblock.errors import CellblockError, DaemonError, InvalidInputError, Pro
 from cellblock.operations import OPERATIONS
 from cellblock.operations.base import MAX_REQUEST, Request
 from cellblock.wire.codec import decoder, encoder
-from cellblock.wire.frames import Frame, encode_frame, encode_head
+from cellblock.wire.frames import MAX_HEADER, Frame, encode_frame, encode_head
 from cellblock.wire.packed import Packed, pack
+
+MAX_FIELDS = 4 * 1024 * 1024
+"""Bytes of the fields of a request without a body, such as a session's options with a lock of many packages."""
 
 MAX_REPLY = 512 * 1024 * 1024
 """Bytes of the body of a reply: a result with all that `Limits` lets a cell show, in base64."""
@@ -25,7 +29,7 @@ UNREADABLE = 0
 
 
 def encode_request(number: int, request: Request[Any], body: bytes = b"") -> bytes:
-    """Encode a request as a frame.
+    """Encode a request as a frame. Fields that are too large for its header become the body of a request without one.
 
     Raises:
         InvalidInputError: The request is too large, too deeply nested, or contains text that JSON lacks, such as a lone
@@ -37,13 +41,35 @@ def encode_request(number: int, request: Request[Any], body: bytes = b"") -> byt
     if trace := telemetry.outgoing():
         header["trace"] = trace
     try:
-        return encode_frame(header, body, max_body=MAX_REQUEST)
+        try:
+            return encode_frame(header, body, max_body=MAX_REQUEST)
+        except ProtocolError:
+            if body or len(fields := _encoded(header["fields"])) < MAX_HEADER // 2:
+                raise
+            return encode_frame(header | {"fields": None}, fields, max_body=MAX_FIELDS)
     except ProtocolError as error:  # the caller set these fields
         raise InvalidInputError(f"the request {request.op!r} cannot be sent: {error}") from None
 
 
-def decode_request(frame: Frame) -> tuple[int, Request[Any]]:
-    """Decode a request; return its number and the request.
+def _encoded(fields: dict[str, Any]) -> bytes:
+    """Return fields as JSON, or empty bytes if they are not JSON.
+
+    Raises:
+        ProtocolError: The other side would not parse them.
+    """
+    from cellblock.model.untrusted import MAX_VALUES, has_too_many_values  # clients that send little start without it
+
+    try:
+        text = json.dumps(fields, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return b""
+    if has_too_many_values(text):
+        raise ProtocolError(f"its fields have more than {MAX_VALUES:,} values")
+    return text
+
+
+def decode_request(frame: Frame) -> tuple[int, Request[Any], bytes]:
+    """Decode a request; return its number, the request and its body.
 
     Raises:
         ProtocolError: The frame is not a request, or a field is invalid.
@@ -54,11 +80,16 @@ def decode_request(frame: Frame) -> tuple[int, Request[Any]]:
         raise ProtocolError("a request needs an id, an integer")
     if kind is None:
         raise ProtocolError(f"{frame.header['type'][:40]!a} is not a request that the daemon knows")
+    fields, body = frame.header.get("fields"), frame.body
     try:
-        request: Request[Any] = decoder(kind)(frame.header.get("fields"))
-    except ProtocolError as error:
+        if fields is None and body:
+            from cellblock.model.untrusted import parse_json
+
+            fields, body = parse_json(body, what="the fields", most=MAX_FIELDS), b""
+        request: Request[Any] = decoder(kind)(fields)
+    except (ProtocolError, InvalidInputError) as error:
         raise ProtocolError(f"the request {kind.op!r} is wrong: {error}") from None
-    return number, request
+    return number, request, body
 
 
 def encode_reply(number: int, answer: Any, *, more: bool = False) -> tuple[bytes, bytes]:

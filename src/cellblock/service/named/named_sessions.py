@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cellblock.common.threads import run_aside
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError, did_you_mean
@@ -39,9 +39,14 @@ from cellblock.service.named.questions import ask_about, tell_that_nobody_answer
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions
 from cellblock.service.named.waiting import WaitingSession
+from cellblock.service.session.policy import requested_tier
 from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
 from cellblock.tools.approvals.elicitation import Elicitation
+
+if TYPE_CHECKING:
+    from cellblock.common.environments import PackageSet
+    from cellblock.host.environments.named_environments import NamedEnvironment
 
 _log = logging.getLogger("cellblock.named")
 
@@ -148,6 +153,11 @@ class NamedSessions:
     def warm(self) -> set[tuple[str, ...]]:
         """Sets of modules that sessions can have without importing them (`preload`)."""
         return self._host.warm
+
+    async def create_environment(self, name: str, asked: PackageSet | None, *, upgrade: bool) -> NamedEnvironment:
+        """Create an environment as `Host.create_environment` does, always in sandboxes: sessions set their own isolation."""
+        isolate = requested_tier(True, None, self._host).name
+        return await self._host.create_environment(name, asked, upgrade=upgrade, isolate=isolate)
 
     @property
     def names(self) -> set[str]:

@@ -18,6 +18,7 @@ def excess(place: str, most_bytes: int, most_files: int = MOST_FILES) -> str | N
         most_files: Maximum number of files and directories.
     """
     used = found = 0
+    linked: set[int] = set()
     pending = [place]
     while pending:
         try:
@@ -27,7 +28,10 @@ def excess(place: str, most_bytes: int, most_files: int = MOST_FILES) -> str | N
                     if found > most_files:
                         return f"more than {most_files:,} files"
                     status = entry.stat(follow_symlinks=False)
-                    used += status.st_blocks * 512
+                    if status.st_nlink == 1 or status.st_ino not in linked:
+                        used += status.st_blocks * 512
+                    if status.st_nlink > 1:
+                        linked.add(status.st_ino)  # several installations of a session have it
                     if stat.S_ISDIR(status.st_mode):
                         pending.append(entry.path)
         except FileNotFoundError:

@@ -1,0 +1,111 @@
+"""Environments over HTTP, by requests and with `Client`."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cellblock import AccessError, Client, ConflictError, Environment, InvalidInputError, NotFoundError
+from daemons import own_daemon
+from gateways import Gateway, own_gateway, token
+from package_index import PASSWORD, Index, package_index
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Index]:
+    with package_index() as index:
+        yield index
+
+
+@pytest.fixture(scope="module")
+def shop(upstream: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway for a daemon with this index."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_INDEX_URL", upstream.url)
+        with own_daemon(tmp_path_factory.mktemp("daemon")), own_gateway() as made:
+            yield made
+
+
+@pytest.fixture
+def admin(shop: Gateway) -> Iterator[Client]:
+    with Client(shop.url, token("admin")) as client:
+        yield client
+        for one in client.environments():
+            client.remove_environment(one.name)
+        client.wipe()
+
+
+def test_environments_are_made_used_and_removed(shop: Gateway, admin: Client, tmp_path: Path) -> None:
+    assert admin.environments() == []
+    made = admin.create_environment("data", Environment(packages=["tiny-demo"]))
+    assert (made.packages, made.base, PASSWORD in made.lock) == (("tiny-demo==1.0",), "empty", False)
+    assert admin.create_environment("data", Environment(packages=["tiny-demo"])) == made, "the operation is idempotent"
+    assert admin.environment("data") == made
+    (listed,) = admin.environments()
+    assert (listed.key, listed.lock) == (made.key, "")
+    with Client(shop.url, token("run")) as agent:
+        kernel = agent.get_or_create("one", environment="data")
+        assert agent.execute(kernel, "import tiny_demo, sys; tiny_demo.ANSWER, sys.prefix").text == "(42, '/tmp/.environment')"
+        for refused in (
+            lambda: agent.create_environment("mine", Environment(packages=["tiny-demo"])),
+            lambda: agent.remove_environment("data"),
+            lambda: agent.get_or_create("two", environment=Environment(packages=["tiny-demo"])),
+        ):
+            with pytest.raises(AccessError):
+                refused()
+    (tmp_path / "pylock.toml").write_text(admin.remove_environment("data"))
+    assert admin.execute(kernel, "tiny_demo.ANSWER").text == "42"
+    assert admin.create_environment("again", Environment(lock=tmp_path / "pylock.toml")).key == made.key
+
+
+def test_mistakes_are_problems(shop: Gateway, admin: Client) -> None:
+    admin.create_environment("data", Environment(packages=["tiny-demo"]))
+    with pytest.raises(ConflictError, match="exists with other packages: pass upgrade"):
+        admin.create_environment("data", Environment(packages=["tiny-demo>=1"]))
+    with pytest.raises(InvalidInputError, match="no-such-package cannot be installed"):
+        admin.create_environment("other", Environment(packages=["no-such-package"]))
+    with pytest.raises(InvalidInputError, match="name the packages of environment 'other'"):
+        admin.create_environment("other", upgrade=True)
+    for ask in (admin.environment, admin.remove_environment, lambda name: admin.get_or_create("one", environment=name)):
+        with pytest.raises(NotFoundError, match="there is no environment 'dato'; did you mean 'data'"):
+            ask("dato")
+    with shop.client(token("admin")) as http:
+        for body in ({"packages": ["x"]}, {"environment": {"packages": ["-e ."]}}, {"environment": {"index": "http://x"}}):
+            assert http.post("/environments/other", json=body).status_code == 422
+        assert http.post("/environments/a%20b", json={"environment": {"packages": ["x"]}}).status_code == 422
+        raw = http.post("/environments/raw", json={"environment": {"packages": ["tiny-demo"]}}).json()
+        assert (raw["base"], raw["previous"]) == ("empty", "")
+    with shop.client(token("read")) as reader:
+        assert {one["name"] for one in reader.get("/environments").json()["environments"]} == {"data", "raw"}
+
+
+def test_an_upgrade_returns_the_lock_that_it_replaced(admin: Client) -> None:
+    made = admin.create_environment("data", Environment(packages=["tiny-demo"]))
+    moved = admin.create_environment("data", Environment(packages=[]), upgrade=True)
+    assert (moved.packages, moved.previous) == ((), made.lock)
+
+
+def test_a_lock_with_many_hashes_reaches_its_session(shop: Gateway, admin: Client) -> None:
+    lock = {f"other-{name}": [f"{number:064x}" for number in range(70)] for name in range(90)}
+    lock["tiny-demo"] = _known(admin)
+    options = {"packages": ["tiny-demo==1.0"], "hashes": lock, "exact": True, "base": "empty"}
+    kernel = admin.get_or_create("large", environment=options)
+    assert admin.execute(kernel, "import tiny_demo; tiny_demo.ANSWER").text == "42"
+    assert admin.get_or_create("large", environment=options).kernel_id == kernel.kernel_id
+    with shop.client(token("admin")) as http:
+        options["hashes"] = {f"other-{name}": ["0" * 64] * 100 for name in range(500)}
+        answer: httpx.Response = http.post("/sessions/larger", json={"options": {"environment": options}})
+        assert (answer.status_code, "more than 40,000 values" in answer.text) == (413, True)
+
+
+def _known(admin: Client) -> list[str]:
+    lock = admin.create_environment("known", Environment(packages=["tiny-demo"])).lock
+    return [file["hashes"]["sha256"] for package in tomllib.loads(lock)["packages"] for file in package["wheels"]]
