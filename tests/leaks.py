@@ -29,7 +29,7 @@ class Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._warm: set[int] = set()
-        self._tree: dict[int, set[int]] = {}
+        self._tree: dict[int, set[int]] | None = None  # not known yet
 
     @contextmanager
     def test(self, shared: Sequence[Host]) -> Iterator[None]:
