@@ -37,6 +37,7 @@ PHRASES = {
 """Phrase → what to write instead."""
 
 _ANY = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
+_CONTINUED = re.compile(r"\n\s*#?")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)]*\)|https?://\S+", re.DOTALL | re.MULTILINE)
 
 
@@ -47,11 +48,16 @@ def found_in(text: str, first: int = 1) -> Iterator[str]:
 
 
 def words_of(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the comments and the strings of a module that have several words, with their first lines."""
+    """Yield the comments and the strings of a module that have several words, with their first lines.
+
+    A module without a phrase anywhere is not taken apart: that would take seconds for all.
+    """
+    if not _ANY.search(_CONTINUED.sub(" ", source)):
+        return
     kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in kinds and " " in token.string:
-            yield token.start[0], re.sub(r"\n\s*#?", "\n", token.string)
+            yield token.start[0], _CONTINUED.sub("\n", token.string)
 
 
 def test_documents_are_in_standard_english() -> None:

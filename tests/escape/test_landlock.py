@@ -627,6 +627,8 @@ async def test_a_failed_connection_says_that_landlock_has_no_network(attacker: S
         assert result.for_model().startswith(f"Error: {result.error.ename}: {NO_NETWORK_BY_LANDLOCK}\n")
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 def test_a_filter_around_it_that_answers_calls_is_named(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, socket

@@ -423,7 +423,9 @@ def superproject(workspace: Path, tmp_path: Path) -> Path:
     return workspace / "vendor" / "sub"
 
 
-@pytest.mark.parametrize("name", ["vendor/sub", "vendor/sub/deep", "tree"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(path, marks=pytest.mark.slow) for path in ("vendor/sub", "tree")), "vendor/sub/deep"]
+)
 async def test_git_at_the_top_runs_nothing_of_a_submodule(
     attack: Attack, workspace: Path, superproject: Path, tmp_path: Path, name: str
 ) -> None:
