@@ -95,7 +95,7 @@ def _collect_elsewhere_first(config: pytest.Config) -> None:
     config.args = places[start:] + places[:start]
 
 
-_NOT_QUICK = ("slow", "srt", "npm", "clients", "ray")
+_NOT_QUICK = {"slow", "srt", "npm", "clients", "ray"}
 # A mark for all tests of a file, none of which is quick then.
 _NONE_IS_QUICK = re.compile(r"^pytestmark = .*\bmark\.(slow|npm|clients|ray)\b", re.MULTILINE)
 
@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
             item.add_marker(pytest.mark.srt)
-        if not any(item.get_closest_marker(mark) for mark in _NOT_QUICK):
+        if _NOT_QUICK.isdisjoint(mark.name for mark in item.iter_markers()):
             item.add_marker(pytest.mark.quick)
 
 

@@ -108,6 +108,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.do(writer.flush if written else writer.make_safe)
         writer._cancel_schedule()
         writer._connection.close()
+        if writer._ahead is not None:
+            writer._ahead.close()
         self.open()
         self.do(close_unfinished, self.store.journal)
         self.do(self.store.writer.flush)
