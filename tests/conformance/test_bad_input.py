@@ -19,7 +19,7 @@ BAD_CODE: dict[str, tuple[Any, str]] = {
     "a number": (1, "must be a string, not int"),
 }
 
-BAD_TIMEOUTS = [10**400, -1, 0, 0.0, -0.5, math.nan, -math.inf, True, False, "5", b"5", [1]]
+BAD_TIMEOUTS: list[Any] = [10**400, -1, 0, 0.0, -0.5, math.nan, -math.inf, True, False, "5", b"5", [1]]
 
 
 async def test_code_that_cannot_be_source_is_refused(session: Session) -> None:
@@ -50,7 +50,8 @@ async def test_a_very_long_timeout_is_none(session: Session) -> None:
 
 
 async def test_a_cursor_outside_of_the_code_is_refused(session: Session) -> None:
-    for cursor in [-1, 4, 10**9, 1.0, True, "1"]:
+    wrong: list[Any] = [-1, 4, 10**9, 1.0, True, "1"]
+    for cursor in wrong:
         with pytest.raises(InvalidInputError, match="cursor must be an index from 0 to 3"):
             await session.complete("abc", cursor)
         with pytest.raises(InvalidInputError, match="cursor must be an index from 0 to 3"):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,7 @@ async def test_kernel_env_that_the_interpreter_reads_is_obeyed(host: Host, tmp_p
 
 
 async def test_an_environment_that_cannot_be_is_refused(host: Host) -> None:
-    for env, complaint in [
+    refused: list[tuple[Any, str]] = [
         ({"": "x"}, "cannot be in an environment"),
         ({"A=B": "x"}, "cannot be in an environment"),
         ({"A\0": "x"}, "cannot be in an environment"),
@@ -142,7 +143,8 @@ async def test_an_environment_that_cannot_be_is_refused(host: Host) -> None:
         ({"A": "x" * 200_000}, "over the limit"),
         ({"A": "\x01" * 50_000}, "over the limit"),
         ({f"A{i}": "x" * 100 for i in range(2000)}, "over the limit"),
-    ]:
+    ]
+    for env, complaint in refused:
         with pytest.raises(InvalidInputError, match=complaint):
             host.session(kernel_env=env)
 

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,7 +121,7 @@ async def test_a_link_that_one_session_leaves_does_not_stop_the_next(attack: Att
     (workspace / "inside").write_text("inside")
     for name in names:
         (workspace / name).symlink_to(target or name)  # by a session whose policy allows that
-    answers = await attack(f"[[write(name), answer(os.unlink, name)] for name in {names}]")
+    answers: Any = await attack(f"[[write(name), answer(os.unlink, name)] for name in {names}]")
     assert all(answer in (["EROFS", "EBUSY"], ["EACCES", "EBUSY"]) for answer in answers), answers
 
 
