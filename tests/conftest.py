@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -21,15 +21,13 @@ from hypothesis import settings
 from cellblock import CodeExecutor, Host, Session
 from cellblock.host import distrusted
 from cellblock.host.shared import acquire, release
-from cellblock.launch.zygote import boot
-from processes import below, command_line, descriptors, eventually, tree
+from leaks import Watch
 from progress import Progress
 from suite import LEFT_OUT, SEED, SUMMARY, is_whole, not_sampled, selection, shared, sharing, spread
 
 Launch = Literal["zygote", "spawn"]
 
 TESTS = Path(__file__).parent
-BOOT = boot.__file__
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,7 +95,7 @@ def _collect_elsewhere_first(config: pytest.Config) -> None:
     config.args = places[start:] + places[:start]
 
 
-_NOT_QUICK = ("slow", "srt", "npm", "clients", "ray")
+_NOT_QUICK = {"slow", "srt", "npm", "clients", "ray"}
 # A mark for all tests of a file, none of which is quick then.
 _NONE_IS_QUICK = re.compile(r"^pytestmark = .*\bmark\.(slow|npm|clients|ray)\b", re.MULTILINE)
 
@@ -131,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
             item.add_marker(pytest.mark.srt)
-        if not any(item.get_closest_marker(mark) for mark in _NOT_QUICK):
+        if _NOT_QUICK.isdisjoint(mark.name for mark in item.iter_markers()):
             item.add_marker(pytest.mark.quick)
 
 
@@ -218,60 +216,17 @@ async def executor(host: Host, tmp_path: Path) -> AsyncIterator[CodeExecutor]:
         yield executor
 
 
-def _is_booted(pid: int) -> bool:
-    return command_line(pid).split(" ")[1:2] == [BOOT]
-
-
-def _warm_processes() -> set[int] | None:
-    """Return this process and all below it, if each zygote has the kernel that it forks ahead: its init has a worker."""
-    found = tree(os.getpid())
-    booted = {pid for pid in found if _is_booted(pid)}
-    zygotes = booted - {child for pid in booted for child in found[pid]}  # an init has the command line of its zygote
-    for zygote in zygotes:
-        if not (found[zygote] and all(found.get(init) for init in found[zygote])):
-            return None
-    return {os.getpid(), *_without_services(found)}
-
-
-def _without_services(pids: Iterable[int]) -> set[int]:
-    """Leave out the services of browsers, which are shared as hosts are: they start them when they like."""
-    return {pid for pid in pids if " --type=utility " not in command_line(pid)}
-
-
-def _watched() -> set[int]:
-    return _without_services(below(os.getpid()))
-
-
-def _opened() -> list[str]:
-    """Return what is open. A host that has made a checkpoint of files has one place for all of them, until it is closed."""
-    return [target for target in descriptors().values() if "/state/snapshots/" not in target]
+@pytest.fixture(scope="session")
+async def watch() -> Watch:
+    """Watch the loop of all tests, and what they start on it."""
+    return Watch(asyncio.get_running_loop())
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left_behind() -> AsyncIterator[None]:
+def nothing_left_behind(watch: Watch) -> Iterator[None]:
     """Fail a test after which a process, a descriptor or a temporary file is left that was not there before.
 
-    Set up before, and so checked after, whatever else a test asks for. What outlives tests are the shared zygotes, each with
-    the one kernel that it forks ahead, so it is the number of processes that must not have grown.
+    Set up before, and so checked after, whatever else a test asks for.
     """
-    for host in shared:
-        await host.start()  # the test before may have killed its zygote
-    before: set[int] = await eventually(_warm_processes)
-    files = {*os.listdir(tempfile.gettempdir())}
-    opened = len(_opened())
-    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # what the loop calls in its next turn
-    yield
-    try:
-        await eventually(lambda: len(_watched()) < len(before))
-    except AssertionError:
-        pytest.fail(f"processes are left: {[command_line(pid) for pid in _watched() - before]}")
-    try:
-        await eventually(lambda: len(_opened()) <= opened)
-    except AssertionError:
-        pytest.fail(f"descriptors are left: there were {opened}, there are {_opened()}")
-    try:
-        await eventually(lambda: not ready)
-    except AssertionError:
-        pytest.fail(f"callbacks that call themselves are left, and keep the loop busy for ever: {ready}")
-    left = {*os.listdir(tempfile.gettempdir())} - files
-    assert not {name for name in left if not name.startswith("pytest-of-")}
+    with watch.test(shared):
+        yield

@@ -92,8 +92,12 @@ def in_turns(values: Mapping[str, Any] | Sequence[Any]) -> list[ParameterSet]:
     """Return a kind of isolation for each value: each value is tried in one kind, and each kind with one value or more.
 
     For what may differ from kind to kind, and from value to value, but for different reasons: all pairs would find no more.
+    What is tried without a sandbox is slow: cells run in the same kernels there, with fewer obstacles.
     """
     named = [*values.items()] if isinstance(values, Mapping) else [(None, value) for value in values]
     kinds = ["none", "native", "landlock"]
     pairs = [(kinds[turn % 3], *named[turn % len(named)]) for turn in range(max(3, len(named)))]
-    return [pytest.param(kind, value, id=name and f"{kind}-{name}") for kind, name, value in [*pairs, ("srt", *named[0])]]
+    return [
+        pytest.param(kind, value, id=name and f"{kind}-{name}", marks=[pytest.mark.slow] if kind == "none" else [])
+        for kind, name, value in [*pairs, ("srt", *named[0])]
+    ]

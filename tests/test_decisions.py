@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 FOLDER = Path(__file__).parent.parent / "docs" / "decisions"
 RECORDS = sorted(FOLDER.glob("[0-9]*.md"))
 LONGEST = 250
@@ -34,17 +32,17 @@ def named(record: Path, relation: str) -> set[int]:
     return {int(number) for part in status(record).split(";") if relation in part for number, _ in _LINK.findall(part)}
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name[:4])
-def test_a_record_has_a_status_and_sections_in_few_words(record: Path) -> None:
-    assert title(record)[0] == int(record.name[:4])
-    assert _STATUS.fullmatch(status(record)), status(record)
-    text = record.read_text()
-    sections = re.findall(r"^\*\*(Context|Decision|Rejected|Consequences)\.\*\*\s", text, re.MULTILINE)
-    if "Superseded" in status(record):
-        assert (sections, len(text.strip().split("\n\n"))) == ([], 2)
-    else:
-        assert sections in (_SECTIONS, [name for name in _SECTIONS if name != "Rejected"])
-    assert len(text.split()) <= LONGEST
+def test_records_have_a_status_and_sections_in_few_words() -> None:
+    for record in RECORDS:
+        assert title(record)[0] == int(record.name[:4])
+        assert _STATUS.fullmatch(status(record)), status(record)
+        text = record.read_text()
+        sections = re.findall(r"^\*\*(Context|Decision|Rejected|Consequences)\.\*\*\s", text, re.MULTILINE)
+        if "Superseded" in status(record):
+            assert (sections, len(text.strip().split("\n\n"))) == ([], 2), record.name
+        else:
+            assert sections in (_SECTIONS, [name for name in _SECTIONS if name != "Rejected"]), record.name
+        assert len(text.split()) <= LONGEST, record.name
 
 
 def test_a_record_that_changes_another_is_named_there() -> None:

@@ -139,35 +139,34 @@ def commands(document: Path) -> Iterator[list[str]]:
                         words.append(word)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_commands_of_a_document_exist(document: Path) -> None:
+def test_commands_of_documents_exist() -> None:
     targets = set(" ".join(_TARGETS.findall((ROOT / "Makefile").read_text())).split())
     wrong = []
-    for program, *words in filter(None, commands(document)):
-        if program == "cellblock" and wrong_in(words) and words != ["lsit"]:  # a mistake on purpose
-            wrong.append(words)
-        if program == "make" and not {word for word in words if "=" not in word} <= targets:
-            wrong.append(words)
+    for document in DOCUMENTS:
+        for program, *words in filter(None, commands(document)):
+            if program == "cellblock" and wrong_in(words) and words != ["lsit"]:  # a mistake on purpose
+                wrong.append((name(document), words))
+            if program == "make" and not {word for word in words if "=" not in word} <= targets:
+                wrong.append((name(document), words))
     assert wrong == []
 
 
-@pytest.mark.parametrize("document", [path for path in DOCUMENTS if _UNTESTED.search(path.read_text())], ids=name)
-def test_the_other_python_of_a_document_compiles(document: Path) -> None:
-    for code in _UNTESTED.findall(document.read_text()):
-        compile(code, name(document), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+def test_the_other_python_of_documents_compiles() -> None:
+    for document in DOCUMENTS:
+        for code in _UNTESTED.findall(document.read_text()):
+            compile(code, name(document), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
-    wrong = []
-    for link in _LINK.findall(prose(document)):
-        path, _, heading = link.partition("#")
-        target = document.parent / path if path else document
-        if "://" not in link and not (
-            target.exists() and (not heading or target.suffix != ".md" or heading in headings(target))
-        ):
-            wrong.append(link)
-    assert wrong == []
+def test_links_within_the_repository_lead_somewhere() -> None:
+    links = [(document, link) for document in DOCUMENTS for link in _LINK.findall(prose(document)) if "://" not in link]
+    assert [(name(document), link) for document, link in links if not leads_somewhere(document, link)] == []
+
+
+def leads_somewhere(document: Path, link: str) -> bool:
+    """Return whether the file and the heading of a link exist."""
+    path, _, heading = link.partition("#")
+    target = document.parent / path if path else document
+    return target.exists() and (not heading or target.suffix != ".md" or heading in headings(target))
 
 
 def prose(document: Path) -> str:

@@ -27,16 +27,17 @@ def test_the_list_of_names_is_sorted_and_complete() -> None:
     assert {*cellblock.__all__, "__version__"} == set(cellblock._HOME)
 
 
-@pytest.mark.parametrize("name", cellblock.__all__)
-def test_a_public_name_is_there_and_documented(name: str) -> None:
-    value = getattr(cellblock, name)
-    assert value.__name__ == ALIASES.get(name, name)
-    assert inspect.getdoc(value)
-    assert value.__module__.startswith("cellblock.")
-    if inspect.isclass(value):
-        for member, function in inspect.getmembers(value, inspect.isfunction):
-            if not member.startswith("_") and function.__module__.startswith("cellblock"):
-                assert inspect.getdoc(function), f"{name}.{member} is not documented"
+def test_public_names_are_there_and_documented() -> None:
+    undocumented = []
+    for name in cellblock.__all__:
+        value = getattr(cellblock, name)
+        assert value.__name__ == ALIASES.get(name, name)
+        assert value.__module__.startswith("cellblock.")
+        methods = inspect.getmembers(value, inspect.isfunction) if inspect.isclass(value) else []
+        public = [(f"{name}.{member}", method) for member, method in methods if not member.startswith("_")]
+        ours = [(path, method) for path, method in public if method.__module__.startswith("cellblock")]
+        undocumented += [path for path, one in [(name, value), *ours] if not inspect.getdoc(one)]
+    assert undocumented == []
 
 
 def test_every_error_of_ours_is_public() -> None:

@@ -16,11 +16,6 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
 HELPERS = {"__init__", "code_sandboxes_results", "openai_terminals", "adapter_session", "verifiers_processes"}
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def padded(version: str) -> list[int]:
     """Return a version as numbers, as many for each."""
     return [int(part) for part in [*version.split("."), "0", "0"][:3]]

@@ -363,11 +363,6 @@ OTHERS: dict[str, set[str]] = {
 """Room → what it may import that is neither ours nor Python's."""
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @functools.cache
 def nodes(path: Path) -> list[ast.AST]:
     """Return everything in a file, read once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import typing
@@ -53,18 +54,18 @@ _FOR_SESSIONS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
+@functools.cache
+def messages() -> list[tuple[str, str]]:
+    """Return each string of the package that is no docstring, with its module; values are ``X``."""
+    return [*_messages()]
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """Yield each string of the package that is no docstring, with its module; values are ``X``."""
+def _messages() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        parts |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             if isinstance(node, ast.JoinedStr):
                 text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
@@ -75,12 +76,9 @@ def messages() -> Iterator[tuple[str, str]]:
                 yield path.relative_to(PACKAGE).as_posix(), text
 
 
-MESSAGES = [*messages()]
-
-
 def found(pattern: re.Pattern[str]) -> list[str]:
     """Return what a pattern finds in messages, each once."""
-    return sorted({match[match.lastindex or 0] for _, text in MESSAGES for match in pattern.finditer(text)})
+    return sorted({match[match.lastindex or 0] for _, text in messages() for match in pattern.finditer(text)})
 
 
 def keywords() -> set[str]:
@@ -112,25 +110,25 @@ def keywords() -> set[str]:
 
 
 def test_there_are_messages_and_hints() -> None:
-    assert len(MESSAGES) > 1500
+    assert len(messages()) > 1500
     assert len(found(_COMMAND)) > 40
     assert len(found(_KEYWORD)) > 40
 
 
-@pytest.mark.parametrize("hint", found(_COMMAND))
-def test_commands_that_messages_name_exist(hint: str) -> None:
-    words = [word.strip(".,;:") for word in hint.split()]
-    command = command_of([*words])
-    alone = not hasattr(command, "commands") or command.invoke_without_command
-    assert alone or words[:1] == ["--help"], f"cellblock {hint}: there is no such command"
-    assert wrong_in(words) == [], f"cellblock {hint}"
+def test_commands_that_messages_name_exist() -> None:
+    for hint in found(_COMMAND):
+        words = [word.strip(".,;:") for word in hint.split()]
+        command = command_of([*words])
+        alone = not hasattr(command, "commands") or command.invoke_without_command
+        assert alone or words[:1] == ["--help"], f"cellblock {hint}: there is no such command"
+        assert wrong_in(words) == [], f"cellblock {hint}"
 
 
 def test_options_that_messages_name_exist() -> None:
     known = every_option(made_command())
     unknown = {
         (place, option)
-        for place, text in MESSAGES
+        for place, text in messages()
         if not _OTHERS.search(text)
         for option in _OPTION.findall(text)
         if option not in known
@@ -140,7 +138,7 @@ def test_options_that_messages_name_exist() -> None:
 
 def test_arguments_that_messages_name_exist() -> None:
     known = keywords()
-    unknown = {(place, name) for place, text in MESSAGES for name in _KEYWORD.findall(text) if name not in known}
+    unknown = {(place, name) for place, text in messages() for name in _KEYWORD.findall(text) if name not in known}
     assert unknown == set()
 
 

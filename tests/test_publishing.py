@@ -23,11 +23,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TARGETS = {*re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)[0].split()}
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the jobs of all workflows with their names."""
     for path in WORKFLOWS:

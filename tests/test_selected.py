@@ -22,11 +22,6 @@ ELSEWHERE = {
 """Tests that name users or versions, but need not run again"""
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def selected(name: str) -> list[str]:
     """Return the paths in a list, as the scripts read them."""
     return subprocess.run([LISTS / "read", name], capture_output=True, text=True, check=True).stdout.split()

@@ -20,11 +20,6 @@ sys.path.append(str(ROOT / "docs" / "site"))
 import pages  # type: ignore[import-not-found]  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def rows(page: str) -> list[list[str]]:
     """Return the cells of all rows of tables in a page."""
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]

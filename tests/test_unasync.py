@@ -7,11 +7,6 @@ import pytest
 from unasync import TWINS, Twins
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize("twins", TWINS, ids=lambda twins: twins.folder)
 def test_it_is_what_is_made_and_has_no_words_of_asyncio(twins: Twins) -> None:
     for path, text in twins.made().items():

@@ -13,11 +13,6 @@ MB = 1024**2
 PANDAS, TORCH = frozenset({"pandas"}), frozenset({"torch"})
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 sizes = st.integers(0, 8) | st.integers(0, 2**50)
 
 

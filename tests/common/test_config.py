@@ -13,11 +13,6 @@ from cellblock.common import config
 from cellblock.errors import InvalidInputError
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def found(directory: Path, text: str, monkeypatch: pytest.MonkeyPatch, name: str = "KEY_OF_TEST") -> str | None:
     (directory / ".env").write_text(text)
     monkeypatch.chdir(directory)

@@ -21,11 +21,6 @@ from cellblock.common.database import Database
 SCHEMA = "CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, n INTEGER); INSERT OR IGNORE INTO counts VALUES ('a', 0)"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here that is not waited for, so that there is nothing to watch."""
-
-
 def count(database: Database) -> int:
     with database.reading() as connection:
         return int(connection.execute("SELECT n FROM counts").fetchone()[0])

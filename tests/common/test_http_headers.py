@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cellblock.common.http_headers import end_to_end
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
 
 
 def test_headers_for_one_hop_are_dropped() -> None:

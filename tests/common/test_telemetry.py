@@ -20,11 +20,6 @@ CARRIER = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=value
 TRANSPORTS = ("otlp_proto_http", "otlp_proto_grpc")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.fixture
 def spans() -> Any:
     exporter = otel_memory.exporter()

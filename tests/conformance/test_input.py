@@ -36,16 +36,18 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("code", READERS.values(), ids=READERS)
-async def test_reading_from_nobody_ends_at_once(session: Session, code: str) -> None:
-    await session.execute(
-        "import sys; kept = 1\n"
-        "try:\n    1/0\nexcept Exception as e:\n    sys.last_value, sys.last_traceback = e, e.__traceback__"
-    )
-    result = await session.execute(code, timeout=10)
-    assert result.status in ("error", "success"), result.text
-    assert not result.state_lost
-    assert await value(session, "kept") == 1
+async def test_reading_from_nobody_ends_at_once(session: Session) -> None:
+    """In one session: a reader that waits, or ends the kernel, is named."""
+    await session.execute("kept = 1")
+    for name, code in READERS.items():
+        await session.execute(
+            "import sys\n%pdb off\n"
+            "try:\n    1/0\nexcept Exception as e:\n    sys.last_value, sys.last_traceback = e, e.__traceback__"
+        )
+        result = await session.execute(code, timeout=10)
+        assert result.status in ("error", "success"), (name, result.text)
+        assert not result.state_lost, name
+        assert await value(session, "kept") == 1, name
 
 
 async def test_input_without_an_answerer_says_what_to_do(session: Session) -> None:

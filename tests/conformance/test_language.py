@@ -235,12 +235,12 @@ OURS_ON_THE_STACK = {
 }
 
 
-@pytest.mark.parametrize("code", OURS_ON_THE_STACK.values(), ids=OURS_ON_THE_STACK)
-async def test_our_own_functions_are_on_no_traceback(session: Session, code: str) -> None:
-    result = await session.execute(code)
-    assert result.status == "error"
-    assert "cellblock" not in (result.text or "").replace("cellblock.", "").replace("[cellblock]", "")
-    assert "hidden" not in (result.text or "")
+async def test_our_own_functions_are_on_no_traceback(session: Session) -> None:
+    for kind, code in OURS_ON_THE_STACK.items():
+        result = await session.execute(code)
+        assert result.status == "error", kind
+        assert "cellblock" not in (result.text or "").replace("cellblock.", "").replace("[cellblock]", ""), kind
+        assert "hidden" not in (result.text or ""), kind
 
 
 async def test_a_syntax_error_points_at_its_place(session: Session) -> None:
@@ -276,24 +276,22 @@ async def test_errors_of_every_shape_are_told(session: Session) -> None:
     assert await value(session, "1") == 1
 
 
-@pytest.mark.parametrize(
-    "code", ["exit()", "quit()", "exit", "quit", "import sys; sys.exit()", "raise SystemExit", "import sys; sys.exit(0)"]
-)
-async def test_leaving_ends_the_cell_and_not_the_kernel(session: Session, code: str) -> None:
-    await ok(session, "kept = 1")
-    result = await session.execute(f"print('before')\n{code}\nprint('after')")
-    assert result.status == "success"
-    # A bare name is no call: IPython takes it for one only where it is the whole cell.
-    assert result.output == ("before\nafter\n" if code in ("exit", "quit") else "before\n")
-    assert await value(session, "kept") == 1
+async def test_leaving_ends_the_cell_and_not_the_kernel(session: Session) -> None:
+    for code in ["exit()", "quit()", "exit", "quit", "import sys; sys.exit()", "raise SystemExit", "import sys; sys.exit(0)"]:
+        await ok(session, "kept = 1")
+        result = await session.execute(f"print('before')\n{code}\nprint('after')")
+        assert result.status == "success"
+        # A bare name is no call: IPython takes it for one only where it is the whole cell.
+        assert result.output == ("before\nafter\n" if code in ("exit", "quit") else "before\n")
+        assert await value(session, "kept") == 1
 
 
-@pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "import sys; sys.exit('said why')", "exit(3)", "quit(code=1)"])
-async def test_leaving_with_a_status_is_an_error(session: Session, code: str) -> None:
-    result = await session.execute(code)
-    assert result.error is not None
-    assert result.error.ename == "SystemExit"
-    assert await value(session, "1") == 1
+async def test_leaving_with_a_status_is_an_error(session: Session) -> None:
+    for code in ["import sys; sys.exit(3)", "import sys; sys.exit('said why')", "exit(3)", "quit(code=1)"]:
+        result = await session.execute(code)
+        assert result.error is not None
+        assert result.error.ename == "SystemExit"
+        assert await value(session, "1") == 1
 
 
 async def test_warnings_are_shown_once(session: Session) -> None:

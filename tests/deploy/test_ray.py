@@ -17,11 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RAY = ROOT / "deploy" / "ray"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here."""
-
-
 @pytest.fixture(scope="module")
 def objects() -> dict[str, dict[str, Any]]:
     """The objects of the manifest, by kind."""

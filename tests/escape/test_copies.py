@@ -32,11 +32,8 @@ class Host:
 '''
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """No sessions here, so nothing to watch for."""
-
-
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 def test_every_mutation_names_something_and_knows_the_names_that_it_uses(tmp_path: Path) -> None:
     for number, edit in enumerate(sorted({*EDITS})):
         old = (SOURCE / edit.file).read_text()

@@ -42,7 +42,7 @@ async def test_the_hosts_secrets_do_not_exist(cell: Session) -> None:
     assert await value(cell, f"{{read(path) for path in {paths}}}") == {"ENOENT"}
 
 
-@pytest.mark.parametrize("denied", ["/", "~", "the directory"])
+@pytest.mark.parametrize("denied", ["/", *(pytest.param(place, marks=pytest.mark.slow) for place in ("~", "the directory"))])
 async def test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else(
     denied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

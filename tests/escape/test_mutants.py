@@ -873,7 +873,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("common/config.py", "keep_variables", "pass"),
     ),
     "43 names in a project": mutant(
-        f"{HERE}planting.py::test_what_runs_code_cannot_be_made_in_a_project[.vscode]",
+        f"{HERE}planting.py::test_what_runs_code_cannot_be_made_in_a_project",
         Edit("walls/sandbox/placeholders.py", "is_project", "return False"),
     ),
     "43 names of an idle session": mutant(

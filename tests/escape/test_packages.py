@@ -326,6 +326,8 @@ results = {
 """
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isolate", ["native", "landlock"])
 async def test_no_session_changes_what_others_import(isolate: str, upstream: Index, tmp_path: Path) -> None:
     if TIERS[isolate].missing():

@@ -148,6 +148,8 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_python_says_what_forbids_its_own_ways(cage: Session, decider: Decider) -> None:
     await ok(cage, "import subprocess, asyncio, multiprocessing")
     for way in sorted(WAYS):

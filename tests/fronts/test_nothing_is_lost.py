@@ -235,8 +235,7 @@ async def play(
 @pytest.mark.parametrize(
     ("isolate", "histories"),
     [
-        ("none", 5),
-        ("native", 5),
+        ("native", 3),
         *(pytest.param(one, HISTORIES, marks=pytest.mark.slow) for one in ("none", "native", "landlock")),
     ],
 )

@@ -13,12 +13,12 @@ from cellblock.fronts.problems import code_of, error_of, problem_of
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CellblockError)]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_each_error_comes_back_as_itself(kind: type[CellblockError]) -> None:
-    problem = problem_of(kind("what happened"))
-    assert 400 <= problem.status < 600
-    back = error_of(problem.status, problem.to_dict())
-    assert (type(back), str(back)) == (kind, "what happened")
+def test_each_error_comes_back_as_itself() -> None:
+    for kind in KINDS:
+        problem = problem_of(kind("what happened"))
+        assert 400 <= problem.status < 600
+        back = error_of(problem.status, problem.to_dict())
+        assert (type(back), str(back)) == (kind, "what happened")
 
 
 @pytest.mark.parametrize(

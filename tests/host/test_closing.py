@@ -9,11 +9,6 @@ import pytest
 from cellblock.host.closing import Closing
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing but tasks is started here, so that there is nothing to watch."""
-
-
 class Owner:
     """Something to close, which can fail."""
 

@@ -24,11 +24,6 @@ from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 not_root = pytest.mark.skipif(os.getuid() == 0, reason="nothing is forbidden to root")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.fixture
 def environment_directory(tmp_path: Path) -> Path:
     """What looks like a virtual environment."""

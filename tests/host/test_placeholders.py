@@ -19,7 +19,8 @@ from cellblock.host.kernels import idling
 from cellblock.host.kernels.idling import Idling
 from cellblock.walls.sandbox.placeholders import is_placeholder
 from cells import value
-from conftest import BOOT, Launch
+from conftest import Launch
+from leaks import BOOT
 from processes import below, command_line, eventually, tree
 
 LAUNCHES: tuple[Launch, ...] = ("zygote", "spawn")

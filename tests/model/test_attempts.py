@@ -11,11 +11,6 @@ from cellblock.model.attempts import Attempts
 FAILED, DONE = CodeExecutionResult(status="error", output="no"), CodeExecutionResult(output="yes")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_the_first_that_succeeds_is_the_last() -> None:
     attempts = Attempts("a", 5)
     assert attempts.add(FAILED) is None

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cellblock import CodeExecutionResult
 from cellblock.model import ErrorInfo, OutputItem
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
 
 
 def test_a_result_is_one_line() -> None:

@@ -51,11 +51,6 @@ FULL = CodeExecutionResult(
 )
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_the_tests_know_every_class() -> None:
     assert set(CLASSES) == {
         AttemptSnapshot,

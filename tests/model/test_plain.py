@@ -21,11 +21,6 @@ from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
 _VARIABLE = Variable("x", "int", 8, (2, 3), "1")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -14,11 +14,6 @@ from cellblock.operations.checkpoints import Fork
 from cellblock.operations.programs import Exec, ReadProcess, Spawn, StopProcess
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_what_callers_pass_becomes_data() -> None:
     shell = ("/bin/sh", "-c", "ls")
     assert exec_of("s", "ls", Path("a"), None, 1.5, True, "", 10, "group") == Exec(

@@ -22,11 +22,6 @@ SHAPES = {4: "757e056a7290", 5: "e7614f4cf4e6", 6: "6821b6cab90e", 7: "2aea72e81
 """For each number of the protocol, a digest of what requests have and which options sessions take"""
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def fields(kind: type[Request[Any]]) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(kind)  # type: ignore[arg-type]  # it is a dataclass
 

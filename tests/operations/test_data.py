@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_origin
-
-import pytest
+from typing import get_args, get_origin
 
 from cellblock.model import Completions, HistoryEntry
 from cellblock.model.checkpoints import Undone
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations import OPERATIONS
-from cellblock.operations.base import Request
 from cellblock.operations.checkpoints import Undo
 from cellblock.operations.data import Data, answer_type, as_data, read_answer
 from cellblock.operations.sessions import Complete, Destroy, History, List, Wipe
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
-@pytest.mark.parametrize("kind", OPERATIONS.values(), ids=OPERATIONS.keys())
-def test_each_operation_says_what_it_is_answered_by(kind: type[Request[Any]]) -> None:
+def test_each_operation_declares_the_type_of_its_answer() -> None:
     """Also those whose answer is named in a text."""
-    answer = answer_type(kind)
-    assert not isinstance(answer, str)
-    data = answer if get_origin(answer) is Data else get_args(answer)[0] if get_origin(answer) is list else None
-    if get_origin(data) is Data:
-        assert get_args(data)[0].__module__.startswith("cellblock.model")
+    for kind in OPERATIONS.values():
+        answer = answer_type(kind)
+        assert not isinstance(answer, str)
+        data = answer if get_origin(answer) is Data else get_args(answer)[0] if get_origin(answer) is list else None
+        if get_origin(data) is Data:
+            assert get_args(data)[0].__module__.startswith("cellblock.model")
 
 
 def test_answers_become_what_they_declare() -> None:

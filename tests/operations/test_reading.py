@@ -12,11 +12,6 @@ from cellblock.operations.reading import FileReading
 FILE = {"path": "a", "size": 5, "modified": 1.0}
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def answer(data: bytes, **changed: Any) -> dict[str, Any]:
     return {"file": {**FILE, **changed}, "data": data}
 

@@ -25,11 +25,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def said() -> dict[str, tuple[object, str]]:
     return {one.name: (one.value, one.source) for one in explain() if one.source != "default"}
 

@@ -8,15 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cellblock.worker import clone_repository
 from git_repositories import Repository
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Only git is started here."""
 
 
 def work(clone: Path, out: Path, **request: Any) -> dict[str, Any]:

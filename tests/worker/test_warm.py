@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scripts import printed
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """The script runs in a process of its own, which is waited for."""
 
 
 def test_a_zygote_finds_the_pages_that_a_cell_writes_to_and_stays_as_it_was() -> None:

@@ -73,7 +73,7 @@ def test_settings_are_shown_with_where_they_are_from(
 
 
 @pytest.mark.parametrize(
-    "closed", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", "2>&-")), ">&-", "<&- >&- 2>&-"]
+    "closed", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-")), "<&- >&- 2>&-"]
 )
 def test_what_is_closed_is_no_error(closed: str) -> None:
     done = subprocess.run(

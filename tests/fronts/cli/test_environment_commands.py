@@ -25,6 +25,8 @@ def upstream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Index]
         yield index
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 def test_environments_are_made_listed_shown_removed_and_brought_back(
     upstream: Index, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

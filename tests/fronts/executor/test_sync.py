@@ -208,7 +208,9 @@ def test_ctrl_c_stops_the_code_and_the_end_of_the_program_everything(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
-@pytest.mark.parametrize("end", [pytest.param("executor.stop()", marks=pytest.mark.slow), "pass"])
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("end", ["executor.stop()", "pass"])
 def test_a_program_that_ends_right_after_a_checkpoint_with_files_leaves_nothing(end: str, tmp_path: Path) -> None:
     (tmp_path / "workspace").mkdir()
     program = (

@@ -14,11 +14,6 @@ from cellblock.fronts.gateway.tracing import Traced
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.fixture
 def spans() -> Any:
     exporter = otel_memory.exporter()

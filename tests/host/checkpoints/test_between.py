@@ -94,7 +94,7 @@ async def test_what_others_have_put_into_it_keeps_it(zygote_host: Host, tmp_path
 
 @pytest.mark.parametrize("change", ["remove('name')", "remove('folder')", "os.rename('folder', 'f')", "make('name', 'file')"])
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-@pytest.mark.parametrize("steps", [(2,), (1, 1)])
+@pytest.mark.parametrize("steps", [(2,), pytest.param((1, 1), marks=pytest.mark.slow)])
 async def test_what_others_make_between_two_cells_is_there_after_both_are_undone(
     zygote_host: Host, tmp_path: Path, kind: str, change: str, steps: tuple[int, ...]
 ) -> None:

@@ -32,7 +32,7 @@ from cellblock.host.snapshots.journal import Journal
 from processes import eventually
 
 
-@pytest.fixture(params=["none", "native", "landlock"])
+@pytest.fixture(params=[*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("none", "landlock")), "native"])
 def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
     """A warm host of each kind of isolation."""
     return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]

@@ -10,7 +10,7 @@ from exact_machines import ExactMachine
 from session_machines import check, hosted
 
 
-@pytest.fixture(params=["none", "native"])
+@pytest.fixture(params=[pytest.param("none", marks=pytest.mark.slow), "native"])
 def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
     """The machine, with a loop and a host."""
     with hosted(ExactMachine, request.param) as kind:

@@ -16,7 +16,7 @@ from cellblock.host.snapshots import Snapshot, SnapshotLimits
 from processes import eventually
 
 
-@pytest.fixture(params=["none", "native"])
+@pytest.fixture(params=[pytest.param("none", marks=pytest.mark.slow), "native"])
 def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host) -> Host:
     """A warm host with sandboxes, and one without."""
     return {"none": zygote_host, "native": native_host}[request.param]

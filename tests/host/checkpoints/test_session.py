@@ -97,7 +97,7 @@ async def test_a_kernel_that_holds_nothing_of_its_own_is_left_to_end_beside_the_
     assert quiet or ("isolate=native" not in repr(any_session) and system_v.sets_of_semaphores())
 
 
-@pytest.mark.parametrize("isolate", ["none", "native"])
+@pytest.mark.parametrize("isolate", [pytest.param("none", marks=pytest.mark.slow), "native"])
 async def test_a_port_that_was_taken_since_is_free_at_once(
     isolate: str, zygote_host: Host, native_host: Host, tmp_path: Path
 ) -> None:

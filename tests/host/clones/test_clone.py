@@ -124,11 +124,17 @@ async def test_the_repository_of_the_project_is_read_only(cloned: Session, repos
 @pytest.mark.parametrize(
     "code",
     [
-        "!rm -rf .git",
-        "!mv .git real && ln -s real .git && rm -rf real/HEAD",
         "!echo /nowhere > .git/objects/info/alternates",
-        "!rm -rf .git && echo 'gitdir: /tmp/.origin' > .git && rm a.txt && mkdir -p /tmp/x && git config a.b c; rm .git",
-        "!echo garbage > .git/HEAD",
+        *(
+            pytest.param(code, marks=pytest.mark.slow)
+            for code in (
+                "!rm -rf .git",
+                "!mv .git real && ln -s real .git && rm -rf real/HEAD",
+                "!rm -rf .git && echo 'gitdir: /tmp/.origin' > .git && rm a.txt && mkdir -p /tmp/x && git config a.b c;"
+                " rm .git",
+                "!echo garbage > .git/HEAD",
+            )
+        ),
     ],
 )
 async def test_a_broken_clone_is_an_error(cloned: Session, repository: Repository, code: str) -> None:
@@ -150,6 +156,7 @@ async def test_references_of_a_session_are_not_taken_over(cloned: Session, repos
     ]
 
 
+@pytest.mark.slow
 async def test_an_executor_works_in_a_clone(native_host: Host, repository: Repository) -> None:
     async with CodeExecutor(working_dir=repository.path, workspace="clone", host=native_host) as executor:
         await executor.execute("!echo two >> a.txt")

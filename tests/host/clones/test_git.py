@@ -12,11 +12,6 @@ from cellblock.host.clones.git import GitError, run_git
 from git_repositories import Repository
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Only git is started here."""
-
-
 def test_variables_do_not_lead_git_to_another_repository(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert run_git(str(repository.path), "log", "--format=%s") == b"a commit\n"

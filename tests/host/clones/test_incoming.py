@@ -17,11 +17,6 @@ from cellblock.host.clones.project import Project
 from git_repositories import Repository
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Only git is started here."""
-
-
 @pytest.fixture
 def hostile(repository: Repository, tmp_path: Path) -> Repository:
     """A repository of a session, which begins with the commit of the user's."""

@@ -14,11 +14,6 @@ from cellblock.host.clones.project import Project, find_repository
 from git_repositories import Repository
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Only git is started here."""
-
-
 def project_of(repository: Repository) -> Project:
     path = os.path.realpath(repository.path)
     return Project(path, find_repository(path))

@@ -11,11 +11,6 @@ from cellblock import FilesError
 from cellblock.host.files.failures import over, telling
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     ("code", "meaning"),
     [

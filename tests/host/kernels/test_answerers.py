@@ -16,11 +16,6 @@ from processes import eventually
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing but threads is started here, and the tests wait for those."""
-
-
 async def test_an_answer_comes_from_a_thread_that_sees_the_callers_context() -> None:
     NAME.set("ada")
     here = threading.get_ident()

@@ -23,11 +23,6 @@ PNG = b"\x89PNG\r\n\x1a\nrest"
 MARK = "bytes of output left out"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def shown(text: str, kind: Any = "display_data", display_id: str | None = None) -> Display:
     """Return a bundle of plain text."""
     return Display(kind, {"text/plain": text.encode()}, display_id=display_id)

@@ -13,11 +13,6 @@ from cellblock.model import is_text
 LARGE = 2 * 1024 * 1024
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 class Spilled:
     """Where a value goes that is too large."""
 

@@ -10,7 +10,7 @@ import pytest
 from cellblock import Host, Session
 
 
-@pytest.fixture(params=["native", "landlock", "none"])
+@pytest.fixture(params=["native", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("landlock", "none"))])
 async def session(
     request: pytest.FixtureRequest, native_host: Host, landlock_host: Host, zygote_host: Host, tmp_path: Path
 ) -> AsyncIterator[Session]:

@@ -31,11 +31,6 @@ from cellblock.wire.frames import Frame, FrameParser
 from cellblock.wire.packed import Packed, unpack
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def frame(data: bytes) -> Frame:
     (found,) = FrameParser().feed(data)
     return found

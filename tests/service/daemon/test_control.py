@@ -11,11 +11,6 @@ from cellblock.service.store.tokens import Tokens
 from cellblock.tools.registry.approvals import Approvals
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_records_that_cannot_be_used_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "state"))
     assert control.problems() == []

@@ -12,11 +12,6 @@ from cellblock.service.daemon.lease import Lease, now
 SECOND = 1_000_000_000
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_a_lease_is_valid_until_it_ends(tmp_path: Path) -> None:
     lease = Lease(tmp_path / "lease")
     seen = [lease.valid]

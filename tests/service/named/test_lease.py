@@ -16,11 +16,6 @@ from cellblock.service.named import lease as module
 from cellblock.service.named.lease import LASTS, Lease
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here but threads, which end."""
-
-
 class Store:
     """A folder in memory, with a clock of its own."""
 

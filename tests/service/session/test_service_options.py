@@ -10,11 +10,6 @@ from cellblock import InvalidInputError
 from cellblock.service.session.service_options import ServiceOptions, check_seconds
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -12,11 +12,6 @@ from cellblock import InvalidInputError
 from cellblock.service.session.tool_directories import ToolDirectories
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_what_is_named_is_callable_readable_and_importable(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

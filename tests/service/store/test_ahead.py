@@ -14,11 +14,6 @@ from cellblock.service.store.ahead import Ahead, Change
 from full_disk import file_size_limit
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ahead"

@@ -21,11 +21,6 @@ from processes import eventually
 LARGE = b"x" * (MAX_AT_ONCE + 1)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 async def test_a_disk_that_stalls_holds_up_nothing_but_the_event_that_is_written(tmp_path: Path) -> None:
     store = NamedStore(tmp_path)
     execution = ExecutionRecord(new_id(), "s", "running", 1.0, 1.0)

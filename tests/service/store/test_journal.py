@@ -23,11 +23,6 @@ from cellblock.wire.packed import pack
 from processes import eventually
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def record(session: str = "s", key: str = "", state: str = "queued") -> ExecutionRecord:
     return ExecutionRecord(new_id(), session, state, submitted=time.time(), key=key)  # type: ignore[arg-type]
 
@@ -113,6 +108,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.do(writer.flush if written else writer.make_safe)
         writer._cancel_schedule()
         writer._connection.close()
+        if writer._ahead is not None:
+            writer._ahead.close()
         self.open()
         self.do(close_unfinished, self.store.journal)
         self.do(self.store.writer.flush)

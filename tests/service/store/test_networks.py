@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.store.named import NamedStore
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.sandbox.policy import Network
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
 
 
 def fresh() -> LiveNetwork:

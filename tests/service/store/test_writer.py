@@ -21,11 +21,6 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS counts (n INTEGER PRIMARY KEY, text TEXT) S
 INSERT = "INSERT INTO counts VALUES (?, ?)"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def rows(path: Path) -> int:
     connection = sqlite3.connect(path)
     try:

@@ -12,12 +12,6 @@ from cellblock.tools.apigen.check import check_source
 from cellblock.tools.apigen.render import render, render_package
 from cellblock.tools.calling.content import ToolSpec
 
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 EVIL = "__import__('os').system('touch /tmp/owned')"
 PAYLOADS = [
     f'"""\n{EVIL}\n"""',

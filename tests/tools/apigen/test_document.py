@@ -11,11 +11,6 @@ from cellblock.tools.apigen.document import NO_OBJECT, TOO_LARGE, Document
 from cellblock.tools.apigen.schema import EMPTY
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_references_and_parts_are_merged_into_one() -> None:
     schema = {
         "$ref": "#/$defs/base",

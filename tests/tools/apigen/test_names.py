@@ -14,11 +14,6 @@ from cellblock import InvalidInputError
 from cellblock.tools.apigen import names
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     ("tool", "module"),
     [

@@ -28,11 +28,6 @@ from .generated import check_types, importable
 from .nasty import INJECTION, SCHEMAS
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def source_of(schema: Any, output: Any = None, description: str = "") -> str:
     return render_module("tool", ToolSpec("tool", description, schema, output)).source
 

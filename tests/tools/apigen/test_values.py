@@ -12,11 +12,6 @@ from cellblock.tools.apigen.schema import Node
 from cellblock.tools.apigen.values import is_text, json_text, literal_of, only_value, plain_number, source_of
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     ("values", "source"),
     [(["a"], "'a'"), (["a", "a"], "'a'"), ([1], "1"), (["a", "b"], None), ([None], None), ([], None), (None, None)],

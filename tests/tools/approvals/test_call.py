@@ -19,11 +19,6 @@ JSON = st.recursive(
 )
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON))
 def test_arguments_are_the_same_after_freezing(arguments: dict[str, Any]) -> None:

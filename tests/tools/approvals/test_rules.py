@@ -20,11 +20,6 @@ from cellblock.tools.approvals.rules import Rule, Rules, decide
 LETTERS = "ab/.*?"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def call(server: str = "files", tool: str = "read_file", hints: Hints | None = None, **arguments: Any) -> Call:
     return Call.freeze("tool", server, tool, arguments, hints)
 

@@ -13,11 +13,6 @@ from cellblock import InvalidInputError
 from cellblock.tools.calling import catalog
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def package(root: Path, name: str, record: Any) -> Path:
     place = root / name
     place.mkdir(parents=True)

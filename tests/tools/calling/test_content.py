@@ -28,11 +28,6 @@ outcomes = st.builds(
 EMPTY: dict[str, Any] = {"is_error": False, "text": "", "structured": None, "images": [], "resources": []}
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.slow
 @given(outcomes)
 def test_an_outcome_survives_json(outcome: ToolOutcome) -> None:

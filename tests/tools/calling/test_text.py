@@ -11,11 +11,6 @@ from hypothesis import strategies as st
 from cellblock.tools.calling.text import docstring, first_line, plain
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

@@ -18,11 +18,6 @@ from cellblock.tools.mcp.jsonrpc import Requests
 from processes import eventually
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing but tasks is started here, so that there is nothing to watch."""
-
-
 class Server:
     """The other end of a connection, and the SDK's end of ours."""
 

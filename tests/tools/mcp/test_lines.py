@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.tools.mcp.lines import Lines, Oversized
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
 
 
 def ended(lines: Lines) -> list[bytes | Oversized]:

@@ -16,11 +16,6 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def test_a_program_as_documented() -> None:
     params = parse_params(
         "brave_search",

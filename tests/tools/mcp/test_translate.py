@@ -11,11 +11,6 @@ from cellblock.tools.calling.content import ToolImage, ToolResource
 from cellblock.tools.mcp.translate import outcome_of, spec_of
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 

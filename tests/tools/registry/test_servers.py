@@ -19,11 +19,6 @@ TIME = parse_params("time", {"command": "mcp-server-time", "env": {"KEY": "${KEY
 GITHUB = parse_params("github", {"url": "https://h/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}})
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here that is not waited for, so that there is nothing to watch."""
-
-
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[ServerRegistry]:
     registry = ServerRegistry(tmp_path / "state")

@@ -18,11 +18,6 @@ from cellblock.walls.egress.http import (
 )
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def parsed(text: str) -> h11.Request:
     reader = h11.Connection(h11.SERVER)
     reader.receive_data(text.replace("\n", "\r\n").encode() + b"\r\n")

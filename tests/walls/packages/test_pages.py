@@ -12,11 +12,6 @@ from cellblock.walls.packages.pages import JSON, File, read, write
 URL = "https://index.example/simple/a/"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def of_json(*files: dict[str, Any]) -> dict[str, File]:
     return read(URL, f"{JSON}; charset=utf-8", json.dumps({"files": files}).encode())
 

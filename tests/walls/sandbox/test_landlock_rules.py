@@ -17,11 +17,6 @@ from cellblock.wire.sandbox import Allow
 from .model import FACTS, INTERPRETER
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """A workspace."""

@@ -12,11 +12,6 @@ from cellblock.walls.sandbox.narrowing import Denials, Hosts, Paths
 from cellblock.walls.sandbox.policy import Filesystem, Network
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     ("allowed", "path", "covered"),
     [

@@ -7,11 +7,6 @@ import pytest
 from cellblock.walls.sandbox.paths import is_inside, topmost
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     ("path", "directory", "inside"),
     [

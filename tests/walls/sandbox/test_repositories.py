@@ -13,11 +13,6 @@ from cellblock.walls.sandbox.repositories import find_repositories, protect_repo
 from cellblock.wire.sandbox import Plan, Protect, Restrictions, Step
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def written(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -16,11 +16,6 @@ from cellblock.walls.sandbox.settings import Section, read_settings
 KNOWN = dict.fromkeys(("names", "flag", "count"), "")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def section(data: object) -> Section:
     return Section("a.json", "part.", data, KNOWN)
 

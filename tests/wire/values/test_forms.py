@@ -18,11 +18,6 @@ from cellblock.wire.values.forms import decode, encode
 LIMIT = 10_000_000
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 @pytest.mark.parametrize(
     "value",
     [

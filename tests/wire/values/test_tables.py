@@ -15,11 +15,6 @@ from cellblock.wire.values.forms import decode, encode
 LIMIT = 10_000_000
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Nothing is started here, so that there is nothing to watch."""
-
-
 def message(table: Any, options: Any = None) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:

@@ -9,11 +9,6 @@ import pytest
 from scripts import refusals
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Every script runs in a process of its own, which is waited for."""
-
-
 @pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)", "flock(f, fcntl.LOCK_EX)"])
 def test_a_file_that_is_locked_is_named_until_it_is_closed(lock: str, tmp_path: Path) -> None:
     script = f"""

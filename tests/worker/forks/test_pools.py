@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scripts import printed
 
 _ASK = """
@@ -18,11 +16,6 @@ def eventually(wanted):
     while harmless() != wanted and time.monotonic() < deadline: time.sleep(0.001)
     print(harmless())
 """
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Every script runs in a process of its own, which is waited for."""
 
 
 def test_a_pool_of_threads_is_harmless_while_it_has_nothing_to_do() -> None:

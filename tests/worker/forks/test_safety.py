@@ -9,11 +9,6 @@ import pytest
 from scripts import refusals
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Every script runs in a process of its own, which is waited for."""
-
-
 def test_a_process_with_one_thread_can_be_copied() -> None:
     assert refusals("print(refusal())") == ["None"]
 

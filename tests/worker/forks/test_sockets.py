@@ -26,11 +26,6 @@ os.waitpid(child, 0)
 """
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Every script runs in a process of its own, which is waited for."""
-
-
 def told(before: str, inside: str, after: str = "") -> list[str]:
     """Return what a script prints whose process is copied."""
     return printed(_IN_A_COPY.format(before=before, inside=inside, after=after))

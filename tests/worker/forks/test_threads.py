@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scripts import printed
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> None:
-    """Every script runs in a process of its own, which is waited for."""
 
 
 def test_a_process_with_one_thread_has_no_others() -> None:

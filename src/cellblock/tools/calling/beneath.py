@@ -72,10 +72,13 @@ def read(root: str | os.PathLike[str], *names: str, most: int) -> bytes:
     """
     with folder(root, *names[:-1]) as held:
         opened = os.open(names[-1], _FILE, dir_fd=held)
-    with os.fdopen(opened, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise OSError(f"{'/'.join(names)} is not a regular file")
-        return file.read(most)
+        with open(opened, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(opened)  # also that of a folder, which `open` would refuse and leave open
 
 
 def exists(above: int, name: str) -> bool:
