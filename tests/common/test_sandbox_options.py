@@ -70,4 +70,4 @@ def test_links_are_resolved_and_paths_must_exist(tmp_path: Path, monkeypatch: py
 
 
 def test_the_names_are_those_of_the_fields() -> None:
-    assert NAMES == ("memory", "read", "write", "hosts", "allow_hosts", "http", "secrets")
+    assert NAMES == ("memory", "read", "write", "hosts", "allow_hosts", "http", "secrets", "devices")

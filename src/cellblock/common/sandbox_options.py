@@ -38,6 +38,7 @@ class SandboxOptions:
             a list. These hosts become allowed (docs/egress.md).
         secrets: Secrets that code uses by placeholders in variables, and whose hosts it may reach (docs/keys.md): `Secret` by
             name, or texts such as ``"GITHUB_TOKEN"`` or ``"ACME_KEY=file:~/acme.key@api.acme.example"``.
+        devices: GPUs of NVIDIA that code may use, such as ``"gpu:0"``: one or a list. Native sandbox only (docs/sandbox.md).
 
     Raises:
         InvalidInputError: A value has the wrong form.
@@ -61,6 +62,7 @@ class SandboxOptions:
         "--secret",
         metavar="NAME[=SOURCE[@HOST]]",
     )
+    devices: Sequence[str] | str = declared((), "Let the code use this GPU. Can be repeated.", "--device", metavar="gpu:N")
 
     def __post_init__(self) -> None:
         self.memory = _bytes(self.memory)
@@ -71,6 +73,7 @@ class SandboxOptions:
         self.allow_hosts = _texts("allow_hosts", self.allow_hosts, "a list of host names")
         self.http = _texts("http", self.http, "a request line such as 'GET api.example.org/**', or a list of lines")
         self.secrets = parse_secrets(self.secrets) if self.secrets else ()
+        self.devices = _texts("devices", self.devices, "a device such as 'gpu:0', or a list of devices")
 
     @property
     def given(self) -> list[str]:

@@ -12,11 +12,13 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cellblock.errors import UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import default_tier, fit_policy
 from cellblock.host.trial import Trial, try_session
 from cellblock.walls.linux import landlock
 from cellblock.walls.sandbox import cgroups, landlock_rules, probe
+from cellblock.walls.sandbox.gpus import ADVICE, known_gpus
 from cellblock.walls.sandbox.namespaces import kernel_version
 from cellblock.walls.sandbox.placeholders import names_to_keep
 from cellblock.walls.sandbox.plan import HOME, make_plan
@@ -84,6 +86,7 @@ def examine(native: Trial, other: Trial | None = None, chosen: Tier = NATIVE) ->
         _sandbox(native, needed=chosen is NATIVE),
         _landlock(landlock.missing(), other, needed=chosen is LANDLOCK),
         _memory(cgroups.find()),
+        _gpus(),
         Check(
             _NAMES[SRT],
             shutil.which("srt") is not None,
@@ -172,6 +175,17 @@ def _memory(place: cgroups.Availability) -> Check:
     return Check("memory", False, False, found, f"{place.why}. To use cgroup v2 instead: {place.remedy}")
 
 
+def _gpus() -> Check:
+    there = os.path.exists("/dev/nvidiactl")
+    try:
+        known = known_gpus()
+    except UnsupportedError as error:
+        return Check("GPUs", False, False, "their description cannot be read", str(error))
+    if known or not there:
+        return Check("GPUs", True, False, f"sessions can have {', '.join(known)}" if known else "none of NVIDIA")
+    return Check("GPUs", False, False, "a driver of NVIDIA, but no CDI file in JSON", ADVICE)
+
+
 async def report() -> dict[str, Any]:
     """Try a session with the default policy, check this machine, and return the findings as JSON data."""
     chosen = default_tier()
@@ -216,6 +230,7 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
         **files,
         "reachable": [*policy.network.allow, *policy.network.http],
         "unreachable": list(policy.network.deny),
+        "devices": list(policy.devices),
         "weaker_proc": policy.weaker_proc,
         "limits": limits,
     }

@@ -79,7 +79,7 @@ def requested_policy(
         read = tuple(path for path in read if not Paths(files.read).cover(path))
         write = tuple(path for path in write if not Paths(files.write).cover(path))
         hosts = tuple(name for name in hosts if not Hosts(base.network.allow).cover(name))
-    return base.widened(memory, read, write, hosts, options.http)
+    return base.widened(memory, read, write, hosts, options.http, options.devices)
 
 
 def _listed(names: list[str]) -> str:

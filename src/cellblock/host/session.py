@@ -179,6 +179,8 @@ class Session(AsyncOnly):
         resolved = resolve_for(host.defaults, host.facts, options, self._branch, own)
         self._host = host
         self._name = f"session {number}"
+        if start_from is not None and resolved.policy.devices:
+            raise StateError(f"{self._name} cannot begin with the state of a session that has {resolved.policy.devices[0]}")
         clone = None
         if options.workspace is not None:
             clone = clone_for(resolved, host.keeper, number, remains, hooks.name, start_from)
@@ -429,7 +431,7 @@ class Session(AsyncOnly):
         self._explanations.kernel_begins()
         notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()
-        wanted = await self._with_packages()
+        wanted = await self._around.devices.give(await self._with_packages())
         kernel = await self._host.kernels.launch(replace(wanted, notice=notice), self._around.prepare)
         kernel.all_lost = dead is not None
         self._checkpoints.begin_anew(kernel)

@@ -12,6 +12,7 @@ from cellblock.common import config
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError, UnsupportedError
 from cellblock.host import environment
+from cellblock.host.devices import SessionDevices
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
 from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, resolve
 from cellblock.host.output.limits import Limits
@@ -130,6 +131,7 @@ class SessionSurroundings:
         places: Preserves its directories for the next process, if they should outlive this one.
         keys: Its secrets, if it has any.
         clone: The clone that it works in, if it does.
+        devices: Its devices.
     """
 
     def __init__(
@@ -181,6 +183,7 @@ class SessionSurroundings:
             remains.keys = None
         self._in_use = False
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
+        self.devices = SessionDevices(f"{self.place}-devices", resolved.policy.devices if tier.sandboxed else (), self.places)
         self.network = (
             SandboxNetwork(live, note, options.on_host, hold, step, keys, resolved.policy.network, options.on_request)
             if tier.ours
@@ -323,6 +326,7 @@ class SessionSurroundings:
         if self.keys is not None and self._in_use:
             self._in_use = False
             self.keys.leave()
+        self.devices.release()
         await self._trust.remove()
         await self.packages.remove()
         if self.clone is not None:

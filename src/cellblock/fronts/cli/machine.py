@@ -29,6 +29,7 @@ _HEADINGS = {
     "masked": "Masked",
     "reachable": "Reachable on the network",
     "unreachable": "Never reachable",
+    "devices": "Devices",
 }
 _ALWAYS = {
     "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)

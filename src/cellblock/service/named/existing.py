@@ -95,8 +95,8 @@ def _value(option: str, given: Given) -> Any:
         case "hosts" | "allow_hosts":
             options = _sandbox(given)
             return {*options.hosts, *options.allow_hosts}
-        case "http":
-            return {*_sandbox(given).http}
+        case "http" | "devices":
+            return {*getattr(_sandbox(given), option)}
         case "sandbox":
             return read.session.isolate != "none"
         case "durable":

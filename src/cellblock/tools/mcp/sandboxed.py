@@ -55,6 +55,8 @@ class ServerSandbox:
         self._plan = protect_repositories(make_plan(self.policy, facts, workspace, own))
         if policy.network.judges:
             raise InvalidInputError("request lines (network.http) are possible for sessions only")
+        if policy.devices:
+            raise InvalidInputError("devices are possible for sessions only")
         # Its policy is fixed: the ceiling allows no further host.
         live = live_network(policy.network, Network())
         self._network = SandboxNetwork(live, lambda line: _LOG.info("MCP server %r: %s", server, line))

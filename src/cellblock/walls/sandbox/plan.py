@@ -110,18 +110,47 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
         *(Bind(real, path, "ro") for path, real in facts.etc),
         *(File(path, content) for path, content in _files()),
         Seal("/etc"),
-        Tmpfs("/sys", 64 * 1024, 0o755),
-        *(Bind(path, path, "ro", optional=True) for path in _READABLE_SYS),
-        Seal("/sys"),
+        *system_tree(),
+        *device_tree(),
+    ]
+    return steps
+
+
+def system_tree(more: Iterable[Step] = ()) -> list[Step]:
+    """Return the steps for ``/sys``.
+
+    Args:
+        more: Further steps in it.
+    """
+    parts = (Bind(path, path, "ro", optional=True) for path in _READABLE_SYS)
+    return [Tmpfs("/sys", 64 * 1024, 0o755), *parts, *more, Seal("/sys")]
+
+
+def device_tree(more: Iterable[Step] = ()) -> list[Step]:
+    """Return the steps for ``/dev``, without what is each session's own.
+
+    Args:
+        more: Further steps in it.
+    """
+    return [
         Tmpfs("/dev", 64 * 1024, 0o755),
         *(Bind(f"/dev/{name}", f"/dev/{name}", "dev") for name in _DEVICES),
         *(Link(f"/dev/{name}", f"/proc/self/fd{tail}") for name, tail in _DEVICE_LINKS),
         Link("/dev/ptmx", "pts/ptmx"),
         Directory("/dev/pts"),
-        Directory("/dev/shm"),  # the session's own
+        Directory("/dev/shm"),
+        *more,
         Seal("/dev"),
     ]
-    return steps
+
+
+def own_devices(size: int) -> list[Step]:
+    """Return the steps for each session's own parts of ``/dev``.
+
+    Args:
+        size: Size of its shared memory, in bytes.
+    """
+    return [Tmpfs("/dev/shm", size, 0o1777), Devpts("/dev/pts")]
 
 
 def grafts(steps: list[Step]) -> list[str]:
@@ -277,8 +306,7 @@ def _own(facts: Facts, size: int, interpreter: tuple[str, ...], everything: bool
         steps += [Link(path, target) for path, target in facts.system if target is not None]
     return (
         *steps,
-        Tmpfs("/dev/shm", size, 0o1777),  # likewise
-        Devpts("/dev/pts"),
+        *own_devices(size),
         Proc("/proc"),
     )
 

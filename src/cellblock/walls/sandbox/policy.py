@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 from cellblock.walls.sandbox.narrowing import Denials, Hosts, Paths
 from cellblock.walls.sandbox.settings import Section, check_list, read_settings
 
@@ -80,6 +80,9 @@ SECRET = (ENV, ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure",
 SANDBOX_RUNTIME = "sandbox-runtime"
 DEFAULTS = ("cellblock", SANDBOX_RUNTIME)
 """Whose defaults the missing keys of settings keep."""
+
+
+_DEVICE = re.compile(r"gpu:\d{1,2}", re.ASCII)
 
 
 def is_complete(data: object) -> bool:
@@ -174,6 +177,7 @@ class Policy:
         unix_sockets: Whether it can connect to sockets in the file system, if all of it is readable.
         weaker_proc: Whether the sandbox may use the outer container's /proc, read-only, if Linux does not allow it one of its
             own. The session then sees that container's processes.
+        devices: The GPUs that a session can use, such as ``gpu:0``. Native sandbox only.
     """
 
     filesystem: Filesystem = field(default_factory=Filesystem)
@@ -181,6 +185,7 @@ class Policy:
     resources: Resources = field(default_factory=Resources)
     unix_sockets: bool = False
     weaker_proc: bool = False
+    devices: tuple[str, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -233,6 +238,7 @@ class Policy:
             Resources(**fields),
             unix_sockets=network.boolean("allowAllUnixSockets"),
             weaker_proc=top.boolean("enableWeakerNestedSandbox"),
+            devices=top.texts("devices"),
         ).checked()
 
     def widened(
@@ -242,8 +248,9 @@ class Policy:
         write: Iterable[str] = (),
         hosts: Iterable[str] = (),
         http: Iterable[str] = (),
+        devices: Iterable[str] = (),
     ) -> Self:
-        """Return the policy with another memory limit, and with more paths and hosts.
+        """Return the policy with another memory limit, and with more paths, hosts and devices.
 
         Args:
             memory: Memory limit in bytes; None for this policy's.
@@ -251,6 +258,7 @@ class Policy:
             write: More writable paths.
             hosts: More patterns of hosts that can be reached.
             http: More request lines.
+            devices: More devices.
         """
         files, network, resources = self.filesystem, self.network, self.resources
         return replace(
@@ -258,6 +266,7 @@ class Policy:
             filesystem=replace(files, read=_union(files.read, read), write=_union(files.write, write)),
             network=replace(network, allow=_union(network.allow, hosts), http=_union(network.http, http)),
             resources=resources if memory is None else replace(resources, memory=memory),
+            devices=_union(self.devices, devices),
         )
 
     @property
@@ -295,6 +304,14 @@ class Policy:
                     check_list(item.name, getattr(part, item.name))
         for lines in self.network.within:
             check_list("within", lines)
+        check_list("devices", self.devices)
+        if wrong := [name for name in self.devices if not _DEVICE.fullmatch(name)]:
+            raise InvalidInputError(f"devices: {shown(wrong[0])} is not a device: name GPUs, such as 'gpu:0'")
+        if self.devices and self.filesystem.everything and not self.unix_sockets:
+            raise InvalidInputError(
+                "devices: GPUs need local sockets, which a session that reads the whole file system does not have: read less "
+                "than '/', or add allowAllUnixSockets"
+            )
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self.resources, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -334,6 +351,8 @@ class Policy:
             raise InvalidInputError("unix_sockets is not allowed by the host's policy, which can only be narrowed")
         if other.weaker_proc and not self.weaker_proc:
             raise InvalidInputError("weaker_proc is not allowed by the host's policy, which can only be narrowed")
+        if more := [name for name in other.devices if name not in self.devices]:
+            raise InvalidInputError(f"devices: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
         limits = {}
         for item in dataclasses.fields(Resources):
             limits[item.name] = min(getattr(self.resources, item.name), getattr(other.resources, item.name))
@@ -357,6 +376,7 @@ class Policy:
             Resources(**limits),
             other.unix_sockets,
             other.weaker_proc,
+            devices=other.devices,
         )
 
     @classmethod
@@ -378,6 +398,7 @@ class Policy:
             Resources(**data["resources"]),
             data["unix_sockets"],
             data["weaker_proc"],
+            devices=tuple(data.get("devices", ())),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -390,6 +411,7 @@ _TOP = {
     "network": "network",
     "resources": "resources",
     "enableWeakerNestedSandbox": "",
+    "devices": "",
     "defaults": "",
     # How sandbox-runtime works, not what is allowed: accepted, and ignored here.
     "allowPty": "",

@@ -92,8 +92,9 @@ class SrtPolicy(Policy):
         write: Iterable[str] = (),
         hosts: Iterable[str] = (),
         http: Iterable[str] = (),
+        devices: Iterable[str] = (),
     ) -> Self:
-        """Add paths and hosts to the settings. Request lines stay in `network`, where they are refused."""
+        """Add paths and hosts to the settings. Request lines and devices stay in the policy, where they are refused."""
         given = json.loads(self.given)
         for part, key, more in (
             ("filesystem", "allowRead", read),
@@ -105,7 +106,8 @@ class SrtPolicy(Policy):
                 section[key] = [*section.get(key, []), *more]
         resources = self.resources if memory is None else replace(self.resources, memory=memory)
         network = replace(self.network, http=(*self.network.http, *http))
-        return replace(self, given=json.dumps(given, sort_keys=True), resources=resources, network=network)
+        settings = json.dumps(given, sort_keys=True)
+        return replace(self, given=settings, resources=resources, network=network, devices=(*self.devices, *devices))
 
     def narrow(self, other: Policy) -> Policy:
         """Accept only an equal policy: only srt knows what its settings allow, so they cannot be compared.

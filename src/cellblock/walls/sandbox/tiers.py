@@ -164,7 +164,7 @@ class Landlock:
                 "isolate='landlock' allows no local sockets except pairs, because others could reach the machine's services: "
                 "remove allowAllUnixSockets from the policy"
             )
-        _check_no_name(policy)
+        _check_mountless(policy)
         return fit(policy, names_can_be_held=False)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
@@ -201,7 +201,7 @@ class Srt:
 
     def fit(self, policy: Policy) -> Policy:
         """Return the policy with the restrictions that no policy can lift, or the user's own settings of srt unchanged."""
-        _check_no_name(policy)
+        _check_mountless(policy)
         return policy.checked() if isinstance(policy, srt.SrtPolicy) else fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
@@ -255,12 +255,14 @@ TIERS: dict[str, Tier] = {tier.name: tier for tier in (NATIVE, LANDLOCK, SRT, NO
 """All tiers by name, in the order of messages."""
 
 
-def _check_no_name(policy: Policy) -> None:
-    """Check that a policy for a sandbox without mounts gives the workspace no second name.
+def _check_mountless(policy: Policy) -> None:
+    """Check that a policy for another sandbox needs no mount: a second name of the workspace, or a device.
 
     Raises:
         InvalidInputError: It does.
     """
+    if policy.devices:
+        raise InvalidInputError("devices need isolate='native': leave out devices (--device) with other sandboxes")
     if policy.filesystem.home_is_workspace:
         raise InvalidInputError("home_is_workspace needs isolate='native': other sandboxes cannot give it a second name")
 

@@ -53,6 +53,7 @@ _MAPPING = ("mmap", "pyarrow", "polars")
 """Modules that map files. If none is loaded, nobody misses a note that a file map is old."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_GPU = "/dev/nvidia"
 _SPARE_DESCRIPTORS = 64
 """Descriptors that must be left for a copy, and for a kernel that is made from it."""
 
@@ -131,6 +132,8 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return f"CUDA has state and threads, {_NEVER}"
+    if gpu := next((path for path in seen.paths.values() if path.startswith(_GPU)), ""):
+        return f"{shown(gpu)} is open, and a GPU has state and threads, {_NEVER}"
     if len(seen.paths) + _SPARE_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         return f"{len(seen.paths)} files are open, and a checkpoint needs more descriptors: close files that you do not need"
     step, waited = _STEP, 0.0
