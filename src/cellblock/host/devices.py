@@ -52,10 +52,15 @@ class SessionDevices:
         policy = wanted.policy
         # The driver can take long to answer.
         steps = await in_thread(gpu_steps, self._devices, policy.resources.tmp, everything=policy.filesystem.everything)
-        self._take()
+        self.lock()
         return replace(wanted, setup=replace(wanted.setup, mounts=(*wanted.setup.mounts, *steps)))
 
-    def _take(self) -> None:
+    def lock(self) -> None:
+        """Lock the devices, unless they are locked.
+
+        Raises:
+            ConflictError, StoreError: As for `give`.
+        """
         if self._held is not None:
             return
         file = config.state_directory() / "gpus.lock"
