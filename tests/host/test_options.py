@@ -52,7 +52,7 @@ def test_an_empty_path_is_not_the_current_directory(name: str) -> None:
 
 
 def test_a_directory_as_workspace_is_an_error_with_the_right_option() -> None:
-    with pytest.raises(InvalidInputError, match=r"workspace must be 'clone' or None, not '/x': .* is working_dir"):
+    with pytest.raises(InvalidInputError, match=r"workspace must be 'clone', 'dirty-clone' or None, not '/x': .*working_dir"):
         SessionOptions(workspace="/x")  # type: ignore[arg-type]
 
 

@@ -355,7 +355,10 @@ class Kernels:
 def _remove_what_the_dead_left(places: bool) -> None:
     remove_branches_of_the_dead()
     if places:
+        from cellblock.host.clones.pins import remove_pins_of_the_dead  # rarely used
+
         remove_places_of_the_dead()
+        remove_pins_of_the_dead()
 
 
 def _make_room_for(kernels: int, open_files: int) -> None:

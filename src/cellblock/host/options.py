@@ -183,7 +183,8 @@ class SessionOptions:
         working_dir: Directory of the kernel, which returns to it after each cell. By default, the kernel starts in this
             process's current directory and keeps changes of directory.
         workspace: ``clone`` lets the session work in a clone of the git repository in `working_dir`, where it can commit; the
-            working copy does not change (docs/sandbox.md). ``native`` only.
+            working copy does not change (docs/sandbox.md). ``dirty-clone`` begins with uncommitted changes of tracked files.
+            ``native`` only.
         images_dir: Directory for images; by default ``images`` in `working_dir`, or else in the current directory. A model can
             only open files in the session's workspace.
         spill_dir: Directory for output above the limits. By default, such output is dropped.
@@ -216,7 +217,7 @@ class SessionOptions:
 
     kernel_env: Mapping[str, str] | None = None
     working_dir: str | os.PathLike[str] | None = None
-    workspace: Literal["clone"] | None = None
+    workspace: Literal["clone", "dirty-clone"] | None = None
     images_dir: str | os.PathLike[str] | None = None
     spill_dir: str | os.PathLike[str] | None = None
     limits: Limits | None = None
@@ -237,9 +238,10 @@ class SessionOptions:
         if self.kernel_env is not None and not isinstance(self.kernel_env, Mapping):
             raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
         check_recovery(self.recovery)
-        if self.workspace not in (None, "clone"):
+        if self.workspace not in (None, "clone", "dirty-clone"):
             raise InvalidInputError(
-                f"workspace must be 'clone' or None, not {shown(self.workspace)}: the option for a directory is working_dir"
+                f"workspace must be 'clone', 'dirty-clone' or None, not {shown(self.workspace)}: the option for a directory "
+                "is working_dir"
             )
         object.__setattr__(self, "secrets", parse_secrets(self.secrets) if self.secrets else {})
         if isinstance(self.packages, str) or not all(isinstance(name, str) and name.isprintable() for name in self.packages):
@@ -294,7 +296,7 @@ class LoadKeywords(TypedDict, total=False):
 class SessionKeywords(LoadKeywords, total=False):
     """The attributes of `SessionOptions` as keywords, for type checkers. A test compares the two."""
 
-    workspace: Literal["clone"] | None
+    workspace: Literal["clone", "dirty-clone"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -183,7 +183,9 @@ class Session(AsyncOnly):
             raise StateError(f"{self._name} cannot begin with the state of a session that has {resolved.policy.devices[0]}")
         clone = None
         if options.workspace is not None:
-            clone = clone_for(resolved, host.keeper, number, remains, hooks.name, start_from)
+            clone = clone_for(
+                resolved, host.keeper, number, remains, hooks.name, start_from, changes=options.workspace == "dirty-clone"
+            )
             resolved = clone.move(resolved, host.facts)
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
@@ -800,7 +802,9 @@ class Session(AsyncOnly):
         """The files of the session's working directory, with the session's permissions."""
         from cellblock.host.files import Files
 
-        return Files(Path(self._cwd), walls=self._walls, on_change=self._checkpoints.automatic.files_changed)
+        alias = "" if self._around.clone is None else self._around.clone.project.path
+        changed = self._checkpoints.automatic.files_changed
+        return Files(Path(self._cwd), walls=self._walls, on_change=changed, alias=alias)
 
     @functools.cached_property
     def fs(self) -> SessionFiles:
@@ -957,9 +961,9 @@ class Session(AsyncOnly):
             The started sessions. The caller closes them; otherwise, the host does when it closes.
 
         Raises:
-            UnsupportedError: The session works in a clone.
             SnapshotError: The files cannot be copied: too many, too large, or no space.
             InvalidInputError: ``files="copy"`` without a ``working_dir``, or another argument is invalid.
+            StateError: The session works in a clone, or has a GPU.
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
         """
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
@@ -1061,7 +1065,7 @@ class Session(AsyncOnly):
 
     def _check_no_clone(self, what: str) -> None:
         if self._around.clone is not None:
-            raise UnsupportedError(
+            raise StateError(
                 f"{self._name} works in a clone, which {what}: fetch or apply its changes (clone_fetch, clone_apply)"
             )
 

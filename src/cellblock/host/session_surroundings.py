@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.common import config
 from cellblock.common.telemetry import MakeStep, untraced
-from cellblock.errors import InvalidInputError, UnsupportedError
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment
 from cellblock.host.devices import SessionDevices
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
@@ -72,20 +72,22 @@ def clone_for(
     remains: SessionRemains | None,
     name: str,
     start_from: Beginning | None,
+    *,
+    changes: bool,
 ) -> Clone:
     """Return the clone of a session, which is made later.
 
     Raises:
-        InvalidInputError, UnsupportedError: The session cannot work in a clone.
+        InvalidInputError, StateError, UnsupportedError: The session cannot work in a clone.
     """
     from cellblock.host.clones.clone import Clone  # rarely used
 
     if start_from is not None:
-        raise UnsupportedError(
+        raise StateError(
             f"session {number} cannot begin with the state of a session in a clone: branches of clones are not supported. "
             "Make a new session with workspace='clone'"
         )
-    return Clone(resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier))
+    return Clone(resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier), changes=changes)
 
 
 def place_of(keeper: Keeper, number: int, remains: SessionRemains | None) -> str:

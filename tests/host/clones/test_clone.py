@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +14,10 @@ import pytest
 
 from cellblock import CodeExecutor, Filesystem, Host, InvalidInputError, Policy, Session, UnsupportedError
 from cellblock.errors import AccessError, StateError
+from cellblock.host.clones.clone import _as_reference
+from cellblock.host.clones.pins import remove_pins_of_the_dead
 from git_repositories import Repository
+from processes import eventually
 
 
 @pytest.fixture
@@ -171,11 +179,11 @@ async def test_an_unrelated_history_is_fetched(cloned: Session, repository: Repo
 
 
 async def test_what_does_not_work_in_a_clone_is_refused(cloned: Session, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="works in a clone, which cannot have branches"):
+    with pytest.raises(StateError, match="works in a clone, which cannot have branches"):
         await cloned.fork()
-    with pytest.raises(UnsupportedError, match="cannot be saved with its files"):
+    with pytest.raises(StateError, match="cannot be saved with its files"):
         await cloned.save(tmp_path / "save", workspace=True)
-    with pytest.raises(UnsupportedError, match="cannot take saved files"):
+    with pytest.raises(StateError, match="cannot take saved files"):
         await cloned.load(tmp_path / "save", workspace=True)
 
 
@@ -219,3 +227,92 @@ async def test_names_in_other_directories_stay_protected(native_host: Host, repo
         assert "PermissionError" in str((await session.execute(f"open('{other}/.env')")).text)
         assert not (await session.execute(f"open('{other}/.vscode', 'w')")).ok
         await run(session, f"open('{other}/file', 'w'), open('.envrc', 'w'), open('.env', 'w')")
+
+
+async def test_a_clone_can_begin_with_uncommitted_changes(native_host: Host, repository: Repository) -> None:
+    (repository.path / "b.txt").write_text("staged\n")
+    repository.git("add", "b.txt")
+    (repository.path / "a.txt").write_text("mine\n")
+    (repository.path / "untracked").touch()
+    before = state_of(repository)
+    async with native_host.session(working_dir=repository.path, workspace="dirty-clone") as session:
+        assert state_of(repository)[0::2] == before[0::2]
+        assert await run(session, "!cat a.txt b.txt; ls; git status --porcelain; git log -1 --format=%s%n%an") == (
+            "mine\nstaged\na.txt  b.txt\nUncommitted changes\ncellblock"
+        )
+        assert (await session.clone_diff()).files == ()  # they are not the session's
+        await run(session, "!echo more >> a.txt && git commit -qam more")
+        assert (await session.clone_fetch()).commits == 1
+        assert (await session.clone_apply()).files == ("a.txt",)
+    assert (repository.path / "a.txt").read_text() == "mine\nmore\n"
+    assert repository.git("stash", "list") == ""
+
+
+async def test_a_clone_without_uncommitted_changes_begins_with_the_commit(native_host: Host, repository: Repository) -> None:
+    async with native_host.session(working_dir=repository.path, workspace="dirty-clone") as session:
+        assert await run(session, "!git rev-parse HEAD") == repository.git("rev-parse", "HEAD")
+
+
+async def test_an_unfinished_merge_cannot_be_cloned(native_host: Host, repository: Repository) -> None:
+    repository.git("checkout", "-q", "-b", "other")
+    repository.commit(**{"a.txt": "other\n"})
+    repository.git("checkout", "-q", "main")
+    repository.commit(**{"a.txt": "main\n"})
+    with pytest.raises(subprocess.CalledProcessError):
+        repository.git("merge", "other")
+    with pytest.raises(InvalidInputError, match=r"the uncommitted changes of .* cannot be cloned"):
+        await native_host.session(working_dir=repository.path, workspace="dirty-clone").start()
+
+
+async def test_files_and_programs_know_the_path_of_the_project(cloned: Session, repository: Repository) -> None:
+    project = str(repository.path)
+    assert (await cloned.exec("pwd")).stdout == f"{project}\n".encode()
+    assert await cloned.files.read(f"{project}/a.txt") == b"one\n"
+    await cloned.files.write(f"{project}/new", "x")
+    assert await run(cloned, f"open('{project}/new').read()") == "'x'"
+    assert not (repository.path / "new").exists()
+    await cloned.files.upload(repository.path / "a.txt", "copy")  # on this machine, the path is the project's own
+    with pytest.raises(InvalidInputError, match=f"not in the workspace '{project}'"):
+        await cloned.files.read(f"{project}2/a.txt")
+
+
+@pytest.mark.parametrize("names", [("a:b", "a-b"), ("a%3Ab", "a:b"), ("a..b", "a.b"), (".x", "x"), ("x.lock", "x%2Elock")])
+def test_each_name_has_a_reference_of_its_own(repository: Repository, names: tuple[str, str]) -> None:
+    first, second = (f"refs/remotes/cellblock/{_as_reference(name)}" for name in names)
+    repository.git("update-ref", first, "HEAD")
+    assert first != second
+    repository.git("check-ref-format", second)
+
+
+KILLED = """
+import asyncio, os, signal
+from cellblock import Host
+
+async def main():
+    async with Host() as host, host.session(working_dir={project!r}, workspace="clone") as session:
+        await session.execute("1")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_later_host_removes_references_of_a_killed_one(repository: Repository, cloned: Session) -> None:
+    own = repository.git("for-each-ref", "refs/cellblock")
+    code = KILLED.format(project=str(repository.path))
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code])
+    assert done.returncode == -signal.SIGKILL
+    assert repository.git("for-each-ref", "refs/cellblock") != own
+    async with Host() as host, host.session():
+        await eventually(lambda: repository.git("for-each-ref", "refs/cellblock") == own)  # a clone in use stays
+
+
+def test_records_that_are_none_and_projects_that_are_gone_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
+    remove_pins_of_the_dead()
+    (tmp_path / "clones").mkdir()
+    for name, content in (("1-a-1", "x"), ("1-b-2", json.dumps([str(tmp_path / "gone"), str(tmp_path / "gone"), "refs/x"]))):
+        (tmp_path / "clones" / name).write_text(content)
+    remove_pins_of_the_dead()
+    assert not [*(tmp_path / "clones").iterdir()]

@@ -33,7 +33,8 @@ def test_a_repository_is_found_at_its_top_only(repository: Repository, tmp_path:
 def test_a_worktree_shares_the_repository(repository: Repository, tmp_path: Path) -> None:
     repository.git("worktree", "add", "--quiet", str(tmp_path / "tree"))
     assert find_repository(str(tmp_path / "tree")) == str(repository.path / ".git")
-    assert Project(str(tmp_path / "tree"), str(repository.path / ".git")).check() == repository.git("rev-parse", "HEAD")
+    project = Project(str(tmp_path / "tree"), str(repository.path / ".git"))
+    assert project.check(changes=False) == repository.git("rev-parse", "HEAD")
 
 
 def submodule(repository: Repository) -> None:
@@ -71,15 +72,15 @@ def alternates(repository: Repository) -> None:
 )
 def test_what_a_clone_cannot_share_is_refused(repository: Repository, make: Callable[[Repository], None], why: str) -> None:
     project = project_of(repository)
-    assert project.check() == repository.git("rev-parse", "HEAD")
+    assert project.check(changes=False) == repository.git("rev-parse", "HEAD")
     make(repository)
     with pytest.raises(UnsupportedError, match=why):
-        project.check()
+        project.check(changes=False)
 
 
 def test_a_repository_needs_a_commit(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="it has no commit; commit there"):
-        project_of(Repository(tmp_path / "empty")).check()
+        project_of(Repository(tmp_path / "empty")).check(changes=False)
 
 
 def test_a_commit_is_pinned_until_it_is_unpinned(repository: Repository) -> None:

@@ -91,7 +91,7 @@ class Killed:
 
     @asynccontextmanager
     async def session(
-        self, isolate: str = "none", workspace: Literal["clone"] | None = None, **options: Any
+        self, isolate: str = "none", workspace: Literal["clone", "dirty-clone"] | None = None, **options: Any
     ) -> AsyncIterator[Session]:
         """Go on with the session."""
         async with next_host(self.state, isolate) as (host, remains):

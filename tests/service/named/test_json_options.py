@@ -27,7 +27,10 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
         ({"working_dri": "."}, "there is no option 'working_dri'; did you mean 'working_dir'"),
         ({"timeout": 5}, "there is no option 'timeout' of a session: each execution has its own"),
         ({"cwd": "."}, "there is no option 'cwd'; did you mean 'working_dir'"),
-        ({"workspace": "."}, "workspace must be 'clone' or None, not '.': the option for a directory is working_dir"),
+        (
+            {"workspace": "."},
+            "workspace must be 'clone', 'dirty-clone' or None, not '.': the option for a dir",
+        ),
         ({"workspace": "clone", "durable": True}, "durable sessions cannot work in a clone"),
         ({"processes": 1}, r"the sandbox's policy limits it: sandbox_config=\{'resources': \{'processes': …\}\}$"),
         ({"memory": 1}, "memory must be from 64 MiB to"),

@@ -102,7 +102,7 @@ class ExecutorOptions(SandboxOptions):
     own_servers: bool = False
     packages: Sequence[str] = ()
     environment: Environment | PackageSet | Mapping[str, Any] | str | None = None
-    workspace: Literal["clone"] | None = None
+    workspace: Literal["clone", "dirty-clone"] | None = None
     timeout: float | None = DEFAULT_TIMEOUT
     approve: Literal["auto", "ask"] | Rules = "auto"
     recovery: RecoveryOption = "exact"

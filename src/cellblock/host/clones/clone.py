@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host.clones.incoming import MOST_PACKED, Incoming
+from cellblock.host.clones.pins import Pin
 from cellblock.host.clones.project import Project, find_repository
 from cellblock.host.environments.sandbox import Done, Sandboxes, Step
 from cellblock.host.files.steps import in_thread
@@ -43,7 +45,9 @@ class Clone(SessionPlace):
         project: The user's repository.
     """
 
-    def __init__(self, resolved: ResolvedOptions, place: str, name: str, places: Places = NO_PLACES) -> None:
+    def __init__(
+        self, resolved: ResolvedOptions, place: str, name: str, places: Places = NO_PLACES, *, changes: bool = False
+    ) -> None:
         """Set the paths without creating anything.
 
         Args:
@@ -51,6 +55,7 @@ class Clone(SessionPlace):
             place: The path of the session's directories.
             name: The session's name; may be empty.
             places: As for `SessionPlace`.
+            changes: Whether the clone begins with uncommitted changes of the project.
 
         Raises:
             InvalidInputError: The working directory is not the top of a repository, or not writable.
@@ -66,8 +71,9 @@ class Clone(SessionPlace):
         super().__init__(f"{place}-clone", places)
         path = os.path.realpath(resolved.cwd)
         self.project = Project(path, find_repository(path))
-        self._id = os.path.basename(place).rpartition("-packages-")[2]
-        self._name = re.sub(r"[^\w+-]+", "-", name).strip("-") or self._id
+        self._pin = Pin(self.project, place, places)
+        self._name = _as_reference(name) or self._pin.number
+        self._changes = changes
         self._turn = asyncio.Lock()
         self._sandboxes: Sandboxes | None = None
         self._wanted: KernelSpec | None = None
@@ -94,10 +100,6 @@ class Clone(SessionPlace):
         """The mounts that show the clone at the place of the project, and the repository, whose objects it shares."""
         return Bind(self.path, self.project.path, "rw"), Bind(self.project.repository, f"/tmp/{_ORIGIN}", "ro")
 
-    @property
-    def _pin(self) -> str:
-        return f"refs/cellblock/{self._id}"
-
     async def create(self, sandboxes: Sandboxes, wanted: KernelSpec) -> None:
         """Clone the repository, unless an earlier host has done so.
 
@@ -111,7 +113,7 @@ class Clone(SessionPlace):
         self._sandboxes, self._wanted = sandboxes, wanted
         if self.made:
             return
-        base = await in_thread(self.project.check)
+        base = await in_thread(functools.partial(self.project.check, changes=self._changes))
         self.make()
         settings = await in_thread(self.project.settings)
         branch = f"cellblock/{self._name}"
@@ -119,7 +121,7 @@ class Clone(SessionPlace):
         async with self._run(request) as done:
             if "error" in done.answer:
                 raise LaunchError(f"a session cannot work in a clone of {self.project.path}: {done.error}")
-        await in_thread(self.project.pin, self._pin, base)
+        await in_thread(self._pin.set, base)
 
     async def diff(self) -> CloneChanges:
         """Return the changes since the clone was made, committed or not.
@@ -169,7 +171,7 @@ class Clone(SessionPlace):
     async def _receive(self, use: Callable[[Incoming], _T], *, uncommitted: bool) -> _T:
         """Pack the changes in a sandbox, verify them on the host, and return what a function makes of them."""
         async with self._turn:
-            base = await in_thread(self.project.pinned, self._pin)
+            base = await in_thread(self.project.pinned, self._pin.ref)
             request = {"do": "pack", "base": base, "uncommitted": uncommitted}
             async with self._run(request) as done:
                 if "error" in done.answer:
@@ -200,8 +202,16 @@ class Clone(SessionPlace):
 
     def clean(self) -> None:
         """Let git prune the commit that the clone began with."""
-        with contextlib.suppress(StateError, UnsupportedError):  # the user has removed the project
-            self.project.unpin(self._pin)
+        self._pin.remove()
+
+
+def _as_reference(name: str) -> str:
+    """Return a different part of a reference's name for each name of a session."""
+
+    def quoted(match: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
+
+    return re.sub(r"[^\w+.-]|^\.|\.(?=\.|lock$|$)", quoted, name)
 
 
 def _policy_for(policy: Policy, clone: str, facts: Facts) -> Policy:

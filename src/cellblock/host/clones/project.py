@@ -11,6 +11,7 @@ from cellblock.host.clones.git import GitError, run_git
 from cellblock.model.clones import Applied
 
 _ADVICE = "commit there, or leave out workspace='clone' (--clone)"
+_CHANGES = "Uncommitted changes"
 _MAX_PATH = 4096
 
 
@@ -61,8 +62,11 @@ class Project:
     path: str
     repository: str
 
-    def check(self) -> str:
-        """Check that a clone can share the objects of the repository. Return the current commit.
+    def check(self, *, changes: bool) -> str:
+        """Check that a clone can share the objects of the repository. Return the commit that it begins with.
+
+        Args:
+            changes: Whether it begins with uncommitted changes, too, except untracked files.
 
         Raises:
             InvalidInputError, UnsupportedError: It cannot. The message says what to do.
@@ -72,6 +76,8 @@ class Project:
         except GitError as error:
             why = str(error) if error.status != 1 else "it has no commit"
             raise InvalidInputError(f"a session cannot work in a clone of {self.path}: {why}; {_ADVICE}") from None
+        if changes:
+            base = self._with_changes(base)
         if os.path.lexists(os.path.join(self.repository, "objects/info/alternates")):
             raise self._unsupported(
                 "it shares objects with another one", "run 'git repack -a -d' there and remove .git/objects/info/alternates"
@@ -85,6 +91,15 @@ class Project:
         if self._finds("grep", "-q", "-I", "filter=lfs", base, "--", ":(top,glob)**/.gitattributes"):
             raise self._unsupported("it has files of Git LFS", "work without a clone")
         return base
+
+    def _with_changes(self, base: str) -> str:
+        """Return a commit of the uncommitted changes, which no reference names; the same commit if there are none."""
+        who = [part for name in ("name", "email") for part in ("-c", f"user.{name}=cellblock")]
+        try:
+            stash = self._text(*who, "stash", "create")  # changes neither files nor references
+            return self._text(*who, "commit-tree", "-p", base, "-m", _CHANGES, f"{stash}^{{tree}}") if stash else base
+        except GitError as error:
+            raise InvalidInputError(f"the uncommitted changes of {self.path} cannot be cloned: {error}; {_ADVICE}") from None
 
     def _unsupported(self, why: str, advice: str) -> UnsupportedError:
         return UnsupportedError(f"a session cannot work in a clone of {self.path}, because {why}: {advice}")

@@ -21,8 +21,9 @@ class Workspace:
     directory.
     """
 
-    def __init__(self, root: str | os.PathLike[str], max_depth: int, walk: Walk | None) -> None:
+    def __init__(self, root: str | os.PathLike[str], max_depth: int, walk: Walk | None, alias: str = "") -> None:
         self.path = os.path.abspath(os.fspath(root))
+        self._alias = alias
         self._max_depth = max_depth
         self._walk = walk
         self._identity: tuple[int, int] | None = None
@@ -70,10 +71,11 @@ class Workspace:
         except UnicodeEncodeError:
             raise InvalidInputError(f"the path {text!r} has a lone surrogate that does not stand for a byte") from None
         if text.startswith("/"):
-            inside = self._inside(text)
+            inside = self._named(text)
             if inside is None:
+                root = self._alias or self.path
                 raise InvalidInputError(
-                    f"the path {text!r} is not in the workspace {self.path!r}; use one relative to the workspace"
+                    f"the path {text!r} is not in the workspace {root!r}; use one relative to the workspace"
                 )
             text = inside
         parts = tuple(name for name in text.split("/") if name not in ("", "."))
@@ -92,7 +94,13 @@ class Workspace:
 
     def has(self, path: str) -> bool:
         """Return whether an absolute path is in the workspace."""
-        return self._inside(path) is not None
+        return self._named(path) is not None
+
+    def _named(self, text: str) -> str | None:
+        """Return the rest of a path in the workspace, also of its path in the session."""
+        if self._alias and is_inside(text, self._alias):
+            return text[len(self._alias) :]
+        return self._inside(text)
 
     def _inside(self, text: str) -> str | None:
         for root in (self.path, self.real):

@@ -46,6 +46,7 @@ class Files:
         walk: How paths are resolved; by default the best way on this system.
         walls: Paths that the session cannot read or write; None without a sandbox.
         on_change: Called after each operation that can change files, whether or not it changed any.
+        alias: Another absolute path of the workspace, by which the session knows it; may be empty.
     """
 
     def __init__(
@@ -56,11 +57,12 @@ class Files:
         walk: Walk | None = None,
         walls: Walls | None = None,
         on_change: Callable[[], object] = lambda: None,
+        alias: str = "",
     ) -> None:
         self._limits = limits or FileLimits()
         self._walls = walls
         self._on_change = on_change
-        self._workspace = Workspace(root, self._limits.max_depth, walk)
+        self._workspace = Workspace(root, self._limits.max_depth, walk, alias)
 
     def has(self, path: str) -> bool:
         """Return whether an absolute path is in the workspace."""

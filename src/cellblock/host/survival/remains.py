@@ -107,7 +107,7 @@ class SessionRemains:
     @property
     def places(self) -> list[str]:
         """The paths of its directories."""
-        return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip", "-keys", "-clone", "-devices")]
+        return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip", "-keys", "-clone", "-pin", "-devices")]
 
     @property
     def empty(self) -> bool:

@@ -183,7 +183,7 @@ class Init:
             self._end()
         programs = seat.programs
         programs.env, programs.confinement = dict(ready.env), ready.confinement
-        programs.workspace, programs.packages = ready.cwd, specialise.package_directories(ready)
+        programs.workspace, programs.packages = ready.stay_in or ready.cwd, specialise.package_directories(ready)
         programs.apart = self._ground is not None and processes.has_own_proc()
         if setup.commands == "forbidden" and ready.confinement is not None:
             ready = replace(ready, confinement=replace(ready.confinement, programs=False))
