@@ -1,4 +1,4 @@
-// Beside the cells: variables, files, checkpoints, branches, network and requests of a session.
+// Beside the cells: variables, files, checkpoints, branches, network, ports and requests of a session.
 import { useRef, useState } from "./libraries.js";
 import { Asleep, asleep } from "./asleep.jsx";
 import { Changes } from "./changes.jsx";
@@ -7,15 +7,16 @@ import { age, plural, size } from "./format.js";
 import { live, may, useLive } from "./live.js";
 import { Network } from "./network.jsx";
 import { attempt, Button, Confirm, Dialog, Empty, Failure, useFetched } from "./parts.jsx";
+import { Ports } from "./ports.jsx";
 import { State } from "./sessions.jsx";
 import { Marked, Output } from "./text.jsx";
 
-const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", network: "Network", requests: "Requests" };
+const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", network: "Network", ports: "Ports", requests: "Requests" };
 let last = "variables";
 
 export function Side({ session, version, onChange }) {
   const able = may("run");
-  const tabs = Object.keys(TABS).filter((name) => able || name !== "variables");
+  const tabs = Object.keys(TABS).filter((name) => able || !["variables", "ports"].includes(name));
   const [tab, setTab] = useState(tabs.includes(last) ? last : tabs[0]);
   const choose = (name) => { last = name; setTab(name); };
   const step = (event, by) => {
@@ -24,7 +25,7 @@ export function Side({ session, version, onChange }) {
     choose(next);
     event.currentTarget.querySelector(`#tab-${next}`).focus();
   };
-  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, network: Network, requests: Requests }[tab];
+  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, network: Network, ports: Ports, requests: Requests }[tab];
   return (
     <aside class="beside" aria-label="State of the session">
       <div class="tabs" role="tablist" aria-label="State" onKeyDown={(event) => ({ ArrowRight: () => step(event, 1), ArrowLeft: () => step(event, -1) })[event.key]?.()}>

@@ -522,6 +522,35 @@ def branches(started: Any, gateway: Gateway, _: Path) -> None:
     quiet(page)
 
 
+SERVER = """
+import asyncio
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 5\\r\\nContent-Type: text/plain\\r\\n\\r\\nhello")
+    await writer.drain()
+    writer.close()
+server = await asyncio.start_server(answer, "127.0.0.1", 8501)
+"""
+
+
+def ports(started: Any, gateway: Gateway, _: Path) -> None:
+    """A server of the code has a link, which shows its page in a tab of its own."""
+    api = Api(gateway)
+    number = api.session("web")
+    page = console(started, gateway.url, "run")
+    show(page, "session", number)
+    page.get_by_role("tab", name="Ports").click()
+    expect(page.locator("#tab-panel")).to_contain_text("No servers")
+    api.run("web", SERVER)
+    page.get_by_role("button", name="Link").click()
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Open the page in a new tab").click()
+    expect(opened.value.frame_locator("iframe").locator("body")).to_contain_text("hello")
+    opened.value.close()
+    expect(page.get_by_role("button", name="Link")).to_be_visible()  # the next link needs a new ticket
+    quiet(page)
+
+
 def ended_sessions(started: Any, gateway: Gateway, _: Path) -> None:
     """Sessions are found by what they ran, also after their end, and their cells are shown."""
     api = Api(gateway)

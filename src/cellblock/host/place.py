@@ -28,7 +28,8 @@ class Places:
 
 
 NO_PLACES = Places()
-_PATIENCE = 2.0  # seconds that a caller waits for the removal of a directory
+PATIENCE = 2.0
+"""Seconds that a caller waits for the removal of a directory."""
 
 
 class SessionPlace:
@@ -70,7 +71,7 @@ class SessionPlace:
     def clean(self) -> None:
         """Remove what belongs to it elsewhere. Called in a thread, before the directory is removed."""
 
-    async def remove(self, patience: float = _PATIENCE) -> None:
+    async def remove(self, patience: float = PATIENCE) -> None:
         """Remove the directory. A slow removal continues in a thread, which the program waits for at its exit.
 
         Args:
@@ -134,7 +135,7 @@ class PrivateDirectories(SessionPlace):
         for path in (self.home, self.tmp):
             os.makedirs(path, 0o700, exist_ok=True)
 
-    async def remove(self, patience: float = _PATIENCE) -> None:
+    async def remove(self, patience: float = PATIENCE) -> None:
         for path in (self.home, self.tmp) if self.made else ():
             with contextlib.suppress(OSError):  # not empty
                 os.rmdir(path)

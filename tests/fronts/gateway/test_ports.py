@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 import cellblock
-from cellblock import Client, NotFoundError
-from cellblock.fronts.gateway.ports import COOKIE, TICKET, Page, PageHosts
+from cellblock import Client, InvalidInputError, NotFoundError
+from cellblock.fronts.gateway.ports import COOKIE, TICKET, Names, Page, PageHosts
 from gateways import Gateway, token
 
 SERVER = """
@@ -252,6 +252,95 @@ async def test_a_page_has_a_limit_of_requests_at_a_time() -> None:
     await asyncio.gather(*waiting)
     assert sorted(answers) == [429] * 36 + [502] * 64
     assert page.running == 0
+
+
+# -- below a domain, behind a proxy that ends TLS ------------------------------------------------------------------------
+
+
+class Asked:
+    """Pages below a domain, and what a browser gets that asks for them."""
+
+    def __init__(self) -> None:
+        self.hosts = PageHosts(self._other, self._connect, names=Names.parse("https://Ports.example.org:8443"))
+
+    async def _other(self, _scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body"})
+
+    @asynccontextmanager
+    async def _connect(self, _session: str, _port: int) -> AsyncIterator[Any]:
+        if _session:
+            raise NotFoundError("it would be forwarded")
+        yield None
+
+    async def get(self, host: str, query: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
+        given = [
+            (b"host", host.encode()),
+            *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+        ]
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/",
+            "query_string": query.encode(),
+            "headers": given,
+            "scheme": "http",
+        }
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        await self.hosts(scope, receive, send)
+        found = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+        return sent[0]["status"], found, b"".join(one.get("body", b"") for one in sent[1:]).decode()
+
+
+async def test_pages_below_a_domain_have_its_scheme_and_labels() -> None:
+    asked = Asked()
+    url = asked.hosts.open("id", 8501, 8080)
+    match = re.fullmatch(r"https://frame-(p8501-[0-9a-f]{16}\.ports\.example\.org:8443)/\?(cellblock-ticket=.*)", url)
+    assert match is not None
+    host, ticket = match.groups()
+    status, headers, text = await asked.get(f"frame-{host}", ticket)
+    assert status == 200
+    assert f'src="https://{host}/?{ticket}"' in text
+    assert f"frame-src https://{host};" in headers["content-security-policy"]
+    status, headers, _ = await asked.get(host, ticket, origin=f"http://{host}")
+    assert status == 403  # the proxy ends TLS, and the browser knows nothing of http
+    status, headers, _ = await asked.get(host, ticket)
+    assert (status, headers["location"]) == (303, "/")
+    match = re.fullmatch(r"(__Host-cellblock-port=\S+); Path=/; HttpOnly; SameSite=Lax; Secure", headers["set-cookie"])
+    assert match is not None
+    cookie = match[1]
+    assert (await asked.get(host, cookie=cookie, origin=f"https://{host}"))[0] == 502
+    assert (await asked.get(host, cookie=cookie.removeprefix("__Host-")))[0] == 403
+
+
+@pytest.mark.parametrize("site", ["same-site", "cross-site"])
+async def test_another_page_of_the_domain_loads_no_part_of_a_page(site: str) -> None:
+    asked = Asked()
+    url = asked.hosts.open("id", 8501, 8080, bare=True)
+    host = url.split("/")[2]
+    cookie = (await asked.get(host, url.partition("?")[2]))[1]["set-cookie"].partition(";")[0]
+    fetch = {"sec_fetch_site": site, "cookie": cookie}
+    assert (await asked.get(host, **fetch, sec_fetch_mode="no-cors"))[0] == 403
+    assert (await asked.get(host, **fetch, sec_fetch_mode="navigate"))[0] == 502
+    assert (await asked.get(host, cookie=cookie, sec_fetch_site="same-origin", sec_fetch_mode="cors"))[0] == 502
+
+
+@pytest.mark.parametrize("host", ["ports.example.org", "x.ports.example.org", "p1-0123456789abcdef.localhost", "example.org"])
+async def test_other_names_are_not_of_pages(host: str) -> None:
+    assert (await Asked().get(host))[0] == 299
+
+
+@pytest.mark.parametrize("url", ["ports.example.org", "https://localhost", "https://a.b/c", "ftp://a.b", "https://*.a.b"])
+def test_what_is_no_domain_for_pages_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInputError, match="ports_domain \\(--ports-domain\\) must be like 'https://ports"):
+        Names.parse(url)
 
 
 # -- what both sides are told --------------------------------------------------------------------------------------------

@@ -260,6 +260,10 @@ def serve(
         list[str] | None,
         typer.Option("--allow-origin", metavar="ORIGIN", help="A web site that may use it. Can be repeated."),
     ] = None,
+    ports_domain: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Show pages of servers in sessions below https://ports.example.org, or the like."),
+    ] = "",
     certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="A TLS certificate.")] = None,
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The certificate's private key, if it is in another file.")
@@ -290,6 +294,7 @@ def serve(
         auth=not no_auth,
         hosts=tuple(allow_name or ()),
         allowed_origins=tuple(allow_origin or ()),
+        ports_domain=ports_domain,
         session_options=options,
     )
     serve_http(host, *([] if port is None else [port]), options=setup, certificate=certificate, key=key)

@@ -167,6 +167,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         functools.partial(forwarding.LinkedConnection, link),
         check,
         options.token,
+        ports.Names.parse(options.ports_domain),
     )
     app.outside = Traced(metrics.Meter(app.state.pages))
     return app

@@ -21,6 +21,9 @@ class GatewayOptions:
             addresses.
         allowed_origins: Web pages that may use the gateway and read its answers (CORS), such as ``https://example.org``;
             others are refused.
+        ports_domain: The address below which browsers on other machines see pages of servers in sessions, such as
+            ``https://ports.example.org``. All names below it must lead here, perhaps through a proxy that ends TLS and keeps
+            the ``Host``. Empty for pages on this machine only.
         max_body: Maximum bytes of a request that is not an upload.
         max_upload: Maximum bytes of an uploaded file.
         at_once: Concurrent requests of one token, open streams included.
@@ -37,6 +40,7 @@ class GatewayOptions:
     token: str = ""
     hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    ports_domain: str = ""
     max_body: int = 16 * MIB
     max_upload: int = 4096 * MIB
     at_once: int = 512

@@ -240,12 +240,18 @@ class _Admitted:
     def _look(self) -> None:
         if self._is_valid():
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
-        else:
+        elif not self._limit.expired():
             self._limit.reschedule(0.0)
 
     async def _check(self) -> None:
-        """Let a message pass, or never return: the request is cancelled."""
+        """Let a message pass, or never return: the request is cancelled.
+
+        Raises:
+            CancelledError: It is being cancelled already, perhaps by another task of the request.
+        """
         if not self._is_valid():
+            if self._limit.expired():
+                raise asyncio.CancelledError
             self._limit.reschedule(0.0)
             await asyncio.Event().wait()
 

@@ -2,7 +2,7 @@
 
 The origin is ``http://p8501-ID.localhost:GATEWAY``, with a random ID that no later session gets. A one-time ticket in the URL
 becomes a cookie of this host, without which nothing is forwarded. The page is shown in a frame at another origin of the same
-site, which keeps it from navigating the user's tab.
+site, which keeps it from navigating the user's tab. A gateway for other machines has a domain instead of ``localhost``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock.errors import CellblockError, NotFoundError, UnsupportedError
+from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, UnsupportedError, shown
 from cellblock.fronts.gateway import forwarding
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import send_problem
@@ -39,7 +40,8 @@ add(router, Ports)
 
 COOKIE = "cellblock-port"
 TICKET = "cellblock-ticket"
-_HOST = re.compile(r"(.+\.)?(p[0-9]+-[0-9a-f]{16})\.localhost(?::[0-9]+)?", re.IGNORECASE)
+_LABEL = r"(p[0-9]+-[0-9a-f]{16})"
+_DOMAIN = re.compile(r"(https?)://((?:[a-z0-9-]{1,63}\.)+[a-z0-9-]{1,63})(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 _VALID = 120.0
 """Seconds for which a ticket can be used."""
 _AT_ONCE = 64
@@ -52,9 +54,58 @@ _FRAME = (
     '<iframe sandbox="allow-scripts allow-same-origin allow-forms allow-modals allow-downloads" src="{source}"></iframe>'
 )
 _INNER = (
-    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob: ws://{host}; "
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob: {socket}; "
     "form-action 'self'; frame-ancestors 'self' {frame}"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of pages.
+
+    Attributes:
+        scheme: ``http`` or ``https``.
+        domain: The domain below which they are.
+        port: ``:`` and the port in URLs; empty for the default, or for the gateway's own port.
+        frame: What comes before the name of a page in the name of its frame.
+    """
+
+    scheme: str = "http"
+    domain: str = "localhost"
+    port: str = ""
+    frame: str = "frame."
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Return the names below a public domain, such as ``https://ports.example.org``; empty for ``localhost``.
+
+        Raises:
+            InvalidInputError: It is no such URL.
+        """
+        if not url:
+            return cls()
+        if (match := _DOMAIN.fullmatch(url)) is None:
+            raise InvalidInputError(
+                f"ports_domain (--ports-domain) must be like 'https://ports.example.org', without a path, not {shown(url)}"
+            )
+        # One label, for certificates of *.DOMAIN.
+        return cls(match[1].lower(), match[2].lower(), match[3] or "", "frame-")
+
+    @property
+    def public(self) -> bool:
+        """Whether they are for browsers on other machines."""
+        return self.domain != "localhost"
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie. With TLS, browsers let no other page of the domain set it."""
+        return f"__Host-{COOKIE}" if self.scheme == "https" else COOKIE
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern of hosts: what comes before the page's name, and this name."""
+        before = "(frame-)?" if self.public else r"(.+\.)?"
+        return re.compile(rf"{before}{_LABEL}\.{re.escape(self.domain)}(?::[0-9]+)?", re.IGNORECASE)
 
 
 class Page:
@@ -104,7 +155,12 @@ class PageHosts:
     """The outermost application: answers requests for the hosts of pages, and passes all others on."""
 
     def __init__(
-        self, app: ASGIApp, connect: forwarding.Connect, check: Callable[[str], object] | None = None, token: str = ""
+        self,
+        app: ASGIApp,
+        connect: forwarding.Connect,
+        check: Callable[[str], object] | None = None,
+        token: str = "",
+        names: Names | None = None,
     ) -> None:
         """Begin without pages.
 
@@ -113,7 +169,10 @@ class PageHosts:
             connect: Connects to servers in sessions.
             check: Looks up tokens; None if none are required.
             token: The token of this run.
+            names: The names of pages; None for those of this machine.
         """
+        self.names = names or Names()
+        self._host = self.names.pattern
         self._app = app
         self._connect = connect
         self._check = check
@@ -138,7 +197,9 @@ class PageHosts:
                 del self._pages[next(iter(self._pages))]
             self._pages[page.host] = page
         ticket = page.ticket(functools.partial(self._is_valid, token))
-        return f"http://{'' if bare else 'frame.'}{page.host}.localhost:{at}/?{TICKET}={ticket}"
+        names = self.names
+        host = f"{'' if bare else names.frame}{page.host}.{names.domain}{names.port if names.public else f':{at}'}"
+        return f"{names.scheme}://{host}/?{TICKET}={ticket}"
 
     def _is_valid(self, token: str) -> bool:
         if self._check is None or (self._token and hmac.compare_digest(token.encode(), self._token.encode())):
@@ -150,7 +211,7 @@ class PageHosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hosts = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
-        found = [_HOST.fullmatch(one) for one in hosts]
+        found = [self._host.fullmatch(one) for one in hosts]
         if not any(found):
             await self._app(scope, receive, send)
             return
@@ -158,13 +219,15 @@ class PageHosts:
         try:
             if page is None or found[0] is None:
                 raise NotFoundError("this page is closed: open the port again")
-            if found[0][1] not in (None, "frame."):
+            framing = (found[0][1] or "").lower()
+            if framing not in ("", self.names.frame):
                 raise _RefusedError(Problem(421, "host_refused", "this is not the host of a page"))
             if page.running >= _AT_ONCE:
                 raise _RefusedError(Problem(429, "too_many_at_once", f"this page has {_AT_ONCE} requests in progress", 1.0))
             page.running += 1
             try:
-                await _Visit(self._connect, page, hosts[0], scope, receive, send).serve(framing=bool(found[0][1]))
+                visit = _Visit(self._connect, page, self.names, hosts[0], scope, receive, send)
+                await visit.serve(framing=bool(framing))
             finally:
                 page.running -= 1
         except _RefusedError as refused:
@@ -185,9 +248,12 @@ class _RefusedError(Exception):
 class _Visit:
     """One request for a page."""
 
-    def __init__(self, connect: forwarding.Connect, page: Page, host: str, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, connect: forwarding.Connect, page: Page, names: Names, host: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self._connect = connect
         self._page = page
+        self._names = names
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -203,17 +269,17 @@ class _Visit:
         if framing:
             await self._frame()
             return
-        origin = f"http://{self._host}"
+        origin = f"{self._names.scheme}://{self._host}"
         given = [value.decode("latin-1") for name, value in self._headers if name == b"origin"]
         socket = self._scope["type"] == "websocket"
-        if given not in ([origin], []) or (socket and not given):
+        if given not in ([origin], []) or (socket and not given) or self._is_part_of_another_page():
             raise _RefusedError(Problem(403, "origin_refused", "requests from other pages are refused"))
         if not socket and (ticket := self._ticket()) is not None:
             await self._enter(*ticket)
             return
         if not self._page.admits(self._cookies()):
             raise _RefusedError(Problem(403, "ticket_needed", "open the port again, with 'cellblock open'"))
-        headers = forwarding.own_headers(self._headers, self._page.port, origin, COOKIE.encode())
+        headers = forwarding.own_headers(self._headers, self._page.port, origin, self._names.cookie.encode())
         async with self._connect(self._page.session, self._page.port) as connection:
             if socket:
                 cookies, port = self._cookies(), self._page.port
@@ -223,14 +289,22 @@ class _Visit:
             else:
                 await forwarding.forward(connection, self._scope, self._receive, self._send, headers, self._answered)
 
+    def _is_part_of_another_page(self) -> bool:
+        """Return whether another page of the same domain, to which the browser gives our cookie, loads this as a part."""
+        said = {name: value for name, value in self._headers if name in (b"sec-fetch-site", b"sec-fetch-mode")}
+        foreign = said.get(b"sec-fetch-site") in (b"same-site", b"cross-site")
+        return foreign and said.get(b"sec-fetch-mode") != b"navigate"
+
     def _answered(self, headers: forwarding.Headers) -> list[tuple[bytes, bytes]]:
         """Return the headers of an answer, with the policy that keeps the page in its frame and from other servers."""
-        passed = forwarding.passed_headers(headers, self._page.port, COOKIE.encode())
+        passed = forwarding.passed_headers(headers, self._page.port, self._names.cookie.encode())
         if self._page.bare:
             policy = "frame-ancestors 'self'"
         else:
             passed = [(name, value) for name, value in passed if name != b"x-frame-options"]
-            policy = _INNER.format(host=self._host, frame=f"http://frame.{self._host}")
+            scheme = self._names.scheme
+            socket = f"{scheme.replace('http', 'ws', 1)}://{self._host}"
+            policy = _INNER.format(socket=socket, frame=f"{scheme}://{self._names.frame}{self._host}")
         return [*passed, (b"content-security-policy", policy.encode()), (b"referrer-policy", b"same-origin")]
 
     def _ticket(self) -> tuple[str, str] | None:
@@ -250,7 +324,8 @@ class _Visit:
             raise _RefusedError(Problem(403, "ticket_needed", "this ticket is used or too old: open the port again"))
         headers = {"Location": path, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         if cookie is not None:
-            headers["Set-Cookie"] = f"{COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Lax"
+            secure = "; Secure" if self._names.scheme == "https" else ""
+            headers["Set-Cookie"] = f"{self._names.cookie}={cookie}; Path=/; HttpOnly; SameSite=Lax{secure}"
         await Response(status_code=303, headers=headers)(self._scope, self._receive, self._send)
 
     def _cookies(self) -> list[str]:
@@ -259,15 +334,15 @@ class _Visit:
         for name, value in self._headers:
             if name == b"cookie":
                 parts = (one.partition("=") for one in value.decode("latin-1").split(";"))
-                found += [text.strip() for key, _, text in parts if key.strip() == COOKIE and text.isascii()]
+                found += [text.strip() for key, _, text in parts if key.strip() == self._names.cookie and text.isascii()]
         return found[:8]
 
     async def _frame(self) -> None:
         """Show the frame around the page. It passes the ticket on, and says nothing else."""
-        inner = self._host.removeprefix("frame.")
+        inner = f"{self._names.scheme}://{self._host.removeprefix(self._names.frame)}"
         query = re.sub(r"[^A-Za-z0-9_=&-]", "", self._scope["query_string"].decode("latin-1"))
         headers = {
-            "Content-Security-Policy": f"default-src 'none'; frame-src http://{inner}; style-src 'unsafe-inline'; "
+            "Content-Security-Policy": f"default-src 'none'; frame-src {inner}; style-src 'unsafe-inline'; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
             "Cache-Control": "no-store",
             "Referrer-Policy": "no-referrer",
@@ -276,7 +351,7 @@ class _Visit:
         }
         if self._scope["type"] == "websocket" or self._scope["path"] != "/" or self._page.bare:
             raise _RefusedError(Problem(404, "not_found", "there is nothing here"))
-        source = f"http://{inner}/" + (f"?{query}" if query else "")
+        source = f"{inner}/" + (f"?{query}" if query else "")
         text = _FRAME.format(title=f"Port {self._page.port}", source=source.replace("&", "&amp;"))
         await Response(text, media_type="text/html", headers=headers)(self._scope, self._receive, self._send)
 
@@ -297,13 +372,16 @@ class OpenPortResponse(BaseModel):
 async def open_port(
     request: Request, session: str, port: int, caller: Run, wanted: Annotated[OpenPortRequest | None, Body()] = None
 ) -> OpenPortResponse:
-    """Return a URL at which a browser on this machine shows the page of a server in a session."""
-    if request.url.scheme != "http":
-        raise UnsupportedError("ports open over http on the gateway's own machine: run 'cellblock open' there")
+    """Return a URL at which a browser shows the page of a server in a session, on this machine or below --ports-domain."""
+    hosts: PageHosts = request.app.state.pages
+    if request.url.scheme != "http" and not hosts.names.public:
+        raise UnsupportedError(
+            "with TLS, ports open below a domain of their own: start the gateway with --ports-domain, or run 'cellblock open' "
+            "on its machine"
+        )
     link = link_of(request)
     record: dict[str, Any] = await link.call(Status(session))
     check_listens(port, await link.call(Ports(record["kernel_id"])), f"session {session!r}")
-    hosts: PageHosts = request.app.state.pages
     bare = wanted is not None and wanted.bare
     token = request.headers.get("authorization", "").partition(" ")[2].strip()
     return OpenPortResponse(url=hosts.open(record["kernel_id"], port, request.url.port or 80, token, bare=bare))

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
+from cellblock.host import closing
 from cellblock.host.clones.incoming import MOST_PACKED, Incoming
 from cellblock.host.clones.pins import Pin
 from cellblock.host.clones.project import Project, find_repository
 from cellblock.host.environments.sandbox import Done, Sandboxes, Step
 from cellblock.host.files.steps import in_thread
-from cellblock.host.place import NO_PLACES, Places, SessionPlace
+from cellblock.host.place import NO_PLACES, PATIENCE, Places, SessionPlace
 from cellblock.model.clones import Applied, CloneChanges, Fetched
 from cellblock.walls.sandbox.plan import masked_paths, resolve_paths
 from cellblock.walls.sandbox.policy import ENV, MAKEABLE, PROTECTED, SECRET
@@ -200,9 +201,11 @@ class Clone(SessionPlace):
         async with self._sandboxes.run(step, self._wanted) as done:
             yield done
 
-    def clean(self) -> None:
-        """Let git prune the commit that the clone began with."""
-        self._pin.remove()
+    async def remove(self, patience: float = PATIENCE) -> None:
+        """Remove the clone, and let git prune the commit that it began with."""
+        if self.made:
+            await closing.in_thread(self._pin.remove)
+        await super().remove(patience)
 
 
 def _as_reference(name: str) -> str:
