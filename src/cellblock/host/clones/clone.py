@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
-from cellblock.host import closing
 from cellblock.host.clones.incoming import MOST_PACKED, Incoming
 from cellblock.host.clones.pins import Pin
 from cellblock.host.clones.project import Project, find_repository
@@ -122,7 +121,7 @@ class Clone(SessionPlace):
         async with self._run(request) as done:
             if "error" in done.answer:
                 raise LaunchError(f"a session cannot work in a clone of {self.project.path}: {done.error}")
-        await in_thread(self._pin.set, base)
+        await self._pin.set(base)
 
     async def diff(self) -> CloneChanges:
         """Return the changes since the clone was made, committed or not.
@@ -204,7 +203,7 @@ class Clone(SessionPlace):
     async def remove(self, patience: float = PATIENCE) -> None:
         """Remove the clone, and let git prune the commit that it began with."""
         if self.made:
-            await closing.in_thread(self._pin.remove)
+            await self._pin.remove()
         await super().remove(patience)
 
 

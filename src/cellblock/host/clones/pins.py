@@ -15,13 +15,14 @@ from pathlib import Path
 from cellblock.common import config
 from cellblock.errors import CellblockError, StoreError
 from cellblock.host.clones.project import Project
+from cellblock.host.files.steps import in_thread
 from cellblock.host.place import Places
 
 _log = logging.getLogger("cellblock.sessions")
 
 
 class Pin:
-    """The reference of one clone. Its record is locked while a session, or a custodian, has the clone. The methods block.
+    """The reference of one clone. Its record is locked while a session, or a custodian, has the clone.
 
     Attributes:
         ref: The reference.
@@ -43,19 +44,22 @@ class Pin:
         self._record = _records() / self.number
         self._held = places.take_place(self._lock)
 
-    def set(self, commit: str) -> None:
+    async def set(self, commit: str) -> None:
         """Record the reference, and make it.
 
         Raises:
             StoreError: It cannot be recorded.
             StateError: git refuses it.
         """
-        if self._held is None:
+        if (held := self._held) is None:
             try:
-                self._write()
+                await in_thread(self._write)
             except OSError as error:
                 raise StoreError(f"{self._record}, a record of a clone, cannot be written: {error.strerror}") from error
-        self._project.pin(self.ref, commit)
+            held = self._held
+            assert held is not None
+            self._places.place_made(self._lock, held)
+        await in_thread(self._project.pin, self.ref, commit)
 
     def _write(self) -> None:
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,16 +74,18 @@ class Pin:
             os.close(held)
             raise
         self._held = held
-        self._places.place_made(self._lock, held)
 
-    def remove(self) -> None:
+    async def remove(self) -> None:
         """Remove the reference and its record. Idempotent."""
-        _unpin(self._project, self.ref)
-        self._record.unlink(missing_ok=True)
+        await in_thread(self._remove)
         if self._held is not None:
             held, self._held = self._held, None
             self._places.place_gone(self._lock)
             os.close(held)
+
+    def _remove(self) -> None:
+        _unpin(self._project, self.ref)
+        self._record.unlink(missing_ok=True)
 
 
 def remove_pins_of_the_dead() -> None:
