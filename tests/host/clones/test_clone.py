@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,9 +11,7 @@ import pytest
 from cellblock import CodeExecutor, Filesystem, Host, InvalidInputError, Policy, Session, UnsupportedError
 from cellblock.errors import AccessError, StateError
 from cellblock.host.clones.clone import _as_reference
-from cellblock.host.clones.pins import remove_pins_of_the_dead
 from git_repositories import Repository
-from processes import eventually
 
 
 @pytest.fixture
@@ -282,37 +276,3 @@ def test_each_name_has_a_reference_of_its_own(repository: Repository, names: tup
     repository.git("update-ref", first, "HEAD")
     assert first != second
     repository.git("check-ref-format", second)
-
-
-KILLED = """
-import asyncio, os, signal
-from cellblock import Host
-
-async def main():
-    async with Host() as host, host.session(working_dir={project!r}, workspace="clone") as session:
-        await session.execute("1")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-async def test_a_later_host_removes_references_of_a_killed_one(repository: Repository, cloned: Session) -> None:
-    own = repository.git("for-each-ref", "refs/cellblock")
-    code = KILLED.format(project=str(repository.path))
-    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code])
-    assert done.returncode == -signal.SIGKILL
-    assert repository.git("for-each-ref", "refs/cellblock") != own
-    async with Host() as host, host.session():
-        await eventually(lambda: repository.git("for-each-ref", "refs/cellblock") == own)  # a clone in use stays
-
-
-def test_records_that_are_none_and_projects_that_are_gone_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
-    remove_pins_of_the_dead()
-    (tmp_path / "clones").mkdir()
-    for name, content in (("1-a-1", "x"), ("1-b-2", json.dumps([str(tmp_path / "gone"), str(tmp_path / "gone"), "refs/x"]))):
-        (tmp_path / "clones" / name).write_text(content)
-    remove_pins_of_the_dead()
-    assert not [*(tmp_path / "clones").iterdir()]
