@@ -210,7 +210,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "70 a turnkey that lies": mutant(
         f"{KEYS}judged.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
-        Edit("walls/keys/session_keys.py", "SessionKeys._on_report", "pass"),
+        Edit("walls/keys/turnkey_link.py", "TurnkeyLink._on_report", "pass"),
     ),
     "70 every host": mutant(
         "walls/egress/test_judge.py::test_every_host_cannot_be_combined_with_lines",

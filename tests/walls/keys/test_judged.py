@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
-from cellblock.walls.egress.lines import Lines
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
 from cellblock.walls.egress.rules import Denial
 from cellblock.walls.keys.authority import authority_certificate
@@ -24,8 +24,11 @@ from cellblock.walls.keys.bodies import MOST_REPLACED
 from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 from cellblock.walls.keys.session_keys import SessionKeys
+from cellblock.walls.keys.template_process import Template
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.turnkey import server_settings
+from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
+from cellblock.walls.sandbox.policy import Network
 
 from .test_opened import LIMITS, PLACEHOLDER, SEED, VALUE, rest
 from .tls_servers import TlsServer
@@ -61,10 +64,9 @@ class World:
         self.person = Person()
         self.denials: list[Denial] = []
         self.judge = RequestJudge(
-            Lines.parse([line.replace("API", self.at) for line in lines]),
+            LiveNetwork.of(Network(http=tuple(line.replace("API", self.at) for line in lines))),
             (),
             self.person,
-            why_closed=str,
             on_denied=self.denials.append,
         )
         self.log: list[dict[str, Any]] = []
@@ -337,22 +339,24 @@ class Hostile:
     """The host's side, and the socket of its turnkey, which a server has taken over."""
 
     def __init__(self, *lines: str) -> None:
-        self.keys = SessionKeys((), ["api.test:443"])
+        self.keys = SessionKeys()
         self.person = Person()
         denials: list[Denial] = []
-        self.judge = RequestJudge(Lines.parse(lines), (), self.person, why_closed=str, on_denied=denials.append)
+        self.judge = RequestJudge(LiveNetwork.of(Network(http=lines)), (), self.person, on_denied=denials.append)
 
     async def __aenter__(self) -> Hostile:
         control, self.turnkey = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         control.setblocking(False)
-        self.keys._control = control
-        asyncio.get_running_loop().add_reader(control, self.keys._readable, control)
+        turnkey = TurnkeyLink(["api.test:443"], (), Questions({}, set()), self.keys._note)
+        turnkey.attach(control)
+        self.keys._turnkeys.append(turnkey)
         self.sockets = [*socket.socketpair(), *socket.socketpair()]
 
         async def redial() -> socket.socket:
             return self.sockets[2].dup()
 
-        serving = self.keys.serve(parse_authority("api.test:443"), self.sockets[0], self.sockets[2], b"", self.judge, redial)
+        ends = self.sockets[0], self.sockets[2]
+        serving = self.keys.serve(parse_authority("api.test:443"), *ends, b"", self.judge, redial, judged=True)
         self.serving = asyncio.create_task(serving)
         assert (await self.heard())["judged"] is True
         return self
@@ -419,3 +423,36 @@ async def test_the_host_decides_and_dials_again_after_a_question() -> None:
         world.say(method="GET", url="/a", secrets=[])
         answer = await world.heard()
         assert answer["refused"][0] == 403
+
+
+async def test_the_longest_url_is_judged(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+    at = parse_authority(f"api.test:{server.port}")
+    denials: list[Denial] = []
+    judge = RequestJudge(LiveNetwork.of(Network(http=(f"GET {at}/a",))), (), Person(), on_denied=denials.append)
+    keys = SessionKeys()
+    ours, theirs = socket.socketpair()
+    upstream = socket.create_connection(("127.0.0.1", server.port))
+    for one in (ours, theirs, upstream):
+        one.setblocking(False)
+
+    async def redial() -> socket.socket:
+        raise AssertionError
+
+    serving = asyncio.create_task(keys.serve(at, theirs, upstream, b"", judge, redial, judged=True))
+    end = TlsEnd(ours, ssl.create_default_context(cadata=authority_certificate(keys._seed).decode()), hostname="api.test")
+    try:
+        async with asyncio.timeout(60):
+            await end.handshake()
+            # In JSON, each quote is two bytes.
+            url = "/" + '"' * (LIMITS.header_bytes - 1000)
+            await end.send(f"GET {url} HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+            assert (await rest(end)).startswith(b"HTTP/1.1 403 ")
+            await serving
+    finally:
+        keys.stop()
+        for one in (ours, theirs, upstream):
+            one.close()
+        Template.current().end()
+    assert not server.seen
+    assert len(denials) == 1
