@@ -200,7 +200,7 @@ class SessionSurroundings:
         proxies = self.network.environment() if self.network is not None else {}
         if self.keys is not None:
             proxies |= self.keys.environment
-            if twice := self.keys.environment.keys() & given.keys() & self.keys.names:
+            if twice := self.keys.variables.keys() & given.keys():
                 raise InvalidInputError(f"kernel_env: {min(twice)} is also the name of a secret: leave one of them out")
         home = resolved.tier.home
         if self._private is not None:

@@ -33,6 +33,7 @@ from cellblock.walls.keys.fill import Filled, MisplacedError, fill
 from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.messages import SHOWN
 from cellblock.walls.keys.scan import Scan
+from cellblock.walls.keys.sigv4 import MOST_SIGNED, NotSignableError, needs_body, sign
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.websockets import asks_for_websocket, relay, websocket_headers
 
@@ -293,6 +294,11 @@ class OpenedConnection:
         if body is not None:
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() != b"expect"]
             body = self._fill_body(filled, body) if inserts else body
+        if filled.signing is not None:
+            try:
+                filled.headers = sign(filled.signing, self._method, filled.target, filled.headers, body)
+            except NotSignableError as error:
+                raise RefusedError(403, "Forbidden", str(error)) from None
         return filled, body
 
     def _filled(self, head: h11.Request, *, upgrade: bool) -> Filled:
@@ -336,6 +342,8 @@ class OpenedConnection:
             RefusedError: A body without a length is too long.
         """
         length = length_of(filled.headers)
+        if filled.signing is not None and needs_body(filled.headers):
+            return await self._body_to_sign(length, reader)
         if quoting(filled.headers) is None or (length is not None and length > MOST_REPLACED):
             return None
         if not inserts_at(self._at, self._opening.secrets()):
@@ -344,6 +352,14 @@ class OpenedConnection:
             text = f"this body can have at most {MOST_REPLACED // 1024} KiB, because a secret may have to be inserted into it"
             raise RefusedError(413, "Content Too Large", text)
         return body
+
+    async def _body_to_sign(self, length: int | None, reader: h11.Connection) -> bytes:
+        if length is None or length <= MOST_SIGNED:
+            body = await read_body(reader, self._client, self._limits.idle_seconds, MOST_SIGNED)
+            if body is not None:
+                return body
+        text = f"a body without x-amz-content-sha256 can have at most {MOST_SIGNED >> 20} MiB, because it must be hashed"
+        raise RefusedError(413, "Content Too Large", text)
 
     def _fill_body(self, filled: Filled, body: bytes) -> bytes:
         """Return a body with the secrets in it, and adjust the head."""

@@ -24,6 +24,7 @@ from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
 from cellblock.walls.keys import trust
 from cellblock.walls.keys.session_trust import SessionTrust
+from cellblock.walls.keys.sigv4 import covers
 
 if TYPE_CHECKING:
     from cellblock.model.overview import RequestRecord, SecretRecord
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _REQUESTS = 1000
 _FORMER = 4
 """Replaced values of a secret that are still searched for in responses."""
+_TURNKEYS = 8
+"""Turnkeys of one session, most of which end after their last connection."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -114,7 +117,12 @@ class SessionKeys:
     @property
     def environment(self) -> dict[str, str]:
         """The variables of the session: placeholders, and where the certificates are."""
-        return self.trust.environment | {binding.name: binding.placeholder(self._seed) for binding in self._bindings}
+        return self.trust.environment | self.variables
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables with placeholders."""
+        return {name: value for binding in self._bindings for name, value in binding.variables(self._seed).items()}
 
     def hold(self) -> int:
         """Return a descriptor of a sealed file in memory with the seed and the values, for the next host of the session."""
@@ -310,7 +318,7 @@ class SessionKeys:
 
     def opens(self, target: Target) -> bool:
         """Return whether connections to a target are opened."""
-        return str(target) in self._hosts
+        return covers([*self._hosts], str(target))
 
     def has_placeholder(self, texts: Sequence[bytes]) -> bool:
         """Return whether a text contains the placeholder of a secret."""
@@ -343,7 +351,9 @@ class SessionKeys:
         Raises:
             OSError: A turnkey could not be started, or has died.
         """
-        judged = judged or any(binding.name in self._asking and str(target) in binding.hosts for binding in self._bindings)
+        judged = judged or any(
+            binding.name in self._asking and covers(binding.hosts, str(target)) for binding in self._bindings
+        )
         try:
             async with self._starting:
                 try:
@@ -367,9 +377,11 @@ class SessionKeys:
         from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
 
         self._turnkeys = [turnkey for turnkey in self._turnkeys if turnkey.alive]
+        for oldest in self._turnkeys[: -_TURNKEYS + 1]:
+            oldest.stop()
         if self._turnkeys and self._turnkeys[-1].serves(target):
             return self._turnkeys[-1]
-        hosts = {*self._hosts, *judge.authorities, str(target)}
+        hosts = {*self._hosts, *judge.authorities, str(target), *(self._turnkeys[-1].hosts if self._turnkeys else ())}
         turnkey = TurnkeyLink(hosts, self.names, Questions(self._asking, self._approved), self._note)
         try:
             await turnkey.start(self._settings())

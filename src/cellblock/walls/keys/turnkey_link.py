@@ -103,7 +103,7 @@ class TurnkeyLink:
         questions: Questions,
         note: Callable[[Sequence[RequestRecord]], None],
     ) -> None:
-        self.hosts = frozenset(hosts)
+        self.hosts = frozenset(host for host in hosts if not host.startswith("*."))
         self._certified = frozenset(parse_authority(host).host for host in self.hosts)
         self._known_hosts = set(self.hosts)
         self._names = set(names)
