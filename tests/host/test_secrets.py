@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,34 @@ def is_signed(head: bytes, body: bytes, key_id: str, key: str) -> bool:
     request.context["timestamp"] = headers["x-amz-date"]
     canonical = signer.canonical_request(request)
     return given.endswith(signer.signature(signer.string_to_sign(request, canonical), request))
+
+
+@pytest.mark.slow
+async def test_further_certificates_are_trusted_inside_and_by_the_proxy(
+    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with TlsServer(host="api.test") as server:
+        roots(server)
+        monkeypatch.delenv("SSL_CERT_FILE")
+        file, at = tmp_path / "corp.pem", f"api.test:{server.port}"
+        file.write_text("-----BEGIN PRIVATE KEY-----\ncanary\n" + Path(server.roots).read_text())
+        secrets = {"KEY": Secret.from_env("KEY", hosts=[at])}
+        network = Network(allow=(f"127.0.0.1:{server.port}",), trust=str(file))
+        workspace = tmp_path / "workspace"
+        workspace.mkdir()
+        for name in ("KEY", ""):  # opened by the proxy, and through a tunnel
+            policy = Policy(network=network if name else replace(network, allow=(*network.allow, at)))
+            given = {"secrets": secrets} if name else {"kernel_env": {"KEY": "x"}}
+            async with native_host.session(working_dir=workspace, policy=policy, **given) as session:
+                await session.execute(setup(server))
+                assert "GET / HTTP" in await told(session, CLIENTS["urllib"])
+                assert "canary" not in await told(session, "print(open('/run/cellblock/ca.pem').read())")
+        for content, why in (("", "has no certificate"), ("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----", "")):
+            file.write_text(content)
+            with pytest.raises(InvalidInputError, match=f"corp.pem cannot be read: .*{why}"):
+                native_host.session(working_dir=workspace, policy=Policy(network=network))
+    with pytest.raises(InvalidInputError, match=r"network\.trust is not allowed"):
+        Policy(network=Network(trust="/a")).narrow(Policy(network=Network(trust="/b")))
 
 
 @pytest.mark.slow

@@ -495,14 +495,20 @@ def _policy_and_keys(options: SessionOptions, defaults: Defaults, tier: Tier) ->
     policy = defaults.policy_for(wanted, tier)
     if ruled or policy.network.judges:
         check_requests(tier)
+    if policy.network.trust and not tier.own_network:
+        raise UnsupportedError(
+            f"network.trust needs isolate='native': with isolate={tier.name!r}, set SSL_CERT_FILE (kernel_env)"
+        )
     needed = bool(bindings or ruled or policy.network.judges)
     if needed:
         require_extra("keys", "secrets and request lines")
     elif not (tier.own_network and (policy.network.allow or policy.network.ask)):
         return policy, None
+    from cellblock.walls.keys import trust
     from cellblock.walls.keys.session_keys import SessionKeys
 
-    return policy, SessionKeys(bindings, needed=needed)
+    roots = trust.further_roots(policy.network.trust) if policy.network.trust else b""
+    return policy, SessionKeys(bindings, needed=needed, roots=roots)
 
 
 def _with_hosts_of_lines(policy: Policy) -> Policy:

@@ -213,15 +213,18 @@ class OpenedConnection:
         }
         try:
             upgrade = asks_for_websocket(head)
-            given = await self._body_for_secrets(self._filled(head, upgrade=upgrade), reader)
-            inserts = given is not None
-            filled, body = self._with_secrets(head, given, upgrade=upgrade, inserts=inserts)
+            filled = self._filled(head, upgrade=upgrade)
+            given = await self._body_for_secrets(filled, reader)
+            if inserts := given is not None:
+                filled = self._filled(head, upgrade=upgrade)  # the body took time: secrets may have changed
+            body = self._with_body(filled, given, inserts=inserts)
             log |= {"secrets": filled.names}
             if self._judge is not None:
                 given = await self._judged(self._judge, head, filled.names, given, reader, upgrade=upgrade)
                 decided = filled.names
                 # A decision takes time: secrets may have been refreshed or removed.
-                filled, body = self._with_secrets(head, given, upgrade=upgrade, inserts=inserts)
+                filled = self._filled(head, upgrade=upgrade)
+                body = self._with_body(filled, given, inserts=inserts)
                 if removed := [name for name in decided if name not in filled.names]:
                     raise RefusedError(403, "Forbidden", f"the secret {removed[0]} was removed from this session")
             log |= {"decision": "allowed"}
@@ -274,21 +277,17 @@ class OpenedConnection:
             await self._wait(asyncio.create_task(self._reach()))
         return given if answer.body is None else answer.body
 
-    def _with_secrets(
-        self, head: h11.Request, body: bytes | None, *, upgrade: bool, inserts: bool
-    ) -> tuple[Filled, bytes | None]:
-        """Return the head and the body for the server, with the present secrets in them.
+    def _with_body(self, filled: Filled, body: bytes | None, *, inserts: bool) -> bytes | None:
+        """Complete the head for the server, and return the body, with secrets.
 
         Args:
-            head: The head, with placeholders.
+            filled: The head.
             body: The body, with placeholders, if it has been read.
-            upgrade: Whether the request asks for a WebSocket.
             inserts: Whether secrets are inserted into the body.
 
         Raises:
-            RefusedError: As in `_filled`.
+            RefusedError: The request cannot be signed.
         """
-        filled = self._filled(head, upgrade=upgrade)
         if self._judge is not None:
             filled.headers = without_overrides(filled.headers)
         if body is not None:
@@ -299,7 +298,7 @@ class OpenedConnection:
                 filled.headers = sign(filled.signing, self._method, filled.target, filled.headers, body)
             except NotSignableError as error:
                 raise RefusedError(403, "Forbidden", str(error)) from None
-        return filled, body
+        return body
 
     def _filled(self, head: h11.Request, *, upgrade: bool) -> Filled:
         """Return the head for the server, with the secrets in it.

@@ -66,6 +66,7 @@ class SessionKeys:
     Args:
         bindings: The secrets.
         needed: Whether connections are opened from the start: there are secrets, or request lines or rules.
+        roots: As for `SessionTrust`.
 
     Attributes:
         requests: The last requests of opened connections: no query, header or body.
@@ -75,7 +76,7 @@ class SessionKeys:
 
     _all: ClassVar[WeakSet[SessionKeys]] = WeakSet()
 
-    def __init__(self, bindings: tuple[Binding, ...] = (), *, needed: bool = True) -> None:
+    def __init__(self, bindings: tuple[Binding, ...] = (), *, needed: bool = True, roots: bytes = b"") -> None:
         self._bindings = bindings
         self._needed = needed
         self._seed = secrets.token_bytes(32)
@@ -91,7 +92,7 @@ class SessionKeys:
         self._asking = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
         self._approved: set[str] = set()
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
-        self.trust = SessionTrust()
+        self.trust = SessionTrust(roots)
         self.trust.mounted = needed or bool(trust.machine_roots())
         self._limits = EgressLimits()
         self._turnkeys: list[TurnkeyLink] = []
@@ -405,6 +406,7 @@ class SessionKeys:
         return {
             "seed": base64.b64encode(self._seed).decode(),
             "limits": asdict(self._limits),
+            "roots": self.trust.roots.decode(),
             "secrets": [
                 described(binding, self._seed, self._values[binding.name])
                 | {"former": self._former.get(binding.name, []), "removed": binding.name in self._removed}

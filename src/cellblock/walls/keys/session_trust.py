@@ -17,12 +17,17 @@ class SessionTrust:
     A sandbox cannot get another mount while it runs. So each session with a network sees a file with the machine's
     certificates. The session's own authority is added to that file, through the same inode, when it is first needed.
 
+    Args:
+        roots: Further certificates that the programs and the turnkeys trust, in PEM.
+
     Attributes:
+        roots: As given.
         certificate: The certificate of the authority, in PEM; empty until `add`.
         mounted: Whether the sandbox sees the file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, roots: bytes = b"") -> None:
+        self.roots = roots
         self.certificate = b""
         self.mounted = True
         self._open: list[int] = []
@@ -43,7 +48,7 @@ class SessionTrust:
             path: Its path outside.
         """
         if self.mounted and not os.path.lexists(path):
-            trust.make_bundle(path, self.certificate)
+            trust.make_bundle(path, self.roots + self.certificate)
             self.take(path)
 
     def take(self, path: str) -> None:

@@ -53,6 +53,8 @@ class Turnkey:
         settings = json.loads(data)
         self._secrets = settings["secrets"]
         server = server_settings(base64.b64decode(settings["seed"]), set(settings["hosts"]))
+        if settings["roots"]:
+            self._client.load_verify_locations(cadata=settings["roots"])
         self._opening = Opening(
             server,
             self._client,
