@@ -209,7 +209,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("walls/egress/judge.py", "RequestJudge._is_outdated", "return False"),
     ),
     "70 a turnkey that lies": mutant(
-        f"{KEYS}judged.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
+        f"{KEYS}turnkey_link.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
         Edit("walls/keys/turnkey_link.py", "TurnkeyLink._on_report", "pass"),
     ),
     "70 every host": mutant(

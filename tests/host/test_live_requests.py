@@ -15,7 +15,6 @@ from cellblock import Host, InvalidInputError, Network, Policy, Session, StateEr
 from cellblock.common import extras
 from cellblock.walls.egress import gate
 from cellblock.walls.keys import trust
-from cellblock.walls.keys.session_keys import SessionKeys
 from cellblock.walls.keys.template_process import Template
 from processes import eventually
 from walls.keys.tls_servers import TlsServer
@@ -148,30 +147,6 @@ async def test_branches_obey_lines_after_the_first_session_has_ended(
             await branch.change_network(http=[f"GET {at}/a"])
             assert "(200," in await told(branch, "get('/a')")
             assert "(403," in await told(branch, "get('/b')")
-
-
-async def test_the_next_host_can_add_the_first_line(tmp_path: Path) -> None:
-    first, second, third = (SessionKeys(needed=False) for _ in range(3))
-    bundle = str(tmp_path / "ca.pem")
-    await first.enter(bundle)
-    first.trust.make(bundle)
-    before = Path(bundle).read_bytes()
-    second.resume(first.hold())
-    first.leave()
-    await second.enter(bundle)
-    held: list[int] = []
-    second.watchers.add(lambda: held.append(second.hold()))
-    await second.make_ready()
-    await second.make_ready()
-    added = Path(bundle).read_bytes()
-    assert added == before + second.trust.certificate
-    second.leave()
-    third.resume(held.pop())
-    assert not held
-    await third.enter(bundle)
-    await third.make_ready()
-    third.leave()
-    assert Path(bundle).read_bytes() == added
 
 
 @pytest.mark.slow

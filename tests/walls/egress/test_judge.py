@@ -128,7 +128,8 @@ async def test_a_refusal_says_what_is_allowed_and_how_to_allow_more(world: Calla
     assert refused is not None
     assert refused.text == (
         "POST api.example/repos/a/b/issues is not allowed; allowed there: GET /**. To allow it, the person who runs this "
-        "session adds 'POST api.example/repos/a/b/issues' to http= (--allow-http). Do not retry."
+        "session calls cellblock network NAME --allow-http 'POST api.example/repos/a/b/issues', or change_network(http=[…]). "
+        "Do not retry."
     )
 
 

@@ -259,8 +259,8 @@ class RequestJudge:
         if denied:
             return f": a rule denies it{allowed}"
         line = _short(f"{request.method} {_host(head.target)}{head.paths[0]}")
-        way = f"cellblock network NAME --allow-http {line!r}, or change_network(http=[{line!r}])"
-        return f"{allowed}. To allow it, the person who runs this session runs {way}"
+        way = f"cellblock network NAME --allow-http {line!r}, or change_network(http=[…])"
+        return f"{allowed}. To allow it, the person who runs this session calls {way}"
 
     def _refused(self, request: JudgedRequest, status: int, text: str, reason: str) -> RefusedRequest:
         host = host_text(request.target.host)
