@@ -36,6 +36,7 @@ SCENARIOS = [
     "files_and_checkpoints",
     "lines_of_files",
     "branches",
+    "secrets_and_lines",
     "ended_sessions",
     "undone_lines",
     "figures_of_plotly",

@@ -338,6 +338,9 @@ async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[
             template = Template.current()
             children = Path(f"/proc/{template.pid}/task/{template.pid}/children").read_text().split()
             assert children
+            assert "Max core file size        0" in Path(f"/proc/{children[0]}/limits").read_text()
+            seen = "[open(f'/proc/{pid}/comm').read().strip() for pid in os.listdir('/proc') if pid.isdigit()]"
+            assert "turnkey" not in await told(session, seen)
             for child in children:
                 os.kill(int(child), signal.SIGKILL)
             await eventually(lambda: not Path(f"/proc/{children[0]}").exists())

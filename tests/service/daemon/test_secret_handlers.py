@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import cellblock
 from cellblock import Secret
 from cellblock.operations.secrets import ListSecrets
 from cellblock.service.daemon.secret_handlers import secrets
+from daemons import own_daemon
+from walls.keys.tls_servers import TlsServer
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,28 @@ async def test_the_secrets_of_a_session_without_a_kernel_are_listed_without_star
     server: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _: named))
     found = await secrets(server, ListSecrets("demo"))
     assert [(one["name"], one["source"], one["hosts"]) for one in found] == [("ACME", "env:X", ["a.test:443"])] * len(options)
+
+
+@pytest.mark.slow
+def test_no_file_of_the_daemon_contains_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = "canary-0123456789-abcdef"
+    monkeypatch.setenv("KEY", value)
+    with TlsServer() as server:
+        monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+        with own_daemon(tmp_path) as home:
+            at = f"127.0.0.1:{server.port}"
+            cellblock.get_or_create("keyed", isolate="native", secrets=[f"KEY=env:KEY@{at}"])
+            code = (
+                "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\n"
+                f"request = u.Request('https://{at}/', headers={{'Authorization': 'Bearer ' + os.environ['KEY']}})\n"
+                "print(u.urlopen(request).read().decode())"
+            )
+            answer = cellblock.execute("keyed", code)
+            assert f"Bearer {value}" in server.seen[0].decode(), answer
+            changed = cellblock.change_network("keyed", http=[f"GET {at}/**"])
+            assert changed.http == (f"GET {at}/**",)
+            cellblock.save("keyed", "keyed.cell")
+            found = [path for path in tmp_path.rglob("*") if path.is_file() and value.encode() in path.read_bytes()]
+            assert [*home.iterdir()]
+    assert found == []
+    assert value not in repr(answer)
