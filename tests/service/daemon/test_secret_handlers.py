@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import cellblock
 from cellblock import Secret
 from cellblock.operations.secrets import ListSecrets
+from cellblock.service.daemon import control
 from cellblock.service.daemon.secret_handlers import secrets
 from daemons import own_daemon
 from walls.keys.tls_servers import TlsServer
@@ -50,3 +53,36 @@ def test_no_file_of_the_daemon_contains_a_value(tmp_path: Path, monkeypatch: pyt
             assert [*home.iterdir()]
     assert found == []
     assert value not in repr(answer)
+
+
+@pytest.mark.slow
+def test_a_session_of_a_killed_daemon_gets_its_first_request_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TlsServer() as server:
+        monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+        at = f"127.0.0.1:{server.port}"
+        setup = (
+            "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\nx = 1\n"
+            f"def get(path):\n    return u.urlopen('https://{at}' + path).status"
+        )
+        with own_daemon(tmp_path):
+            cellblock.get_or_create("open", isolate="native", allow_hosts=[at])
+            cellblock.execute("open", setup)
+            assert "200" in cellblock.execute("open", "print(x, get('/tunnel'))").text
+            kill()
+            assert cellblock.change_network("open", http=[f"GET {at}/a/*"]).http == (f"GET {at}/a/*",)
+            assert "1 200" in cellblock.execute("open", "print(x, get('/a/b'))").text
+            assert "403" in str(cellblock.execute("open", "get('/b')").error)
+            kill()
+            assert cellblock.network("open").http == (f"GET {at}/a/*",)
+            assert "1 200" in cellblock.execute("open", "print(x, get('/a/c'))").text
+            assert "403" in str(cellblock.execute("open", "get('/b')").error)
+            assert cellblock.change_network("open", remove=[f"GET {at}/a/*"]).allow == ()
+    assert [head.split()[1] for head in server.seen] == [b"/tunnel", b"/a/b", b"/a/c"]
+
+
+def kill() -> None:
+    """Kill the daemon, and start another one, which continues its sessions."""
+    about = control.status()
+    assert about is not None
+    os.kill(about["pid"], signal.SIGKILL)
+    cellblock.list_kernels()
