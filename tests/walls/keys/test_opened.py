@@ -223,7 +223,8 @@ async def test_a_slow_head_ends_the_connection(server: TlsServer) -> None:
     world.limits = replace(LIMITS, header_seconds=0.3)
     async with world.connected() as end:
         await end.send(b"GET / HTTP/1.1\r\nHost:")
-        assert await rest(end) == b""
+        async with asyncio.timeout(10):
+            assert await rest(end) == b""
     assert not server.seen
 
 

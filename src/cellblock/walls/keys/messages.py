@@ -12,8 +12,8 @@ from cellblock.model.overview import RequestRecord
 from cellblock.model.untrusted import parse_json
 from cellblock.wire.codec import Most, decoder
 
-MESSAGE = 192 * 1024
-"""The largest message in bytes: in JSON, the longest URL can be twice as long."""
+MESSAGE = 128 * 1024
+"""The largest message in bytes."""
 REPORTED = 50
 """Requests in one report: a message has room for more."""
 SHOWN = 500

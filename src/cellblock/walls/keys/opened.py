@@ -28,6 +28,7 @@ from cellblock.walls.egress.http import (
 )
 from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
+from cellblock.walls.egress.paths import LONGEST
 from cellblock.walls.keys.bodies import MOST_REPLACED, inserts_at, length_of, quoting, with_length
 from cellblock.walls.keys.fill import Filled, MisplacedError, fill
 from cellblock.walls.keys.judged import Judge
@@ -267,7 +268,9 @@ class OpenedConnection:
             return await read_body(reader, self._client, self._limits.idle_seconds) if given is None else given
 
         method = WEBSOCKET if upgrade else self._method
-        answer = await judge.ask(method, head.target.decode("ascii"), names, body)
+        # The host refuses longer ones, and a message must have room for it.
+        url = head.target[: LONGEST + 1].decode("ascii")
+        answer = await judge.ask(method[:SHOWN], url, names, body)
         if answer.refused is not None:
             status, text = answer.refused
             raise RefusedError(status, _REASONS.get(status, "Forbidden"), text)
