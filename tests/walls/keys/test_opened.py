@@ -207,15 +207,15 @@ async def test_what_is_not_tls_reaches_no_opened_server(server: TlsServer, first
     world = World(server, **BEARER)
     client = ssl.create_default_context(cafile=server.roots)
     opening = Opening(server_settings(SEED, {world.at}), client, LIMITS, lambda: world.secrets, world.log.append)
-    ours, theirs = socket.socketpair()
-    upstream = socket.create_connection(("127.0.0.1", server.port))
+    (ours, theirs), (upstream, reached) = socket.socketpair(), socket.socketpair()
     for one in (ours, theirs, upstream):
         one.setblocking(False)
-    with ours:
+    with ours, reached:
         await asyncio.get_running_loop().sock_sendall(ours, first)
         async with asyncio.timeout(30):
             await OpenedConnection(opening, world.at, theirs, upstream, b"").serve()
-    assert not server.seen
+        reached.settimeout(30)
+        assert first[:6] not in reached.recv(65536)
 
 
 async def test_a_slow_head_ends_the_connection(server: TlsServer) -> None:
