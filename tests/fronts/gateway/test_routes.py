@@ -15,11 +15,7 @@ from cellblock.model.checkpoints import Restored
 from cellblock.operations import OPERATIONS
 from cellblock.service.daemon.place import Place
 
-<<<<<<< HEAD
-SHAPES = "0e41734086d4"
-=======
-SHAPES = "ee1b2a4435b4"
->>>>>>> 3895dce9 (Bound the URL that a turnkey asks its host about)
+SHAPES = "fc8752380683"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 
