@@ -1,4 +1,4 @@
-"""What a turnkey costs: added time per request on a kept connection, compared with a tunnel, and its memory.
+"""What a turnkey costs: time per request on a kept connection, compared with a tunnel and no proxy, and its memory.
 
 Client, proxy, turnkey and server are processes of their own, as they are in use.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from bench.cases import Series
 from bench.systems import System
 from cellblock.common.secret import Secret
+from cellblock.walls.egress.judge import RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Rules
@@ -53,11 +54,12 @@ def proxy(pipe: Connection, directory: str, opened: int, tunnelled: int) -> None
     async def run() -> None:
         secret = Secret.from_env("BENCH_KEY", hosts=[f"127.0.0.1:{opened}"])
         keys = SessionKeys((bind("BENCH_KEY", secret),))
-        keys.enter()
-        keys.make_bundle(f"{directory}/trusted.pem")
-        rules = Rules.parse([f"127.0.0.1:{opened}", f"127.0.0.1:{tunnelled}"])
+        await keys.enter(f"{directory}/trusted.pem")
+        keys.trust.make(f"{directory}/trusted.pem")
+        network = LiveNetwork(Rules.parse([f"127.0.0.1:{opened}", f"127.0.0.1:{tunnelled}"]))
         listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        server = EgressProxy(listener, LiveNetwork(rules), on_denied=lambda _: None, opener=keys)
+        judge = RequestJudge(network, (), None, on_denied=lambda _: None)
+        server = EgressProxy(listener, network, on_denied=lambda _: None, opener=keys, judge=judge)
         await server.start()
         pipe.send((listener.getsockname()[1], keys.environment["BENCH_KEY"]))
         await asyncio.to_thread(pipe.recv)
@@ -92,28 +94,29 @@ def ask(client: ssl.SSLSocket, port: int, placeholder: str) -> float:
 
 
 async def keys(_system: System, *, n: int) -> Series:
-    """Send requests through the tunnel and the turnkey in turns, so that a busy machine hurts them alike."""
+    """Send requests through the turnkey, a tunnel and no proxy in turns, so that a busy machine hurts them alike."""
     series: Series = {}
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "roots.pem").write_bytes(authority_certificate(_SEED))
         Path(directory, "leaf.pem").write_bytes(leaf(_SEED, ["127.0.0.1"]))
         started, ports = [], []
-        for _ in range(2):
+        for _ in range(3):
             ours, theirs = _SPAWNED.Pipe()
             started.append(_SPAWNED.Process(target=serve, args=(theirs, directory), daemon=True))
             started[-1].start()
             ports.append(ours.recv())
         pipe, theirs = _SPAWNED.Pipe()
-        started.append(_SPAWNED.Process(target=proxy, args=(theirs, directory, *ports)))
+        started.append(_SPAWNED.Process(target=proxy, args=(theirs, directory, *ports[:2])))
         started[-1].start()
         via, placeholder = pipe.recv()
         context = ssl.create_default_context(cafile=f"{directory}/trusted.pem")
         clients = {}
-        for name, port in zip(("turnkey", "tunnel"), ports, strict=True):
-            plain = socket.create_connection(("127.0.0.1", via))
+        for name, port in zip(("turnkey", "tunnel", "no proxy"), ports, strict=True):
+            plain = socket.create_connection(("127.0.0.1", port if name == "no proxy" else via))
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (port, port))
-            assert b" 200 " in plain.recv(4096)
+            if name != "no proxy":
+                plain.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (port, port))
+                assert b" 200 " in plain.recv(4096)
             clients[name] = (context.wrap_socket(plain, server_hostname="127.0.0.1"), port)
         for _ in range(n):
             for name, (client, port) in clients.items():

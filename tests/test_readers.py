@@ -86,6 +86,7 @@ PARSERS: dict[str, str] = {
     "tools/registry/servers.py": OWN,
     "walls/keys/bindings.py": "it reads a file of this package",
     "walls/keys/session_keys.py": OWN,
+    "walls/keys/sources.py": "the user's own file of credentials, of at most 1 MiB",
     "walls/keys/turnkey.py": "it reads what its host sends, in a process of its own",
     "walls/packages/index.py": "the directory of a wheel of the configured index, in a thread",
     "walls/packages/pages.py": "the page of the configured index, which is trusted, in a thread",

@@ -1,4 +1,4 @@
-// Beside the cells: variables, files, checkpoints, branches, network, ports and requests of a session.
+// Beside the cells: variables, files, checkpoints, branches, network, secrets, ports and requests of a session.
 import { useRef, useState } from "./libraries.js";
 import { Asleep, asleep } from "./asleep.jsx";
 import { Changes } from "./changes.jsx";
@@ -11,7 +11,7 @@ import { Ports } from "./ports.jsx";
 import { State } from "./sessions.jsx";
 import { Marked, Output } from "./text.jsx";
 
-const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", network: "Network", ports: "Ports", requests: "Requests" };
+const TABS = { variables: "Variables", files: "Files", checkpoints: "Checkpoints", branches: "Branches", network: "Network", secrets: "Secrets", ports: "Ports", requests: "Requests" };
 let last = "variables";
 
 export function Side({ session, version, onChange }) {
@@ -25,7 +25,7 @@ export function Side({ session, version, onChange }) {
     choose(next);
     event.currentTarget.querySelector(`#tab-${next}`).focus();
   };
-  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, network: Network, ports: Ports, requests: Requests }[tab];
+  const View = { variables: Variables, files: Files, checkpoints: Checkpoints, branches: Branches, network: Network, secrets: Secrets, ports: Ports, requests: Requests }[tab];
   return (
     <aside class="beside" aria-label="State of the session">
       <div class="tabs" role="tablist" aria-label="State" onKeyDown={(event) => ({ ArrowRight: () => step(event, 1), ArrowLeft: () => step(event, -1) })[event.key]?.()}>
@@ -240,6 +240,26 @@ function Branches({ session }) {
         </>
       )}
       {adopting && <Adopt into={session} branch={adopting} onClose={() => setAdopting(null)} />}
+    </>
+  );
+}
+
+// -- secrets ------------------------------------------------------------------------------------------------------------------------
+
+function Secrets({ session, version }) {
+  const { data, error, retry } = useFetched((signal) => get(`/sessions/${segment(session.kernel_id)}/secrets`, { signal }), [session.kernel_id, session.cells, session.execution, session.status, version]);
+  return (
+    <>
+      <Failure error={error} retry={retry} />
+      {data && data.secrets.length === 0 && <Empty title="No secrets"><p>Secrets that the session uses by placeholders appear here, without their values.</p></Empty>}
+      <ul class="checkpoints-list" aria-label="Secrets">
+        {(data?.secrets ?? []).map((one) => (
+          <li key={one.name}>
+            <div><b><Marked text={one.name} /></b><span class="quiet">{one.last_used == null ? "not used yet" : `used ${age(one.last_used)} ago`}</span></div>
+            <div class="quiet">for {one.hosts.map((host, place) => <>{place > 0 && ", "}<code><Marked text={host} /></code></>)}</div>
+          </li>
+        ))}
+      </ul>
     </>
   );
 }

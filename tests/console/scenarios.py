@@ -129,6 +129,41 @@ def every_view(started: Any, gateway: Gateway, _: Path) -> None:
     faultless(page, "login")
 
 
+def secrets_and_lines(started: Any, gateway: Gateway, directory: Path) -> None:
+    """The secrets of a session are listed without their values, and request lines are added and removed."""
+    api = Api(gateway)
+    (directory / "key").write_text("canary-0123456789")
+    source = f"file:{directory}/key"
+    made = api.session(
+        "keyed", secrets={"ACME_KEY": {"source": source, "hosts": ["api.acme.invalid"]}}, allow_hosts=["a.invalid"]
+    )
+    api.session("plain")
+    page = console(started, gateway.url, "admin")
+    show(page, "session", made)
+    page.get_by_role("tab", name="Secrets").click()
+    expect(page.get_by_role("list", name="Secrets")).to_contain_text("ACME_KEY")
+    expect(page.get_by_role("list", name="Secrets")).to_contain_text("api.acme.invalid:443")
+    expect(page.get_by_role("list", name="Secrets")).to_contain_text("not used yet")
+    settled(page)
+    faultless(page, "secrets")
+    assert "canary" not in page.content()
+    assert api.http.delete("/sessions/keyed/secrets/ACME_KEY").status_code == 200
+    page.get_by_role("tab", name="Network").click()
+    page.get_by_label("Host, or request").fill("GET b.invalid/**")
+    page.get_by_role("button", name="Allow", exact=True).click()
+    expect(page.get_by_label("Hosts")).to_contain_text("GET b.invalid/**")
+    page.get_by_label("Host, or request").fill("POST b.invalid/private")
+    page.get_by_role("button", name="Deny", exact=True).click()
+    expect(page.get_by_label("Hosts")).to_contain_text("deny POST b.invalid/private")
+    page.get_by_label("Remove GET b.invalid/**").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.get_by_label("Hosts")).not_to_contain_text("GET b.invalid/**")
+    assert api.http.get("/sessions/keyed/network").json()["http"] == ["deny POST b.invalid/private"]
+    page.get_by_role("tab", name="Secrets").click()
+    expect(page.get_by_text("No secrets")).to_be_visible()
+    quiet(page)
+
+
 def furnished(api: Api) -> dict[str, str]:
     """Make sessions of which every view has something to show; return their ids by name."""
     names = {

@@ -37,6 +37,7 @@ SCENARIOS = [
     "lines_of_files",
     "branches",
     "ports",
+    "secrets_and_lines",
     "ended_sessions",
     "undone_lines",
     "figures_of_plotly",

@@ -209,8 +209,43 @@ MUTANTS: dict[str, Mutant] = {
         Edit("walls/egress/judge.py", "RequestJudge._is_outdated", "return False"),
     ),
     "70 a turnkey that lies": mutant(
-        f"{KEYS}judged.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
-        Edit("walls/keys/session_keys.py", "SessionKeys._on_report", "pass"),
+        f"{KEYS}turnkey_link.py::test_a_turnkey_that_breaks_the_rules_loses_its_session_only",
+        Edit("walls/keys/turnkey_link.py", "TurnkeyLink._on_report", "pass"),
+    ),
+    "69 signatures for other services": mutant(
+        f"{KEYS}sigv4.py::test_28_what_another_service_could_accept_is_refused",
+        Edit("walls/keys/sigv4.py", "_check_scope", "pass"),
+    ),
+    "69 services that issue keys": mutant(
+        f"{KEYS}sigv4.py::test_a_service_that_issues_keys_must_be_named",
+        Edit("walls/keys/sigv4.py", "_ISSUERS", "()"),
+    ),
+    "69 placeholders for other hosts": mutant(
+        f"{KEYS}opened.py::test_a_placeholder_for_another_opened_host_is_refused",
+        Edit("walls/keys/sigv4.py", "covers", "return True"),
+        Edit("walls/keys/fill.py", "_check_left", "pass"),
+    ),
+    "69 slow heads": mutant(
+        f"{KEYS}opened.py::test_a_slow_head_ends_the_connection",
+        Edit(
+            "walls/keys/opened.py",
+            "OpenedConnection._head",
+            "while (event := reader.next_event()) is h11.NEED_DATA:\n"
+            "    async with asyncio.timeout(20):\n"
+            "        reader.receive_data(await self._client.receive(HEAD_READ))\nreturn event",
+        ),
+    ),
+    "70 tunnels": mutant(
+        "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
+        Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),
+    ),
+    "70 hosts without lines": mutant(
+        "walls/egress/test_live.py::test_request_lines_come_with_their_hosts_and_go_with_them",
+        Edit("walls/egress/live.py", "_hosts_without_lines", "return ()"),
+    ),
+    "70 long URLs": mutant(
+        f"{KEYS}turnkey_link.py::test_the_longest_url_is_judged",
+        Edit("walls/egress/paths.py", "LONGEST", "1 << 20"),
     ),
     "70 every host": mutant(
         "walls/egress/test_judge.py::test_every_host_cannot_be_combined_with_lines",

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,96 @@ async def test_npm_inside_uses_a_placeholder(native_host: Host, roots: Callable[
 
 
 @pytest.mark.slow
+async def test_botocore_inside_signs_with_a_placeholder_and_the_server_accepts_the_key(
+    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key_id, key = "AKIAREALREALREALREAL", "canary0123456789abcdef/+0123456789"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
+    objects: dict[bytes, bytes] = {}
+
+    def answer(head: bytes, body: bytes) -> bytes:
+        first = head.split(b"\r\n")[0].split()
+        if not is_signed(head, body, key_id, key):
+            return b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+        if first[0] == b"PUT":
+            objects[first[1]] = body
+            return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+        found = objects.get(first[1], b"{}")
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(found), found)
+
+    code = """
+import boto3, os
+options = dict(region_name='eu-west-1', endpoint_url=URL)
+s3 = boto3.client('s3', **options)
+s3.put_object(Bucket='bucket', Key='a b/ä', Body=b'content')
+found = s3.get_object(Bucket='bucket', Key='a b/ä')['Body'].read()
+tables = boto3.client('dynamodb', **options).list_tables(Limit=3)['ResponseMetadata']['HTTPStatusCode']
+found, tables, os.environ['AWS_SECRET_ACCESS_KEY']
+"""
+    with TlsServer(answer, host="api.test") as server:
+        roots(server)
+        secret = Secret.aws(hosts=[f"api.test:{server.port}"])
+        policy = Policy(network=Network(allow=(f"127.0.0.1:{server.port}",)))
+        async with native_host.session(working_dir=tmp_path, policy=policy, secrets={"AWS": secret}) as session:
+            await session.execute(f"URL = 'https://api.test:{server.port}'")
+            text = await told(session, code)
+            assert "(b'content', 200, 'AKIAcellblock" in text
+            assert "canary" not in text
+            await session.remove_secret("AWS")
+            assert "An error occurred (403)" in await told(session, "s3.get_object(Bucket='bucket', Key='a')")
+    assert len(server.seen) == 3
+    assert b"canary" not in b"".join(server.seen)
+
+
+def is_signed(head: bytes, body: bytes, key_id: str, key: str) -> bool:
+    """Return whether a request has the signature that botocore makes."""
+    from botocore.auth import S3SigV4Auth, SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    first, *lines = head.decode().split("\r\n")
+    method, target, _ = first.split()
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    given = headers.pop("authorization")
+    scope, names = given.split("Credential=")[1].split(", ")[0], given.split("SignedHeaders=")[1].split(",")[0]
+    _, _, region, service, _ = scope.split("/")
+    signer = (S3SigV4Auth if service == "s3" else SigV4Auth)(Credentials(key_id, key), service, region)
+    request = AWSRequest(method, f"https://{headers['host']}{target}", {n: headers[n] for n in names.split(";")}, body)
+    request.context["timestamp"] = headers["x-amz-date"]
+    canonical = signer.canonical_request(request)
+    return given.endswith(signer.signature(signer.string_to_sign(request, canonical), request))
+
+
+@pytest.mark.slow
+async def test_further_certificates_are_trusted_inside_and_by_the_proxy(
+    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with TlsServer(host="api.test") as server:
+        roots(server)
+        monkeypatch.delenv("SSL_CERT_FILE")
+        file, at = tmp_path / "corp.pem", f"api.test:{server.port}"
+        file.write_text("-----BEGIN PRIVATE KEY-----\ncanary\n" + Path(server.roots).read_text())
+        secrets = {"KEY": Secret.from_env("KEY", hosts=[at])}
+        network = Network(allow=(f"127.0.0.1:{server.port}",), trust=str(file))
+        workspace = tmp_path / "workspace"
+        workspace.mkdir()
+        for name in ("KEY", ""):  # opened by the proxy, and through a tunnel
+            policy = Policy(network=network if name else replace(network, allow=(*network.allow, at)))
+            given = {"secrets": secrets} if name else {"kernel_env": {"KEY": "x"}}
+            async with native_host.session(working_dir=workspace, policy=policy, **given) as session:
+                await session.execute(setup(server))
+                assert "GET / HTTP" in await told(session, CLIENTS["urllib"])
+                assert "canary" not in await told(session, "print(open('/run/cellblock/ca.pem').read())")
+        for content, why in (("", "has no certificate"), ("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----", "")):
+            file.write_text(content)
+            with pytest.raises(InvalidInputError, match=f"corp.pem cannot be read: .*{why}"):
+                native_host.session(working_dir=workspace, policy=Policy(network=network))
+    with pytest.raises(InvalidInputError, match=r"network\.trust is not allowed"):
+        Policy(network=Network(trust="/a")).narrow(Policy(network=Network(trust="/b")))
+
+
+@pytest.mark.slow
 async def test_placeholders_stay_and_branches_share_them(
     native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
 ) -> None:
@@ -247,6 +338,9 @@ async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[
             template = Template.current()
             children = Path(f"/proc/{template.pid}/task/{template.pid}/children").read_text().split()
             assert children
+            assert "Max core file size        0" in Path(f"/proc/{children[0]}/limits").read_text()
+            seen = "[open(f'/proc/{pid}/comm').read().strip() for pid in os.listdir('/proc') if pid.isdigit()]"
+            assert "turnkey" not in await told(session, seen)
             for child in children:
                 os.kill(int(child), signal.SIGKILL)
             await eventually(lambda: not Path(f"/proc/{children[0]}").exists())

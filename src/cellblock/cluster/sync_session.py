@@ -469,11 +469,12 @@ class SyncClusterSession:
         *,
         allow: Sequence[str] = (),
         deny: Sequence[str] = (),
+        http: Sequence[str] = (),
         remove: Sequence[str] = (),
         expect: int | None = None,
     ) -> SessionNetwork:
-        """Change the hosts that the session and its branches can reach, as `Session.change_network` does."""
-        return self._ask(change_of(self.id, allow, deny, remove, expect))
+        """Change the hosts and requests that the session and its branches can reach, as `Session.change_network` does."""
+        return self._ask(change_of(self.id, allow, deny, http, remove, expect))
 
     # -- requests --------------------------------------------------------------------------------------------------------
 

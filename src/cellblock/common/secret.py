@@ -15,8 +15,8 @@ from typing import Any, Literal, Self, TypeAlias
 from cellblock.errors import InvalidInputError, shown
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
-_SCHEMES = ("env:", "file:", "keyring:", "op://", "command:")
-_HOSTS = re.compile(r"[A-Za-z0-9_.:\[\]-]++(,[A-Za-z0-9_.:\[\]-]++)*+", re.ASCII)
+_SCHEMES = ("env:", "file:", "keyring:", "op://", "command:", "aws:")
+_HOSTS = re.compile(r"[A-Za-z0-9_.:*\[\]-]++(,[A-Za-z0-9_.:*\[\]-]++)*+", re.ASCII)
 _MOST = 64
 """Secrets of one session."""
 
@@ -26,8 +26,9 @@ class Secret:
     """A secret that code uses by a placeholder. cellblock inserts the value into requests to its hosts (docs/keys.md).
 
     Attributes:
-        source: ``env:NAME``, ``file:PATH``, ``keyring:SERVICE/USER``, ``op://VAULT/ITEM/FIELD`` or ``command:WORDS``. Empty:
-            the entry of that name in ``secrets.toml``, or else the variable of that name.
+        source: ``env:NAME``, ``file:PATH``, ``keyring:SERVICE/USER``, ``op://VAULT/ITEM/FIELD``, ``command:WORDS``, or
+            ``aws:PROFILE``, which implies ``sigv4``. Empty: the entry of that name in ``secrets.toml``, or else the
+            variable of that name.
         hosts: Hosts that receive the value, such as ``"api.example.org"`` or ``"api.example.org:8443"``. By default, the
             hosts of the service that is known by the secret's name.
         header: Headers that contain it, such as ``"X-Key: {}"``. Without any place, ``"Authorization: Bearer {}"``.
@@ -35,6 +36,8 @@ class Secret:
         query: A parameter of the query string.
         path: A segment of the path, such as ``"bot{}"``.
         body: Whether JSON and URL-encoded forms of up to 256 KiB can contain it, anywhere.
+        sigv4: Whether it is a key of AWS, with which requests are signed anew. It is in no request, so the hosts may begin
+            with ``*.``.
         attach: Whether to add the first header, or Basic authentication, to requests without it.
         responses: ``"scan"`` replaces the value in responses. ``"pass"`` forwards them unchanged, also compressed ones: the
             code can then read the value if the host returns it.
@@ -53,6 +56,7 @@ class Secret:
     path: str = ""
     body: bool = False
     attach: bool = False
+    sigv4: bool = False
     responses: Literal["scan", "pass"] = "scan"
     refresh: float | None = None
     ask: Literal["", "first", "each"] = ""
@@ -79,9 +83,13 @@ class Secret:
                 _check_form(form, name, example)
         if self.basic and ":" not in self.basic:
             raise InvalidInputError(f"basic of a secret must contain a colon, such as 'user:{{}}', not {shown(self.basic)}")
-        for name in ("attach", "body"):
+        for name in ("attach", "body", "sigv4"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInputError(f"{name} of a secret must be True or False, not {shown(getattr(self, name))}")
+        if self.source.startswith("aws:"):
+            object.__setattr__(self, "sigv4", True)
+        if self.sigv4 and (self.header or self.basic or self.query or self.path or self.body or self.attach):
+            raise InvalidInputError("a secret with sigv4 signs requests, so it has no other place in them")
         if self.responses not in ("scan", "pass"):
             raise InvalidInputError(f"responses of a secret must be 'scan' or 'pass', not {shown(self.responses)}")
         if self.ask not in ("", "first", "each"):
@@ -110,6 +118,16 @@ class Secret:
         if isinstance(command, str):
             raise InvalidInputError("command of a secret must be a list of words, such as ['pass', 'show', 'api']")
         return cls(source=f"command:{shlex.join(command)}", **places)
+
+    @classmethod
+    def aws(cls, profile: str = "", /, **places: Any) -> Self:
+        """Create a secret that is a key of AWS, with which requests are signed anew.
+
+        Args:
+            profile: A profile of ``~/.aws/credentials``; by default, the key of the variables ``AWS_ACCESS_KEY_ID`` and so on.
+            places: Further attributes: ``hosts`` is needed.
+        """
+        return cls(source=f"aws:{profile}", **places)
 
     @classmethod
     def from_keyring(cls, service: str, user: str, /, **places: Any) -> Self:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import StateError, UnsupportedError, with_host
 from cellblock.model.network import SessionNetwork
+from cellblock.walls.egress.lines import Lines
 
 if TYPE_CHECKING:
     from cellblock.walls.egress.live import LiveNetwork
@@ -46,25 +47,28 @@ class NetworkChanges:
         if self._network is not None and self._network.live is None:
             return SessionNetwork()
         state = self._live().state
-        return SessionNetwork(state.allow, state.deny, state.ask, state.revision)
+        return SessionNetwork(state.allow, state.deny, state.ask, state.revision, http=state.http)
 
     async def change(
         self,
         *,
         allow: Sequence[str] = (),
         deny: Sequence[str] = (),
+        http: Sequence[str] = (),
         remove: Sequence[str] = (),
         expect: int | None = None,
         by: str = "caller",
     ) -> SessionNetwork:
-        """Change the hosts that the session and its branches can reach, at once and also for later kernels.
+        """Change the hosts and requests that the session and its branches can reach, at once and also for later kernels.
 
-        Connections to hosts that are no longer allowed are reset. Other connections continue. Undo does not reverse a change.
+        Connections to hosts that are no longer allowed are reset, and so are unread connections to hosts that get a first
+        request line. Other connections continue, and their next request is judged anew. Undo does not reverse a change.
 
         Args:
             allow: Hosts to allow, as in `Network.allow`, within the host's policy.
             deny: Hosts to deny, even if they are allowed.
-            remove: Lines of both lists to remove. The policy's denied hosts stay.
+            http: Request lines to add, as in `Network.http`. Their hosts become allowed, and get no other requests.
+            remove: Lines of all lists to remove. With the last line about a host, the host is removed, too.
             expect: The revision that the change is based on; None for any.
             by: Who changes it, for the audit record.
 
@@ -76,16 +80,19 @@ class NetworkChanges:
             InvalidInputError: A pattern is invalid, exceeds the host's policy, or is not there to be removed.
             StateError: `close_egress` has closed the network, or the session is closed, or was made without a network.
             StoreError: The change cannot be recorded. Nothing has changed.
-            UnsupportedError: cellblock does not enforce its network.
+            UnsupportedError: cellblock does not enforce its network, or the extra ``keys`` is not installed.
         """
         self._check_running()
         live, recorded = self._live(), self._recorded
+        if http and self._network is not None:
+            Lines.parse(http)  # nothing is prepared for a wrong line
+            await self._network.make_ready()
 
         async def record(lists: Mapping[str, Any]) -> None:
             if recorded is not None:
                 await recorded(lists, by)
 
-        closed = await live.change(allow=allow, deny=deny, remove=remove, expect=expect, record=record)
+        closed = await live.change(allow=allow, deny=deny, http=http, remove=remove, expect=expect, record=record)
         return replace(self.shown, closed=closed)
 
     def _live(self) -> LiveNetwork:

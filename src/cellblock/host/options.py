@@ -392,7 +392,7 @@ class ResolvedOptions:
         images_dir: Directory for images.
         spill_dir: Directory for output above the limits.
         writable: Directories that the code can write to.
-        keys: The secrets, which branches share; None without any.
+        keys: The secrets, and what opens connections, which branches share; None without a network of its own.
         network: The network rules, which branches share; None without a network.
     """
 
@@ -490,22 +490,27 @@ def _policy_and_keys(options: SessionOptions, defaults: Defaults, tier: Tier) ->
         bindings = bindings_of(parse_secrets(options.secrets))
         hosts = Hosts(base.network.allow)
         base = wanted = base.widened(hosts=[host for host in patterns(bindings) if not hosts.cover(host)])
-    ruled = set() if options.on_request is None else set(options.on_request.authorities())
+    ruled = options.on_request is not None and any(options.on_request.authorities())
     if base.network.judges:
         check_requests(tier)
         base = wanted = _with_hosts_of_lines(base)
     policy = defaults.policy_for(wanted, tier)
-    if not (bindings or ruled or policy.network.judges):
-        return policy, None
     if ruled or policy.network.judges:
         check_requests(tier)
-    from cellblock.walls.egress.lines import Lines
+    if policy.network.trust and not tier.own_network:
+        raise UnsupportedError(
+            f"network.trust needs isolate='native': with isolate={tier.name!r}, set SSL_CERT_FILE (kernel_env)"
+        )
+    needed = bool(bindings or ruled or policy.network.judges)
+    if needed:
+        require_extra("keys", "secrets and request lines")
+    elif not (tier.own_network and (policy.network.allow or policy.network.ask)):
+        return policy, None
+    from cellblock.walls.keys import trust
     from cellblock.walls.keys.session_keys import SessionKeys
 
-    require_extra("keys", "secrets and request lines")
-    for texts in (policy.network.http, *policy.network.within):
-        ruled.update(Lines.parse(texts).authorities)
-    return policy, SessionKeys(bindings, ruled)
+    roots = trust.further_roots(policy.network.trust) if policy.network.trust else b""
+    return policy, SessionKeys(bindings, needed=needed, roots=roots)
 
 
 def _with_hosts_of_lines(policy: Policy) -> Policy:

@@ -131,7 +131,7 @@ class SessionSurroundings:
         env: The complete environment of its kernels.
         kept: The number of the session, if its kernels should outlive this process.
         places: Preserves its directories for the next process, if they should outlive this one.
-        keys: Its secrets, if it has any.
+        keys: Its secrets, and what opens its connections; None without a network of its own.
         clone: The clone that it works in, if it does.
         devices: Its devices.
     """
@@ -180,9 +180,12 @@ class SessionSurroundings:
         if live is not None and share is not None:
             live = share(live)
         self.keys = keys = resolved.keys
-        if keys is not None and remains is not None and remains.keys is not None:
-            keys.resume(remains.keys)
-            remains.keys = None
+        if keys is not None and remains is not None:
+            if remains.keys is None:
+                keys.trust.mounted = False  # an earlier version made the sandbox
+            else:
+                keys.resume(remains.keys)
+                remains.keys = None
         self._in_use = False
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
         self.devices = SessionDevices(f"{self.place}-devices", resolved.policy.devices if tier.sandboxed else (), self.places)
@@ -202,7 +205,7 @@ class SessionSurroundings:
         proxies = self.network.environment() if self.network is not None else {}
         if self.keys is not None:
             proxies |= self.keys.environment
-            if twice := self.keys.environment.keys() & given.keys() & self.keys.names:
+            if twice := self.keys.variables.keys() & given.keys():
                 raise InvalidInputError(f"kernel_env: {min(twice)} is also the name of a secret: leave one of them out")
         home = resolved.tier.home
         if self._private is not None:
@@ -217,7 +220,7 @@ class SessionSurroundings:
         mounts = self.packages.mounts + (() if self._private is None else self._private.mounts)
         if self.clone is not None:
             mounts += self.clone.mounts
-        return mounts if self.keys is None else mounts + self.keys.mounts(self._bundle)
+        return mounts if self.keys is None else mounts + self.keys.trust.mounts(self._bundle)
 
     @property
     def _bundle(self) -> str:
@@ -228,10 +231,11 @@ class SessionSurroundings:
 
         Raises:
             InvalidInputError: A value cannot be read.
+            UnsupportedError: The extra ``keys`` is needed, and not installed.
         """
         if self.keys is not None:
-            self.keys.enter()
             self._in_use = True
+            await self.keys.enter(self._bundle)
             await self.keys.read()
 
     def with_environment(self, setup: Setup) -> Setup:
@@ -317,7 +321,7 @@ class SessionSurroundings:
         self.packages.prepare()
         if self.keys is not None:
             self._trust.make()
-            self.keys.make_bundle(self._bundle)
+            self.keys.trust.make(self._bundle)
         if self._private is not None:
             self._private.make()
 

@@ -17,6 +17,7 @@ class SessionNetwork(Plain):
         ask: Whether a person is asked about other hosts.
         revision: The number of changes so far.
         closed: How many connections the change closed.
+        http: The request lines: a host that one names gets no other requests.
     """
 
     allow: tuple[str, ...] = ()
@@ -24,3 +25,4 @@ class SessionNetwork(Plain):
     ask: bool = False
     revision: int = 0
     closed: int = 0
+    http: tuple[str, ...] = ()

@@ -23,15 +23,16 @@ def change_of(
     kernel: SessionRecord | str,
     allow: Sequence[str],
     deny: Sequence[str],
+    http: Sequence[str],
     remove: Sequence[str],
     expect: int | None,
     by: str = "",
 ) -> ChangeNetwork:
     """Return the request of `change_network`."""
-    for lines in (allow, deny, remove):
+    for lines in (allow, deny, http, remove):
         if isinstance(lines, str):
             raise InvalidInputError(f"the lines of a network are a list of patterns; write [{lines!r}]")
-    lists = tuple(allow), tuple(deny), tuple(remove)
+    lists = tuple(allow), tuple(deny), tuple(http), tuple(remove)
     return ChangeNetwork(session_of(kernel), *lists, -1 if expect is None else expect, by)
 
 

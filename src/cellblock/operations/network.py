@@ -29,7 +29,7 @@ class ChangeNetwork(
     op="change network",
     route=Route("POST", "/sessions/{session}/network", "Change the network of a session", scope="approve", without=("by",)),
 ):
-    """Change the hosts that a session and its branches can reach, at once.
+    """Change the hosts and requests that a session and its branches can reach, at once.
 
     Connections to hosts that are no longer allowed are reset.
 
@@ -37,7 +37,8 @@ class ChangeNetwork(
         session: The session.
         allow: Patterns of hosts to allow.
         deny: Patterns of hosts to deny, even if they are allowed.
-        remove: Lines of both lists to remove.
+        http: Request lines to add. Their hosts become allowed, and get no other requests.
+        remove: Lines of all lists to remove.
         expect: The revision that the change is based on; -1 for any. With another one, nothing changes.
         by: Who changes it, for the record.
     """
@@ -45,6 +46,7 @@ class ChangeNetwork(
     session: str
     allow: _Lines = ()
     deny: _Lines = ()
+    http: _Lines = ()
     remove: _Lines = ()
     expect: Annotated[int, Limits(ge=-1)] = -1
     by: str = ""

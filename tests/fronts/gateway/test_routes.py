@@ -15,7 +15,7 @@ from cellblock.model.checkpoints import Restored
 from cellblock.operations import OPERATIONS
 from cellblock.service.daemon.place import Place
 
-SHAPES = "0e41734086d4"
+SHAPES = "fc8752380683"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import cellblock
 from cellblock import Secret
 from cellblock.operations.secrets import ListSecrets
+from cellblock.service.daemon import control
 from cellblock.service.daemon.secret_handlers import secrets
+from daemons import own_daemon
+from walls.keys.tls_servers import TlsServer
 
 
 @pytest.mark.parametrize(
@@ -21,3 +28,61 @@ async def test_the_secrets_of_a_session_without_a_kernel_are_listed_without_star
     server: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _: named))
     found = await secrets(server, ListSecrets("demo"))
     assert [(one["name"], one["source"], one["hosts"]) for one in found] == [("ACME", "env:X", ["a.test:443"])] * len(options)
+
+
+@pytest.mark.slow
+def test_no_file_of_the_daemon_contains_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = "canary-0123456789-abcdef"
+    monkeypatch.setenv("KEY", value)
+    with TlsServer() as server:
+        monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+        with own_daemon(tmp_path) as home:
+            at = f"127.0.0.1:{server.port}"
+            cellblock.get_or_create("keyed", isolate="native", secrets=[f"KEY=env:KEY@{at}"])
+            code = (
+                "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\n"
+                f"request = u.Request('https://{at}/', headers={{'Authorization': 'Bearer ' + os.environ['KEY']}})\n"
+                "print(u.urlopen(request).read().decode())"
+            )
+            answer = cellblock.execute("keyed", code)
+            assert f"Bearer {value}" in server.seen[0].decode(), answer
+            changed = cellblock.change_network("keyed", http=[f"GET {at}/**"])
+            assert changed.http == (f"GET {at}/**",)
+            cellblock.save("keyed", "keyed.cell")
+            found = [path for path in tmp_path.rglob("*") if path.is_file() and value.encode() in path.read_bytes()]
+            assert [*home.iterdir()]
+    assert found == []
+    assert value not in repr(answer)
+
+
+@pytest.mark.slow
+def test_a_session_of_a_killed_daemon_gets_its_first_request_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TlsServer() as server:
+        monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+        at = f"127.0.0.1:{server.port}"
+        setup = (
+            "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\nx = 1\n"
+            f"def get(path):\n    return u.urlopen('https://{at}' + path).status"
+        )
+        with own_daemon(tmp_path):
+            cellblock.get_or_create("open", isolate="native", allow_hosts=[at])
+            cellblock.execute("open", setup)
+            assert "200" in str(cellblock.execute("open", "print(x, get('/tunnel'))").text)
+            kill()
+            assert cellblock.change_network("open", http=[f"GET {at}/a/*"]).http == (f"GET {at}/a/*",)
+            assert "1 200" in str(cellblock.execute("open", "print(x, get('/a/b'))").text)
+            assert "403" in str(cellblock.execute("open", "get('/b')").error)
+            kill()
+            assert cellblock.network("open").http == (f"GET {at}/a/*",)
+            assert "1 200" in str(cellblock.execute("open", "print(x, get('/a/c'))").text)
+            assert "403" in str(cellblock.execute("open", "get('/b')").error)
+            assert cellblock.change_network("open", remove=[f"GET {at}/a/*"]).allow == ()
+    assert [head.split()[1] for head in server.seen] == [b"/tunnel", b"/a/b", b"/a/c"]
+
+
+def kill() -> None:
+    """Kill the daemon, and start another one, which continues its sessions."""
+    about = control.status()
+    assert about is not None
+    os.kill(about["pid"], signal.SIGKILL)
+    cellblock.list_kernels()

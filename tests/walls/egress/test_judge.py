@@ -6,6 +6,7 @@ import asyncio
 import base64
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,16 +29,19 @@ HOST = "api.example"
 class World:
     """A judge with a person, whose answers a test gives."""
 
-    def __init__(self, *lines: str, within: tuple[tuple[str, ...], ...] = (), rules: object = None, why: str = "") -> None:
+    def __init__(
+        self, *lines: str, within: tuple[tuple[str, ...], ...] = (), rules: object = None, closed: bool = False
+    ) -> None:
         self.asked: list[ApprovalRequest] = []
         self.denials: list[Denial] = []
         self.rules = Rules() if rules is None else Rules.parse(rules)
         self.broker = Broker(self.rules, self.asked.append, None)
+        self.live = LiveNetwork.of(Network(http=lines))
+        self.live.state = replace(self.live.state, closed=closed)
         self.judge = RequestJudge(
-            Lines.parse(lines),
+            self.live,
             [Lines.parse(texts) for texts in within],
             RequestApprover(self.rules, self.broker),
-            why_closed=lambda: why,
             on_denied=self.denials.append,
         )
         self.client, self.other = socket.socketpair()
@@ -124,7 +128,8 @@ async def test_a_refusal_says_what_is_allowed_and_how_to_allow_more(world: Calla
     assert refused is not None
     assert refused.text == (
         "POST api.example/repos/a/b/issues is not allowed; allowed there: GET /**. To allow it, the person who runs this "
-        "session adds 'POST api.example/repos/a/b/issues' to http= (--allow-http). Do not retry."
+        "session calls cellblock network NAME --allow-http 'POST api.example/repos/a/b/issues', or change_network(http=[…]). "
+        "Do not retry."
     )
 
 
@@ -185,9 +190,9 @@ async def test_a_rule_can_answer_a_line_that_asks_but_not_a_secret_that_asks(wor
     assert await deciding is None
 
 
-@pytest.mark.parametrize("end", ["large", "withdrawn", "branches", "nobody"])
+@pytest.mark.parametrize("end", ["large", "withdrawn", "closed", "nobody"])
 async def test_a_question_that_cannot_be_answered_refuses(world: Callable[..., World], end: str) -> None:
-    found = world(f"ask POST {HOST}/**", why="branches" if end == "branches" else "")
+    found = world(f"ask POST {HOST}/**", closed=end == "closed")
     if end == "nobody":
         found.broker.ask = None
     deciding = asyncio.create_task(found.decide("POST", "/a", None if end == "large" else b"x"))
@@ -236,7 +241,7 @@ async def test_an_answer_does_not_outlast_the_lines(world: Callable[..., World])
     found = world(f"ask POST {HOST}/**")
     deciding = asyncio.create_task(found.decide("POST", "/a"))
     request = await found.question()
-    found.judge._layers = (Lines.parse([f"GET {HOST}/**"]),)
+    await found.live.change(http=[f"GET {HOST}/**"], remove=[f"ask POST {HOST}/**"])
     await request.accept()
     refused = await deciding
     assert refused is not None
@@ -253,7 +258,7 @@ async def test_every_host_cannot_be_added_to_a_running_session_with_lines() -> N
     policy = Network(allow=(HOST,), http=(f"GET {HOST}/**",))
     live = LiveNetwork.of(policy)
     denials: list[Denial] = []
-    RequestJudge.of(policy, live, None, denials.append)
+    RequestJudge(live, (), None, on_denied=denials.append)
     with pytest.raises(InvalidInputError, match="by their addresses"):
         await live.change(allow=["*"])
     assert await live.change(allow=["b.example"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -272,3 +273,76 @@ async def test_closing_a_network_ends_all_connections(start: Starter) -> None:
         await reader.read()
     assert await running.connect_status(f"127.0.0.1:{port}") == 200
     writer.close()
+
+
+# --- Request lines
+
+
+async def test_a_tunnel_to_a_host_that_gets_a_line_is_reset(start: Starter) -> None:
+    port = await start.echo()
+    running = await start.proxy(f"127.0.0.1:{port}")
+    reader, writer = await running.connect()
+    writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert await running.network.change(http=[f"GET 127.0.0.2:{port}/a"]) == 0
+    assert await running.network.change(http=[f"GET 127.0.0.1:{port}/a"]) == 1
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()
+
+
+def lines(*http: str, allow: Sequence[str] = (), ceiling: Network | None = None) -> LiveNetwork:
+    return LiveNetwork.of(Network(tuple(allow), http=http), ceiling)
+
+
+async def test_request_lines_come_with_their_hosts_and_go_with_them() -> None:
+    network = lines(allow=["a.example", "*.b.example"])
+    await network.change(http=["GET x.b.example/**", "GET  C.example/v1/*", "deny * d.example/**"])
+    assert [*network.state.allow] == ["a.example", "*.b.example", "c.example"]
+    assert [*network.state.http] == ["GET x.b.example/**", "GET c.example/v1/*", "deny * d.example/**"]
+    await network.change(http=["POST c.example/v1/*"], remove=["GET c.example/v1/*"])
+    assert "c.example" in network.state.allow
+    # Without its last line, a host would get every request.
+    await network.change(remove=["POST c.example/v1/*"])
+    assert [*network.state.allow] == ["a.example", "*.b.example"]
+    await network.change(http=["GET c.example/**"])
+    await network.change(allow=["c.example"], remove=["GET c.example/**"])
+    assert "c.example" in network.state.allow
+    again = lines()
+    again.resume(**network.state.stored())
+    assert again.state.http == network.state.http
+    again = lines("GET a.example/**")
+    again.resume(["a.example"], [], 3)  # from a version without lines
+    assert [*again.state.http] == ["GET a.example/**"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"http": ["get a.example/"]}, InvalidInputError, "in capitals"),
+        ({"http": "GET a.example/"}, InvalidInputError, "are a list"),
+        ({"remove": "GET a.example/"}, InvalidInputError, "are a list"),
+        ({"remove": ["GET a.example/x"]}, InvalidInputError, "no line 'GET a.example/x' is in the network's lists"),
+        ({"remove": ["deny POST a.example/**"]}, InvalidInputError, "the policy denies"),
+        ({"http": ["GET other.example/"]}, InvalidInputError, "'other.example' is not allowed by the host's policy"),
+        ({"allow": ["*"]}, InvalidInputError, "by their addresses"),
+        ({"http": [f"GET a.example/{number}" for number in range(200)]}, InvalidInputError, "can have 200 request lines"),
+    ],
+)
+async def test_a_wrong_change_of_lines_changes_nothing(change: dict[str, Any], error: type[Exception], told: str) -> None:
+    network = lines("deny POST a.example/**", allow=["a.example"], ceiling=Network(("a.example", "*")))
+    before = network.state
+    with pytest.raises(error, match=re.escape(told)):
+        await network.change(**change)
+    assert network.state is before
+
+
+async def test_lines_cannot_be_added_while_every_host_is_allowed_or_the_network_is_closed() -> None:
+    network = lines(allow=["*", "a.example"])
+    with pytest.raises(InvalidInputError, match="by their addresses"):
+        await network.change(http=["GET a.example/**"])
+    await network.change(http=["GET a.example/**"], remove=["*"])
+    await network.close_to(["a.example"])
+    with pytest.raises(StateError, match="closed permanently"):
+        await network.change(http=["POST a.example/**"])
+    await network.change(http=["deny GET a.example/private"])

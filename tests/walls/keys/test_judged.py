@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
-from cellblock.walls.egress.lines import Lines
+from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
 from cellblock.walls.egress.rules import Denial
 from cellblock.walls.keys.authority import authority_certificate
@@ -23,9 +23,9 @@ from cellblock.walls.keys.bindings import Use
 from cellblock.walls.keys.bodies import MOST_REPLACED
 from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.opened import OpenedConnection, Opening
-from cellblock.walls.keys.session_keys import SessionKeys
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.turnkey import server_settings
+from cellblock.walls.sandbox.policy import Network
 
 from .test_opened import LIMITS, PLACEHOLDER, SEED, VALUE, rest
 from .tls_servers import TlsServer
@@ -61,10 +61,9 @@ class World:
         self.person = Person()
         self.denials: list[Denial] = []
         self.judge = RequestJudge(
-            Lines.parse([line.replace("API", self.at) for line in lines]),
+            LiveNetwork.of(Network(http=tuple(line.replace("API", self.at) for line in lines))),
             (),
             self.person,
-            why_closed=str,
             on_denied=self.denials.append,
         )
         self.log: list[dict[str, Any]] = []
@@ -328,94 +327,3 @@ async def test_only_its_own_line_allows_a_websocket(server: TlsServer) -> None:
         assert await end.receive(1000) == b"second"
     assert server.seen[-1] == b"frames"
     assert (await world.ask(world.request("GET /socket"))).startswith(b"HTTP/1.1 403 ")
-
-
-# --- What a turnkey says to its host
-
-
-class Hostile:
-    """The host's side, and the socket of its turnkey, which a server has taken over."""
-
-    def __init__(self, *lines: str) -> None:
-        self.keys = SessionKeys((), ["api.test:443"])
-        self.person = Person()
-        denials: list[Denial] = []
-        self.judge = RequestJudge(Lines.parse(lines), (), self.person, why_closed=str, on_denied=denials.append)
-
-    async def __aenter__(self) -> Hostile:
-        control, self.turnkey = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        control.setblocking(False)
-        self.keys._control = control
-        asyncio.get_running_loop().add_reader(control, self.keys._readable, control)
-        self.sockets = [*socket.socketpair(), *socket.socketpair()]
-
-        async def redial() -> socket.socket:
-            return self.sockets[2].dup()
-
-        serving = self.keys.serve(parse_authority("api.test:443"), self.sockets[0], self.sockets[2], b"", self.judge, redial)
-        self.serving = asyncio.create_task(serving)
-        assert (await self.heard())["judged"] is True
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.serving.cancel()
-        await asyncio.gather(self.serving, return_exceptions=True)
-        self.keys.stop()
-        for one in (*self.sockets, self.turnkey):
-            one.close()
-
-    async def heard(self) -> dict[str, Any]:
-        def receive() -> bytes:
-            data, descriptors, _, _ = socket.recv_fds(self.turnkey, 200_000, 2)
-            for descriptor in descriptors:
-                socket.socket(fileno=descriptor).close()
-            return data
-
-        self.turnkey.settimeout(10)
-        return json.loads(await asyncio.to_thread(receive))  # type: ignore[no-any-return]
-
-    def say(self, **said: Any) -> None:
-        self.turnkey.send(json.dumps({"id": 1, **said}).encode())
-
-
-ASK = {"method": "POST", "url": "/a", "secrets": []}
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        [{**ASK, "method": 3}],
-        [{**ASK, "url": None}],
-        [{**ASK, "secrets": ["OTHER"]}],
-        [{**ASK, "secrets": "abc"}],
-        [{"method": "POST"}],
-        [{"piece": "", "last": True}],
-        [{"large": True}],
-        [ASK, ASK],
-        [ASK, {"piece": "!", "last": False}],
-        [ASK, *[{"piece": base64.b64encode(b"x" * 65536).decode(), "last": False}] * (MOST_BODY // 65536 + 1)],
-    ],
-)
-async def test_a_turnkey_that_breaks_the_rules_loses_its_session_only(said: list[dict[str, Any]]) -> None:
-    async with Hostile("ask POST api.test/a") as world:
-        for number, one in enumerate(said):
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                await asyncio.to_thread(world.say, **one)
-            if number == 0 and len(said) > 1 and said[1] != ASK:
-                assert await world.heard() == {"id": 1, "wanted": True}
-            await asyncio.sleep(0)
-        with pytest.raises(ConnectionAbortedError, match="turnkey has ended"):
-            await asyncio.wait_for(world.serving, 10)
-        assert not world.person.asked
-
-
-async def test_the_host_decides_and_dials_again_after_a_question() -> None:
-    async with Hostile("ask POST api.test/a") as world:
-        world.say(**ASK)
-        assert await world.heard() == {"id": 1, "wanted": True}
-        world.say(piece=base64.b64encode(b"body").decode(), last=True)
-        assert await world.heard() == {"id": 1, "refused": None, "fresh": True}
-        assert world.person.asked[0]["body"] == "body"
-        world.say(method="GET", url="/a", secrets=[])
-        answer = await world.heard()
-        assert answer["refused"][0] == 403

@@ -14,6 +14,7 @@ from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model.overview import RequestRecord
 from cellblock.walls.keys.messages import MESSAGE, PIECE, REPORTED, SHOWN, Ended, Log, Piece, Question, TooLarge, parse_report
 from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
+from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
 
 HOSTS = frozenset({"api.test:443"})
 ENTRY = {
@@ -95,10 +96,11 @@ async def test_a_wrong_report_ends_the_turnkey_and_records_nothing() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         ours.setblocking(False)
-        keys._control = ours
-        asyncio.get_running_loop().add_reader(ours, keys._readable, ours)
+        turnkey = TurnkeyLink(["api.test:443"], {"KEY"}, Questions({}, set()), keys._note)
+        turnkey.attach(ours)
         theirs.send(json.dumps({"log": [ENTRY]}).encode())
         theirs.send(json.dumps({"log": [{**ENTRY, "path": "/wrong", "status": "x"}]}).encode())
         await asyncio.sleep(0.05)
         assert [one.path for one in keys.requests] == ["/a"]
         assert theirs.recv(1) == b""
+        assert not turnkey.alive

@@ -10,7 +10,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,12 +46,13 @@ class World:
         ]
         self.secrets[0] |= {"former": [], "removed": False}
         self.log: list[dict[str, Any]] = []
+        self.limits = LIMITS
 
     @contextlib.asynccontextmanager
     async def connected(self, *, sni: str = "api.test", roots: str | None = None) -> AsyncIterator[TlsEnd]:
         """Connect as a client in the sandbox."""
         client = ssl.create_default_context(cafile=roots or self.server.roots)
-        opening = Opening(server_settings(SEED, {self.at}), client, LIMITS, lambda: self.secrets, self.log.append)
+        opening = Opening(server_settings(SEED, {self.at}), client, self.limits, lambda: self.secrets, self.log.append)
         ours, theirs = socket.socketpair()
         upstream = socket.create_connection(("127.0.0.1", self.server.port))
         for one in (ours, theirs, upstream):
@@ -176,6 +177,55 @@ async def test_a_client_receives_nothing_before_a_response(server: TlsServer) ->
         await asyncio.sleep(0.1)
         with pytest.raises(BlockingIOError):
             end._connection.recv(1)
+
+
+async def test_a_placeholder_for_another_opened_host_is_refused(server: TlsServer) -> None:
+    world = World(server, **BEARER)
+    world.secrets[0]["uses"][0]["hosts"] = ["other.test:443", f"api.test:{server.port + 1}"]
+    answer = await world.ask(get(world, "/", SENT))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"not for this host" in answer
+    assert not server.seen
+
+
+async def test_extensions_and_trailers_of_chunks_are_dropped_and_wrong_chunks_refused(server: TlsServer) -> None:
+    world = World(server, **BEARER)
+    start = get(world, "/", SENT, "Transfer-Encoding: chunked", method="POST")
+    with contextlib.suppress(OSError):
+        await world.ask(start + b"3;extension=1\r\nabc\r\n0\r\nX-Trailer: 1\r\n\r\n")
+    sent = b"".join((*server.seen, *server.bodies)).lower()
+    assert VALUE.lower().encode() in sent
+    assert b"extension" not in sent
+    assert b"x-trailer" not in sent
+    server.seen.clear()
+    answer = await world.ask(start + b"xyz\r\nabc\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n"])
+async def test_what_is_not_tls_reaches_no_opened_server(server: TlsServer, first: bytes) -> None:
+    world = World(server, **BEARER)
+    client = ssl.create_default_context(cafile=server.roots)
+    opening = Opening(server_settings(SEED, {world.at}), client, LIMITS, lambda: world.secrets, world.log.append)
+    (ours, theirs), (upstream, reached) = socket.socketpair(), socket.socketpair()
+    for one in (ours, theirs, upstream):
+        one.setblocking(False)
+    with ours, reached:
+        await asyncio.get_running_loop().sock_sendall(ours, first)
+        async with asyncio.timeout(30):
+            await OpenedConnection(opening, world.at, theirs, upstream, b"").serve()
+        reached.settimeout(30)
+        assert first[:6] not in reached.recv(65536)
+
+
+async def test_a_slow_head_ends_the_connection(server: TlsServer) -> None:
+    world = World(server, **BEARER)
+    world.limits = replace(LIMITS, header_seconds=0.3)
+    async with world.connected() as end:
+        await end.send(b"GET / HTTP/1.1\r\nHost:")
+        async with asyncio.timeout(10):
+            assert await rest(end) == b""
+    assert not server.seen
 
 
 async def test_a_split_placeholder_is_not_replaced(server: TlsServer) -> None:

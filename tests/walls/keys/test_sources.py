@@ -96,6 +96,26 @@ async def test_each_source_gives_its_value(monkeypatch: pytest.MonkeyPatch, tmp_
         assert await read_value("KEY", secret) == CANARY
 
 
+async def test_a_key_of_aws_comes_from_a_profile_or_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key, file = "canary0123456789abcdef", tmp_path / "credentials"
+    file.write_text(f"[dev]\naws_access_key_id = AKIA0123456789012345\naws_secret_access_key = {key}\n[sso]\nregion = x\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    assert await read_value("AWS", Secret.aws("dev", hosts=["a.test"])) == f"AKIA0123456789012345:{key}"
+    for name, value in (("ACCESS_KEY_ID", "ASIA0123456789012345"), ("SECRET_ACCESS_KEY", key), ("SESSION_TOKEN", "token")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    assert await read_value("AWS", Secret.aws(hosts=["a.test"])) == f"ASIA0123456789012345:{key}:token"
+    for profile, why in (("sso", "has no key; for other credentials, use command:"), ("none", "has no profile 'none'")):
+        with pytest.raises(InvalidInputError, match=why):
+            await read_value("AWS", Secret.aws(profile, hosts=["a.test"]))
+    with pytest.raises(InvalidInputError, match="it must be ID:KEY") as caught:
+        await read_value("AWS", Secret.from_command(["echo", key], hosts=["a.test"], sigv4=True))
+    assert "canary" not in str(caught.value)
+    file.write_text(f"{key}")
+    with pytest.raises(InvalidInputError, match="cannot be parsed") as caught:
+        await read_value("AWS", Secret.aws("dev", hosts=["a.test"]))
+    assert "canary" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -27,19 +27,22 @@ def network(
     session: Session,
     allow: Annotated[Hosts, typer.Option("--allow", metavar="HOST", help="Allow this host. Repeatable.")] = None,
     deny: Annotated[Hosts, typer.Option("--deny", metavar="HOST", help="Deny this host, even if it is allowed.")] = None,
-    remove: Annotated[Hosts, typer.Option("--remove", metavar="HOST", help="Remove this line from the lists.")] = None,
+    allow_http: Annotated[
+        Hosts, typer.Option("--allow-http", metavar="LINE", help="Add this request line, such as 'GET api.example.org/**'.")
+    ] = None,
+    remove: Annotated[Hosts, typer.Option("--remove", metavar="LINE", help="Remove this line from the lists.")] = None,
     expect: Annotated[
         int | None, typer.Option("--expect", metavar="REVISION", min=0, help="Change nothing if the revision is another one.")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Show which hosts a session and its branches can reach, or change that at once.
+    """Show which hosts and requests a session and its branches can reach, or change that at once.
 
     Connections to hosts that are no longer allowed are reset.
     """
-    changes = bool(allow or deny or remove)
+    changes = bool(allow or deny or allow_http or remove)
     if changes or expect is not None:
-        shown = ask(change_of(session, allow or (), deny or (), remove or (), expect, by="terminal"))
+        shown = ask(change_of(session, allow or (), deny or (), allow_http or (), remove or (), expect, by="terminal"))
     else:
         shown = ask(ShowNetwork(session))
     if wants_json(as_json):
@@ -53,6 +56,6 @@ def network(
 
 
 def _described(shown: Mapping[str, Any]) -> list[str]:
-    lines = [f"{name:5}  {line}" for name in ("allow", "deny") for line in shown[name]]
+    lines = [f"{name:5}  {line}" for name in ("allow", "deny", "http") for line in shown[name]]
     others = "a person is asked" if shown["ask"] else "refused"
     return [*lines, f"other hosts: {others}; revision {shown['revision']}"]

@@ -568,11 +568,12 @@ class AsyncClient:
         *,
         allow: Sequence[str] = (),
         deny: Sequence[str] = (),
+        http: Sequence[str] = (),
         remove: Sequence[str] = (),
         expect: int | None = None,
     ) -> SessionNetwork:
-        """Change the hosts that a session and its branches can reach, as `Session.change_network` does."""
-        return await self._ask(change_of(kernel, allow, deny, remove, expect))
+        """Change the hosts and requests that a session and its branches can reach, as `Session.change_network` does."""
+        return await self._ask(change_of(kernel, allow, deny, http, remove, expect))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -370,11 +370,12 @@ class CodeExecutor(AsyncOnly):
         *,
         allow: Sequence[str] = (),
         deny: Sequence[str] = (),
+        http: Sequence[str] = (),
         remove: Sequence[str] = (),
         expect: int | None = None,
     ) -> SessionNetwork:
-        """Change the hosts that the code can reach, as `Session.change_network` does."""
-        return await self.session.change_network(allow=allow, deny=deny, remove=remove, expect=expect)
+        """Change the hosts and requests that the code can reach, as `Session.change_network` does."""
+        return await self.session.change_network(allow=allow, deny=deny, http=http, remove=remove, expect=expect)
 
     async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
         """Copy files back from the trash, as `Session.restore_trash` does."""

@@ -278,16 +278,17 @@ def change_network(
     *,
     allow: Sequence[str] = (),
     deny: Sequence[str] = (),
+    http: Sequence[str] = (),
     remove: Sequence[str] = (),
     expect: int | None = None,
 ) -> SessionNetwork:
-    """Change the hosts that a session and its branches can reach, as `Session.change_network` does.
+    """Change the hosts and requests that a session and its branches can reach, as `Session.change_network` does.
 
     Raises:
         NotFoundError: The session does not exist.
         CellblockError: As for `Session.change_network`.
     """
-    return ask(change_of(kernel, allow, deny, remove, expect))
+    return ask(change_of(kernel, allow, deny, http, remove, expect))
 
 
 def wipe() -> list[str]:

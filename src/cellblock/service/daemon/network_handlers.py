@@ -20,6 +20,7 @@ async def change(server: Server, request: ChangeNetwork) -> Data[SessionNetwork]
     changed = await session.change_network(
         allow=request.allow,
         deny=request.deny,
+        http=request.http,
         remove=request.remove,
         expect=None if request.expect < 0 else request.expect,
         by=f"person: {request.by}" if request.by else "person",

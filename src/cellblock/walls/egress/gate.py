@@ -99,6 +99,7 @@ class Passage:
         client: The client.
         found: The addresses of the target, with the objections to them.
         upstream: The connection to it, once there is one.
+        unjudged: Whether nothing decides about its requests, because no line named the host.
     """
 
     target: Target
@@ -107,6 +108,7 @@ class Passage:
     client: socket.socket
     found: list[tuple[Target, addresses.Objection | None]] = field(default_factory=list)
     upstream: socket.socket | None = None
+    unjudged: bool = False
 
     def refusal(self, rules: Rules) -> Refusal | None:
         """Return why rules refuse it; None if they do not."""
@@ -148,18 +150,27 @@ class Gate:
 
     def judge_again(self, *, all_connections: bool = False) -> list[asyncio.Task[Any]]:
         """Judge questions and connections by the present rules (`LiveNetwork`)."""
-        rules = self._network.state.rules
+        rules, lines = self._network.state.rules, self._network.state.lines
         for question, target in self._questions.items():
             refusal = rules.judge(target)
             if refusal is None or refusal.rule_needed is None or not self._network.state.ask:
                 question.cancel()
-        refused = [one for one in self._passages.values() if all_connections or one.refusal(rules) is not None]
+        refused = [
+            one
+            for one in self._passages.values()
+            if all_connections or one.refusal(rules) is not None or (one.unjudged and lines.names(one.target.host))
+        ]
         for passage in refused:
             for end in (passage.client, passage.upstream):
                 if end is not None:
                     reset_on_close(end)
             passage.task.cancel()
         return [passage.task for passage in refused]
+
+    def note_unjudged(self, client: socket.socket) -> None:
+        """Note that nothing decides about the requests of a connection: a line that names its host resets it."""
+        if (passage := self._passages.get(client)) is not None:
+            passage.unjudged = True
 
     def leave(self, client: socket.socket) -> None:
         """Handle that the connection of a client to its target has ended. The client may ask for another one."""

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol
 
 from cellblock.walls.egress.hang_up import on_hang_up
 from cellblock.walls.egress.lines import METHOD, WEBSOCKET, Lines, Outcome, RequestHead
@@ -16,9 +16,6 @@ from cellblock.walls.egress.live import LiveNetwork, check_open_hosts
 from cellblock.walls.egress.names import Target, host_text
 from cellblock.walls.egress.paths import AmbiguousPathError, readings
 from cellblock.walls.egress.rules import DEFAULT_PORTS, Denial
-
-if TYPE_CHECKING:
-    from cellblock.walls.sandbox.policy import Network
 
 MOST_BODY = 4 * 1024 * 1024
 """The largest body of a request that a person decides about, in bytes."""
@@ -92,48 +89,46 @@ class RequestJudge:
     """Decides about the requests of one session and its branches.
 
     Args:
-        lines: The session's request lines.
+        live: The network with the session's request lines.
         within: Request lines of broader policies, which must allow a request as well.
         approver: The rules and the person, if any.
-        why_closed: Returns why no person can be asked; empty if one can.
         on_denied: Called with each refused request.
+
+    Raises:
+        InvalidInputError: The hosts include all.
     """
 
     def __init__(
         self,
-        lines: Lines,
+        live: LiveNetwork,
         within: Sequence[Lines],
         approver: Approver | None,
         *,
-        why_closed: Callable[[], str],
         on_denied: Callable[[Denial], None],
     ) -> None:
-        self._layers = (lines, *within)
+        self._live = live
+        self._within = tuple(within)
         self._approver = approver
-        self._why_closed = why_closed
         self._on_denied = on_denied
         self._questions: set[asyncio.Future[str | None]] = set()
         self._seats = 0
-
-    @classmethod
-    def of(cls, policy: Network, live: LiveNetwork, approver: Approver | None, on_denied: Callable[[Denial], None]) -> Self:
-        """Return what decides by the request lines of a policy.
-
-        Raises:
-            InvalidInputError: A line is invalid, or the hosts include all.
-        """
-        lines, *within = [Lines.parse(texts) for texts in (policy.http, *policy.within)]
-        judge = cls(lines, within, approver, why_closed=live.why_closed, on_denied=on_denied)
-        if judge.authorities:
+        live.judged = live.judged or bool(self._fixed_authorities)
+        if self.authorities:
             check_open_hosts(live.state.allow)
-            live.has_lines = True
-        return judge
+
+    @property
+    def _layers(self) -> tuple[Lines, ...]:
+        return (self._live.state.lines, *self._within)
+
+    @property
+    def _fixed_authorities(self) -> set[str]:
+        ruled = () if self._approver is None else self._approver.authorities()
+        return {*ruled, *(at for layer in self._within for at in layer.authorities)}
 
     @property
     def authorities(self) -> set[str]:
         """The hosts that lines or rules are about, as ``host:port``."""
-        ruled = () if self._approver is None else self._approver.authorities()
-        return {*ruled, *(at for layer in self._layers for at in layer.authorities)}
+        return {*self._fixed_authorities, *self._live.state.lines.authorities}
 
     def names(self, target: Target) -> bool:
         """Return whether requests to a host are decided about, on any port: then nothing else is allowed there."""
@@ -184,8 +179,9 @@ class RequestJudge:
 
     def _judge(self, head: RequestHead) -> Outcome | None:
         """Combine the lines and the first rule that matches. Only a rule can allow what no line of the session names."""
-        own, *within = [layer.judge(head) if layer.names(head.target.host) else "allow" for layer in self._layers]
-        if not self._layers[0].names(head.target.host) and self.names(head.target):
+        layers = self._layers
+        own, *within = [layer.judge(head) if layer.names(head.target.host) else "allow" for layer in layers]
+        if not layers[0].names(head.target.host) and self.names(head.target):
             own = None if self._rules_name(head.target) else "allow"
         if own == "deny" or any(outcome in (None, "deny") for outcome in within):
             return "deny" if own == "deny" or "deny" in within else None
@@ -229,7 +225,7 @@ class RequestJudge:
         """Ask a person. Return None if the request is allowed, or else the reason."""
         if self._approver is None:
             return "a person must allow it, and no person can be asked"
-        if why := self._why_closed():
+        if why := self._live.why_closed():
             return why
         if self._seats >= MOST_QUESTIONS:
             return f"{MOST_QUESTIONS} requests of this session already wait for approval"
@@ -262,8 +258,9 @@ class RequestJudge:
         allowed = f"; allowed there: {there}" if there else ""
         if denied:
             return f": a rule denies it{allowed}"
-        line = f"{request.method} {_host(head.target)}{head.paths[0]}"
-        return f"{allowed}. To allow it, the person who runs this session adds {_short(line)!r} to http= (--allow-http)"
+        line = _short(f"{request.method} {_host(head.target)}{head.paths[0]}")
+        way = f"cellblock network NAME --allow-http {line!r}, or change_network(http=[…])"
+        return f"{allowed}. To allow it, the person who runs this session calls {way}"
 
     def _refused(self, request: JudgedRequest, status: int, text: str, reason: str) -> RefusedRequest:
         host = host_text(request.target.host)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.common.telemetry import MakeStep, untraced
+from cellblock.errors import UnsupportedError
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class SandboxNetwork:
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
-            opener: Serves the connections to hosts that receive secrets, or about which there are request lines.
-            policy: The policy with the request lines.
+            opener: Serves the connections to hosts that receive secrets, or that request lines name.
+            policy: The policy with the request lines of broader policies.
             approver: The rules about requests, and the person.
 
         Raises:
@@ -93,8 +94,10 @@ class SandboxNetwork:
         self._judge: RequestJudge | None = None
         if live is not None and opener is not None and policy is not None:
             from cellblock.walls.egress.judge import RequestJudge
+            from cellblock.walls.egress.lines import Lines
 
-            self._judge = RequestJudge.of(policy, live, approver, self._on_denied)
+            within = [Lines.parse(lines) for lines in policy.within]
+            self._judge = RequestJudge(live, within, approver, on_denied=self._on_denied)
 
     @property
     def reaches(self) -> bool:
@@ -139,6 +142,16 @@ class SandboxNetwork:
         """Withdraw open questions about hosts, because the code that asked was stopped, or has ended."""
         if self._proxy is not None:
             self._proxy.withdraw_questions()
+
+    async def make_ready(self) -> None:
+        """Prepare for request lines, if the session was made without any.
+
+        Raises:
+            StateError, UnsupportedError: The session cannot get any. The message says what to do.
+        """
+        if self._opener is None:
+            raise UnsupportedError("request lines need isolate='native': nothing else can read requests (http=, --allow-http)")
+        await self._opener.make_ready()
 
     async def close(self) -> None:
         """Close all connections."""

@@ -47,7 +47,14 @@ class _AnsweredError(Exception):
 
 
 class Opener(Protocol):
-    """Serves the connections to hosts that receive secrets (`walls.keys`)."""
+    """Serves the connections to hosts that receive secrets, or whose requests are decided about (`walls.keys`)."""
+
+    async def make_ready(self) -> None:
+        """Have the session's programs trust opened connections.
+
+        Raises:
+            StateError, UnsupportedError: That is impossible. The message says what to do.
+        """
 
     def opens(self, target: Target) -> bool:
         """Return whether connections to a target are opened."""
@@ -63,6 +70,8 @@ class Opener(Protocol):
         early: bytes,
         judge: RequestJudge,
         redial: Callable[[], Awaitable[socket.socket]],
+        *,
+        judged: bool,
     ) -> None:
         """Serve a connection until its end.
 
@@ -73,6 +82,7 @@ class Opener(Protocol):
             early: Bytes that the client sent ahead.
             judge: Decides about its requests.
             redial: Connects to the server again.
+            judged: Whether lines or rules decide about its requests.
 
         Raises:
             OSError: It is broken.
@@ -264,7 +274,11 @@ class Connection:
     # --- Bytes
 
     async def _connected(self, target: Target, upstream: socket.socket, answer: bytes, early: bytes) -> None:
-        if self._opener is None or self._judge is None or not (self._opener.opens(target) or self._judge.names(target)):
+        # Before the first await: a change of the lines either sees the note, or has happened before.
+        judged = self._judge is not None and self._judge.names(target)
+        if not judged:
+            self._gate.note_unjudged(self._client)
+        if self._opener is None or self._judge is None or not (judged or self._opener.opens(target)):
             await self._tunnel(upstream, answer, early)
             return
 
@@ -273,7 +287,7 @@ class Connection:
 
         with contextlib.closing(upstream):
             await self._send(self._client, answer)
-            await self._opener.serve(target, self._client, upstream, early, self._judge, redial)
+            await self._opener.serve(target, self._client, upstream, early, self._judge, redial, judged=judged)
 
     async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
         with contextlib.closing(upstream):

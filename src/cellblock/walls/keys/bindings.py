@@ -6,7 +6,7 @@ import functools
 import hashlib
 import hmac
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from typing import Any
@@ -15,6 +15,7 @@ from cellblock.common.secret import Secret
 from cellblock.errors import InvalidInputError
 from cellblock.model.overview import SecretRecord
 from cellblock.walls.egress.names import BadNameError, parse_authority
+from cellblock.walls.keys.sigv4 import VARIABLES
 
 MARK = "cellblock"
 """In every placeholder, after the prefix of the service."""
@@ -30,7 +31,7 @@ class Use:
     """Places of one secret in requests to some hosts, as in `Secret`.
 
     Attributes:
-        hosts: The hosts as ``host:port``, in canonical form.
+        hosts: The hosts as ``host:port``, in canonical form; with signatures, ``*.host:port``, too.
     """
 
     hosts: tuple[str, ...]
@@ -41,13 +42,14 @@ class Use:
     body: bool = False
     attach: bool = False
     responses: str = "scan"
+    sigv4: bool = False
 
     @property
     def places(self) -> list[str]:
         """The places, in words."""
         named = {"basic": self.basic, "query": self.query, "path": self.path}
         found = [f"header {form}" for form in self.header] + [f"{name} {form}" for name, form in named.items() if form]
-        return found + [name for name in ("body", "attach") if getattr(self, name)]
+        return found + [name for name in ("body", "attach", "sigv4") if getattr(self, name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,13 @@ class Binding:
         places = dict.fromkeys(place for use in self.uses for place in use.places)
         return SecretRecord(self.name, source, tuple(dict.fromkeys(self.hosts)), tuple(places), last_used)
 
+    def variables(self, seed: bytes) -> dict[str, str]:
+        """Return the variables of a session that contain the placeholder."""
+        if not self.secret.sigv4:
+            return {self.name: self.placeholder(seed)}
+        # The key never leaves the session: whatever it is, the request is signed anew.
+        return dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), self.placeholder(seed)) | VARIABLES
+
     def placeholder(self, seed: bytes) -> str:
         """Return the placeholder, which stays the same for a session: it contains nothing of the value.
 
@@ -113,7 +122,10 @@ def bind(name: str, secret: Secret) -> Binding:
     names = ("header", "basic", "query", "path", "body", "attach")
     given: dict[str, Any] = {name: value for name in names if (value := getattr(secret, name)) not in ((), "", False)}
     uses = [_use(use) for use in preset.get("use", ())]
-    if given:
+    if secret.sigv4:
+        uses = [Use(secret.hosts, sigv4=True, responses="pass")]
+        preset = {"prefix": "AKIA"}
+    elif given:
         hosts = secret.hosts or tuple(host for use in uses for host in use.hosts)
         uses = [_use({"header": _BEARER, **given} if given.keys() == {"attach"} else given, hosts)]
     elif secret.hosts:
@@ -126,7 +138,9 @@ def bind(name: str, secret: Secret) -> Binding:
             f"secret {name} has no host: name the hosts that may receive it, as in --secret {name}=SOURCE@api.example.org, or "
             f"secrets={{'{name}': Secret.from_env('{name}', hosts=['api.example.org'])}}"
         )
-    checked = tuple(replace(use, hosts=_authorities(name, use.hosts), responses=secret.responses) for use in uses)
+    checked = tuple(
+        replace(use, hosts=_authorities(name, use), responses="pass" if use.sigv4 else secret.responses) for use in uses
+    )
     return Binding(name, secret, checked, preset.get("prefix", ""), preset.get("length", 0))
 
 
@@ -146,17 +160,18 @@ def _use(data: Mapping[str, Any], hosts: tuple[str, ...] = ()) -> Use:
     return Use(**{"hosts": hosts, **given})
 
 
-def _authorities(name: str, hosts: Sequence[str]) -> tuple[str, ...]:
+def _authorities(name: str, use: Use) -> tuple[str, ...]:
     found = []
-    for host in hosts:
+    for host in use.hosts:
+        below = "*." if use.sigv4 and host.startswith("*.") else ""
         try:
-            target = parse_authority(host, _HTTPS)
+            target = parse_authority(host.removeprefix(below), _HTTPS)
         except BadNameError as error:
             what = "a secret is bound to exact names, without *" if "*" in host else str(error)
             raise InvalidInputError(f"host {host!r} of secret {name}: {what}") from None
         if target.port == 80:
             raise InvalidInputError(f"host {host!r} of secret {name}: port 80 is for http://, which never receives secrets")
-        found.append(str(target))
+        found.append(f"{below}{target}")
     return tuple(dict.fromkeys(found))
 
 

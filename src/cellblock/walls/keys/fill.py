@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from cellblock.walls.keys.scan import forms
+from cellblock.walls.keys.sigv4 import NotSignableError, Signing, covers, take_signature
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -32,12 +33,14 @@ class Filled:
         headers: The headers.
         names: The names of the secrets that it contains.
         replacements: What the response may not contain (`scan.forms`).
+        signing: The signature to make of the complete head (`sigv4.sign`).
     """
 
     target: bytes
     headers: Headers
     names: list[str] = field(default_factory=list)
     replacements: list[tuple[bytes, bytes]] = field(default_factory=list)
+    signing: Signing | None = None
 
 
 def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, Any]]) -> Filled:
@@ -55,7 +58,9 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
     head = Filled(target, list(headers))
     for secret in secrets:
         for use in secret["uses"]:
-            if at in use["hosts"]:
+            if covers(use["hosts"], at):
+                if use["sigv4"] and not secret["removed"]:
+                    _prepare_signature(head, secret, at)
                 pair = "" if secret["removed"] else _fill_one(head, secret, use)
                 if use["responses"] == "scan":
                     # Not only if it is in this request: the host may return what an earlier one contained.
@@ -81,6 +86,16 @@ def has_placeholder(texts: Sequence[bytes]) -> bool:
 
 def _contains(head: Filled, placeholder: bytes) -> bool:
     return placeholder in head.target or any(placeholder in content for _, content in head.headers)
+
+
+def _prepare_signature(head: Filled, secret: dict[str, Any], at: str) -> None:
+    try:
+        signing = take_signature(head.headers, secret["placeholder"], secret["value"], at)
+    except NotSignableError as error:
+        raise MisplacedError(str(error)) from None
+    if signing is not None:
+        head.signing = signing
+        head.names.append(secret["name"])
 
 
 def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> str:

@@ -28,11 +28,13 @@ from cellblock.walls.egress.http import (
 )
 from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
+from cellblock.walls.egress.paths import LONGEST
 from cellblock.walls.keys.bodies import MOST_REPLACED, inserts_at, length_of, quoting, with_length
 from cellblock.walls.keys.fill import Filled, MisplacedError, fill
 from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.messages import SHOWN
 from cellblock.walls.keys.scan import Scan
+from cellblock.walls.keys.sigv4 import MOST_SIGNED, NotSignableError, needs_body, sign
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.websockets import asks_for_websocket, relay, websocket_headers
 
@@ -212,15 +214,18 @@ class OpenedConnection:
         }
         try:
             upgrade = asks_for_websocket(head)
-            given = await self._body_for_secrets(self._filled(head, upgrade=upgrade), reader)
-            inserts = given is not None
-            filled, body = self._with_secrets(head, given, upgrade=upgrade, inserts=inserts)
+            filled = self._filled(head, upgrade=upgrade)
+            given = await self._body_for_secrets(filled, reader)
+            if inserts := given is not None:
+                filled = self._filled(head, upgrade=upgrade)  # the body took time: secrets may have changed
+            body = self._with_body(filled, given, inserts=inserts)
             log |= {"secrets": filled.names}
             if self._judge is not None:
                 given = await self._judged(self._judge, head, filled.names, given, reader, upgrade=upgrade)
                 decided = filled.names
                 # A decision takes time: secrets may have been refreshed or removed.
-                filled, body = self._with_secrets(head, given, upgrade=upgrade, inserts=inserts)
+                filled = self._filled(head, upgrade=upgrade)
+                body = self._with_body(filled, given, inserts=inserts)
                 if removed := [name for name in decided if name not in filled.names]:
                     raise RefusedError(403, "Forbidden", f"the secret {removed[0]} was removed from this session")
             log |= {"decision": "allowed"}
@@ -263,7 +268,9 @@ class OpenedConnection:
             return await read_body(reader, self._client, self._limits.idle_seconds) if given is None else given
 
         method = WEBSOCKET if upgrade else self._method
-        answer = await judge.ask(method, head.target.decode("ascii"), names, body)
+        # The host refuses longer ones, and a message must have room for it.
+        url = head.target[: LONGEST + 1].decode("ascii")
+        answer = await judge.ask(method[:SHOWN], url, names, body)
         if answer.refused is not None:
             status, text = answer.refused
             raise RefusedError(status, _REASONS.get(status, "Forbidden"), text)
@@ -273,27 +280,28 @@ class OpenedConnection:
             await self._wait(asyncio.create_task(self._reach()))
         return given if answer.body is None else answer.body
 
-    def _with_secrets(
-        self, head: h11.Request, body: bytes | None, *, upgrade: bool, inserts: bool
-    ) -> tuple[Filled, bytes | None]:
-        """Return the head and the body for the server, with the present secrets in them.
+    def _with_body(self, filled: Filled, body: bytes | None, *, inserts: bool) -> bytes | None:
+        """Complete the head for the server, and return the body, with secrets.
 
         Args:
-            head: The head, with placeholders.
+            filled: The head.
             body: The body, with placeholders, if it has been read.
-            upgrade: Whether the request asks for a WebSocket.
             inserts: Whether secrets are inserted into the body.
 
         Raises:
-            RefusedError: As in `_filled`.
+            RefusedError: The request cannot be signed.
         """
-        filled = self._filled(head, upgrade=upgrade)
         if self._judge is not None:
             filled.headers = without_overrides(filled.headers)
         if body is not None:
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() != b"expect"]
             body = self._fill_body(filled, body) if inserts else body
-        return filled, body
+        if filled.signing is not None:
+            try:
+                filled.headers = sign(filled.signing, self._method, filled.target, filled.headers, body)
+            except NotSignableError as error:
+                raise RefusedError(403, "Forbidden", str(error)) from None
+        return body
 
     def _filled(self, head: h11.Request, *, upgrade: bool) -> Filled:
         """Return the head for the server, with the secrets in it.
@@ -336,6 +344,8 @@ class OpenedConnection:
             RefusedError: A body without a length is too long.
         """
         length = length_of(filled.headers)
+        if filled.signing is not None and needs_body(filled.headers):
+            return await self._body_to_sign(length, reader)
         if quoting(filled.headers) is None or (length is not None and length > MOST_REPLACED):
             return None
         if not inserts_at(self._at, self._opening.secrets()):
@@ -344,6 +354,14 @@ class OpenedConnection:
             text = f"this body can have at most {MOST_REPLACED // 1024} KiB, because a secret may have to be inserted into it"
             raise RefusedError(413, "Content Too Large", text)
         return body
+
+    async def _body_to_sign(self, length: int | None, reader: h11.Connection) -> bytes:
+        if length is None or length <= MOST_SIGNED:
+            body = await read_body(reader, self._client, self._limits.idle_seconds, MOST_SIGNED)
+            if body is not None:
+                return body
+        text = f"a body without x-amz-content-sha256 can have at most {MOST_SIGNED >> 20} MiB, because it must be hashed"
+        raise RefusedError(413, "Content Too Large", text)
 
     def _fill_body(self, filled: Filled, body: bytes) -> bytes:
         """Return a body with the secrets in it, and adjust the head."""

@@ -12,39 +12,33 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
 from cellblock.common.extras import require_extra
-from cellblock.errors import InvalidInputError, ProtocolError, shown
-from cellblock.model.overview import RequestRecord, SecretRecord
-from cellblock.walls.egress.gate import DeniedError, EgressLimits, UnreachableError
-from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RefusedRequest, RequestJudge
+from cellblock.errors import InvalidInputError, shown
+from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
 from cellblock.walls.keys import trust
-from cellblock.walls.keys.bindings import Binding, bind, described, patterns
-from cellblock.walls.keys.messages import (
-    MESSAGE,
-    Ended,
-    Log,
-    Piece,
-    Question,
-    Report,
-    TooLarge,
-    parse_report,
-)
-from cellblock.walls.keys.sources import completed, entries, read_value
-from cellblock.walls.keys.template_process import Template
-from cellblock.wire.sandbox import Step
+from cellblock.walls.keys.session_trust import SessionTrust
+from cellblock.walls.keys.sigv4 import covers
 
-_IDLE_SECONDS = 60.0
+if TYPE_CHECKING:
+    from cellblock.model.overview import RequestRecord, SecretRecord
+    from cellblock.walls.egress.judge import RequestJudge
+    from cellblock.walls.keys.bindings import Binding
+    from cellblock.walls.keys.turnkey_link import Redial, TurnkeyLink
+
+# Most sessions with a network have no secrets and no request lines: what only those need is imported late.
+
 _REQUESTS = 1000
-_RETRY_SECONDS = 0.01
 _FORMER = 4
 """Replaced values of a secret that are still searched for in responses."""
+_TURNKEYS = 8
+"""Turnkeys of one session, most of which end after their last connection."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -58,63 +52,33 @@ def bindings_of(declared: Mapping[str, Mapping[str, Any]]) -> tuple[Binding, ...
         InvalidInputError: A secret has no host, or ``secrets.toml`` is invalid.
         UnsupportedError: The extra ``keys`` is not installed.
     """
+    from cellblock.walls.keys.bindings import bind
+    from cellblock.walls.keys.sources import completed, entries
+
     require_extra("keys", "secrets")
     known = entries()
     return tuple(bind(name, completed(name, data, known)) for name, data in declared.items())
 
 
-Redial: TypeAlias = Callable[[], Awaitable[socket.socket]]
-"""Connects to the server of a connection again, by the same rules."""
-
-
-@dataclass(slots=True)
-class _Served:
-    """An opened connection. What its turnkey says about it is hostile.
-
-    Attributes:
-        target: The target.
-        client: The socket of the client.
-        judge: Decides about its requests.
-        redial: Connects to the server again.
-        ended: Resolves with its end.
-        judging: The decision about its present request.
-        body: Resolves with the body of a request that a person decides about.
-        pieces: The received part of that body.
-        fresh: The last connection from `redial`.
-    """
-
-    target: Target
-    client: socket.socket
-    judge: RequestJudge
-    redial: Redial
-    ended: asyncio.Future[None]
-    judging: asyncio.Task[None] | None = None
-    body: asyncio.Future[bytes | None] | None = None
-    pieces: bytearray = field(default_factory=bytearray)
-    fresh: socket.socket | None = None
-
-
 class SessionKeys:
-    """The secrets of one session and its branches, and the process that opens connections to ruled hosts.
+    """The secrets of one session and its branches, and the processes that open connections to ruled hosts.
 
     Args:
         bindings: The secrets.
-        ruled: Further hosts whose connections are opened, because requests to them are judged, as ``host:port``.
+        needed: Whether connections are opened from the start: there are secrets, or request lines or rules.
+        roots: As for `SessionTrust`.
 
     Attributes:
-        patterns: Patterns that allow their hosts.
         requests: The last requests of opened connections: no query, header or body.
-        watchers: Called after each change of a value, and each removal.
+        trust: The certificates of the session.
+        watchers: Called after each change of a value, each removal, and when connections are first opened.
     """
 
     _all: ClassVar[WeakSet[SessionKeys]] = WeakSet()
 
-    def __init__(self, bindings: tuple[Binding, ...], ruled: Iterable[str] = ()) -> None:
+    def __init__(self, bindings: tuple[Binding, ...] = (), *, needed: bool = True, roots: bytes = b"") -> None:
         self._bindings = bindings
-        self._ruled = sorted(set(ruled))
-        self._approved: set[str] = set()
-        self._judging: set[asyncio.Task[None]] = set()
-        self.patterns = patterns(bindings)
+        self._needed = needed
         self._seed = secrets.token_bytes(32)
         self._values: dict[str, str] = {}
         self._former: dict[str, list[str]] = {}
@@ -123,16 +87,16 @@ class SessionKeys:
         self._used_at: dict[str, float] = {}
         self.watchers: set[Callable[[], object]] = set()
         self._users = 0
+        self._uses_template = False
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
-        self._known_hosts = set(self._hosts)
+        self._asking = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
+        self._approved: set[str] = set()
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
+        self.trust = SessionTrust(roots)
+        self.trust.mounted = needed or bool(trust.machine_roots())
         self._limits = EgressLimits()
-        self._control: socket.socket | None = None
-        self._waiting: dict[int, _Served] = {}
-        self._number = 0
-        self._changing: dict[int, asyncio.Future[None]] = {}
+        self._turnkeys: list[TurnkeyLink] = []
         self._starting = asyncio.Lock()
-        self._idle: asyncio.TimerHandle | None = None
         self._all.add(self)
 
     @property
@@ -151,20 +115,23 @@ class SessionKeys:
         left = [binding for binding in self._bindings if binding.name not in self._removed]
         return [binding.record(self._used_at.get(binding.name)) for binding in left]
 
-    def mounts(self, path: str) -> tuple[Step, ...]:
-        """Return the mounts that show a session its certificates (`make_bundle`), read-only."""
-        return trust.mounts(path)
-
     @property
     def environment(self) -> dict[str, str]:
         """The variables of the session: placeholders, and where the certificates are."""
-        return trust.VARIABLES | {binding.name: binding.placeholder(self._seed) for binding in self._bindings}
+        return self.trust.environment | self.variables
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables with placeholders."""
+        return {name: value for binding in self._bindings for name, value in binding.variables(self._seed).items()}
 
     def hold(self) -> int:
         """Return a descriptor of a sealed file in memory with the seed and the values, for the next host of the session."""
         descriptor = os.memfd_create("keys", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        held = {"seed": base64.b64encode(self._seed).decode(), "values": self._values}
-        data = json.dumps({**held, "former": self._former, "removed": sorted(self._removed)}).encode()
+        held: dict[str, Any] = {"seed": base64.b64encode(self._seed).decode(), "values": self._values}
+        held |= {"former": self._former, "removed": sorted(self._removed)}
+        held |= {"certificate": self.trust.certificate.decode(), "mounted": self.trust.mounted}
+        data = json.dumps(held).encode()
         os.write(descriptor, data)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         return descriptor
@@ -176,30 +143,68 @@ class SessionKeys:
             held = json.loads(file.read())
         self._seed, self._values = base64.b64decode(held["seed"]), held["values"]
         self._former, self._removed = held.get("former", {}), set(held.get("removed", ()))
+        self.trust.certificate, self.trust.mounted = held.get("certificate", "").encode(), held.get("mounted", True)
         # Those that change are read again before their first use.
         self._read_at = dict.fromkeys(self._values, -math.inf)
 
-    def enter(self) -> None:
-        """Begin to use the secrets, as a session or a branch."""
-        self._users += 1
-        Template.enter()  # the first connection needs it, and it takes a while to start
-
-    def leave(self) -> None:
-        """Stop using the secrets. The last user ends the turnkey."""
-        self._users -= 1
-        if not self._users:
-            self.stop()
-        Template.leave()
-
-    def make_bundle(self, path: str) -> None:
-        """Write the certificates that the session trusts.
+    async def enter(self, bundle: str) -> None:
+        """Begin to use the secrets, as a session or a branch.
 
         Args:
-            path: The path outside.
-        """
-        from cellblock.walls.keys.authority import authority_certificate
+            bundle: The path of the session's certificates outside (`SessionTrust.make`), which may exist already.
 
-        trust.make_bundle(path, authority_certificate(self._seed))
+        Raises:
+            UnsupportedError: The extra ``keys`` is needed, and not installed.
+        """
+        self._users += 1
+        self.trust.take(bundle)
+        if self._needed and self.trust.mounted:
+            await self.make_ready()
+        elif self.trust.certificate:
+            self._use_template()
+
+    async def make_ready(self) -> None:
+        """Have the programs of the session and its branches trust opened connections from now on. Idempotent.
+
+        Raises:
+            StateError: The session has no certificates to add to. The message says what to do.
+            UnsupportedError: The extra ``keys`` is not installed.
+        """
+        for keys in self._family():
+            await keys.use()
+
+    async def use(self) -> None:
+        """Do the same for this object's session alone.
+
+        Raises:
+            StateError, UnsupportedError: As for `make_ready`.
+        """
+        added = await self.trust.add(self._seed)
+        self._use_template()
+        if added:
+            for watcher in tuple(self.watchers):
+                watcher()
+
+    def _use_template(self) -> None:
+        """Start the template: the first connection needs it, and it takes a while to start."""
+        if self._users and not self._uses_template:
+            from cellblock.walls.keys.template_process import Template
+
+            self._uses_template = True
+            Template.enter()
+
+    def leave(self) -> None:
+        """Stop using the secrets. The last user ends the turnkeys."""
+        self._users -= 1
+        if self._users:
+            return
+        self.stop()
+        self.trust.close()
+        if self._uses_template:
+            from cellblock.walls.keys.template_process import Template
+
+            self._uses_template = False
+            Template.leave()
 
     async def read(self) -> None:
         """Read the missing and outdated values.
@@ -207,6 +212,10 @@ class SessionKeys:
         Raises:
             InvalidInputError: A value cannot be read.
         """
+        if not self._bindings:
+            return
+        from cellblock.walls.keys.sources import read_value
+
         changed = False
         for binding in self._bindings:
             if binding.name in self._removed:
@@ -226,6 +235,8 @@ class SessionKeys:
         Raises:
             InvalidInputError: It has no room.
         """
+        from cellblock.walls.keys.messages import MESSAGE
+
         while len(json.dumps(self._settings())) + more > MESSAGE // 2:
             if not self._former:
                 raise InvalidInputError(f"the secrets of a session can have {MESSAGE // 2:,} bytes together")
@@ -247,6 +258,8 @@ class SessionKeys:
         Raises:
             InvalidInputError: The session has no such secret, or the value cannot be read. Nothing has changed.
         """
+        from cellblock.walls.keys.sources import read_value
+
         binding = self._binding(name)
         value = await read_value(name, binding.secret)
         self._check_room(len(json.dumps(value)))
@@ -297,25 +310,16 @@ class SessionKeys:
         return seed == self._seed
 
     async def _changed(self) -> None:
-        """Tell the turnkey and the watchers about a change, and wait until later requests use it."""
+        """Tell the turnkeys and the watchers about a change, and wait until later requests use it."""
         for watcher in tuple(self.watchers):
             watcher()
-        if self._control is None:
-            return
-        self._number += 1
-        number, done = self._number, asyncio.get_running_loop().create_future()
-        self._changing[number] = done
-        try:
-            await self._send({"secrets": self._settings()["secrets"], "change": number})
-            await done
-        except OSError:
-            pass  # it has ended: the next one begins with the change
-        finally:
-            del self._changing[number]
+        secrets = self._settings()["secrets"]
+        for turnkey in [*self._turnkeys]:
+            await turnkey.change(secrets)
 
     def opens(self, target: Target) -> bool:
         """Return whether connections to a target are opened."""
-        return str(target) in self._hosts
+        return covers([*self._hosts], str(target))
 
     def has_placeholder(self, texts: Sequence[bytes]) -> bool:
         """Return whether a text contains the placeholder of a secret."""
@@ -331,8 +335,10 @@ class SessionKeys:
         early: bytes,
         judge: RequestJudge,
         redial: Redial,
+        *,
+        judged: bool,
     ) -> None:
-        """Let the turnkey serve a connection, and wait for its end.
+        """Let a turnkey serve a connection, and wait for its end.
 
         Args:
             target: The target.
@@ -341,72 +347,66 @@ class SessionKeys:
             early: Bytes that the client sent ahead.
             judge: Decides about its requests.
             redial: Connects to the server again, after a person has decided.
+            judged: Whether its requests are decided about. They are if a secret needs a question, too.
 
         Raises:
-            OSError: The turnkey could not be started, or has died.
+            OSError: A turnkey could not be started, or has died.
         """
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        self._number += 1
-        number = self._number
-        served = _Served(target, client, judge, redial, asyncio.get_running_loop().create_future())
-        self._waiting[number] = served
-        self._known_hosts.add(str(target))
+        judged = judged or any(
+            binding.name in self._asking and covers(binding.hosts, str(target)) for binding in self._bindings
+        )
         try:
             async with self._starting:
                 try:
                     await self.read()
                 except InvalidInputError as error:
                     raise ConnectionAbortedError(str(error)) from error
-                if self._control is None:
-                    await self._start()
-                message = {"id": number, "at": str(target), "early": base64.b64encode(early).decode()}
-                message["judged"] = judge.names(target) or self._asks_at(target)
-                await self._send(message, [client.fileno(), upstream.fileno()])
-            await served.ended
+                turnkey = await self._turnkey(target, judge)
+                number = await turnkey.begin(target, (client, upstream), early, judge, redial, judged=judged)
+            await turnkey.finish(number)
         finally:
-            del self._waiting[number]
-            if served.judging is not None:
-                served.judging.cancel()
-            if not self._waiting and self._control is not None:
-                self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self.stop)
-            for end in (client, upstream, *([] if served.fresh is None else [served.fresh])):
+            for end in (client, upstream):
                 # The turnkey has its own descriptors of these connections.
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
-            if served.fresh is not None:
-                served.fresh.close()
+
+    async def _turnkey(self, target: Target, judge: RequestJudge) -> TurnkeyLink:
+        """Return the turnkey for the next connection: a new one, if the last one has no certificate for the host.
+
+        A confined process cannot load another certificate. The connections of the last one continue there.
+        """
+        from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
+
+        self._turnkeys = [turnkey for turnkey in self._turnkeys if turnkey.alive]
+        for oldest in self._turnkeys[: -_TURNKEYS + 1]:
+            oldest.stop()
+        if self._turnkeys and self._turnkeys[-1].serves(target):
+            return self._turnkeys[-1]
+        hosts = {*self._hosts, *judge.authorities, str(target), *(self._turnkeys[-1].hosts if self._turnkeys else ())}
+        turnkey = TurnkeyLink(hosts, self.names, Questions(self._asking, self._approved), self._note)
+        try:
+            await turnkey.start(self._settings())
+        except BaseException:
+            turnkey.stop()
+            raise
+        if self._turnkeys:
+            self._turnkeys[-1].retire()
+        self._turnkeys.append(turnkey)
+        return turnkey
 
     def stop(self) -> None:
-        """End the turnkey. The next connection starts another one."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        control, self._control = self._control, None
-        if control is not None:
-            asyncio.get_running_loop().remove_reader(control)
-            control.close()
-        for ended in (*(served.ended for served in self._waiting.values()), *self._changing.values()):
-            if not ended.done():
-                ended.set_exception(ConnectionAbortedError("the turnkey has ended"))
-
-    async def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            ours.setblocking(False)
-            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                ours.setsockopt(socket.SOL_SOCKET, option, 2 * MESSAGE)
-            Template.current().fork(theirs)
-        self._control = ours
-        asyncio.get_running_loop().add_reader(ours, self._readable, ours)
-        await self._send(self._settings())
+        """End the turnkeys. The next connection starts another one."""
+        for turnkey in self._turnkeys:
+            turnkey.stop()
+        self._turnkeys.clear()
 
     def _settings(self) -> dict[str, Any]:
+        from cellblock.walls.keys.bindings import described
+
         return {
             "seed": base64.b64encode(self._seed).decode(),
             "limits": asdict(self._limits),
-            "ruled": self._ruled,
+            "roots": self.trust.roots.decode(),
             "secrets": [
                 described(binding, self._seed, self._values[binding.name])
                 | {"former": self._former.get(binding.name, []), "removed": binding.name in self._removed}
@@ -415,122 +415,8 @@ class SessionKeys:
             ],
         }
 
-    async def _send(self, message: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
-        assert self._control is not None
-        data = json.dumps(message).encode()
-        while True:
-            try:
-                socket.send_fds(self._control, [data], descriptors or [])
-            except (BlockingIOError, InterruptedError):
-                await asyncio.sleep(_RETRY_SECONDS)
-            else:
-                return
-
-    def _readable(self, control: socket.socket) -> None:
-        try:
-            data = control.recv(MESSAGE)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.stop()
-            return
-        try:
-            self._on_report(parse_report(data, self._known_hosts, self.names))
-        except (InvalidInputError, ProtocolError):  # a server may have taken it over
-            self.stop()
-
-    def _on_report(self, report: Report) -> None:
-        if isinstance(report, Log):
-            self._note(report.records)
-        elif isinstance(report, Ended):
-            served = self._waiting.get(report.ended)
-            ended = self._changing.get(report.ended) if served is None else served.ended
-            if ended is not None and not ended.done():
-                ended.set_result(None)
-        elif (served := self._waiting.get(report.id)) is not None:
-            if isinstance(report, Question):
-                self._on_question(served, report)
-            else:
-                self._on_body(served, report)
-
     def _note(self, requests: Sequence[RequestRecord]) -> None:
         self.requests.extend(requests)
         for one in requests:
             for name in one.secrets if one.decision == "allowed" else ():
                 self._used_at[name] = max(one.at, self._used_at.get(name, 0.0))
-
-    # --- Requests that are judged
-
-    def _on_question(self, served: _Served, question: Question) -> None:
-        """Decide about the present request of a connection."""
-        if served.judging is not None:
-            raise ProtocolError("a connection has one request at a time")
-        request = JudgedRequest(served.target, question.method, question.url, secrets=question.secrets)
-        served.judging = asyncio.get_running_loop().create_task(self._judge(question.id, served, request))
-        self._judging.add(served.judging)
-        served.judging.add_done_callback(self._judging.discard)
-
-    def _on_body(self, served: _Served, said: Piece | TooLarge) -> None:
-        if served.body is None or served.body.done():
-            if served.judging is None or served.body is None:
-                raise ProtocolError("no body was requested")
-            return
-        if isinstance(said, TooLarge):
-            served.body.set_result(None)
-            return
-        served.pieces += said.content
-        if len(served.pieces) > MOST_BODY:
-            raise ProtocolError("the body is larger than announced")
-        if said.last:
-            served.body.set_result(bytes(served.pieces))
-
-    async def _judge(self, number: int, served: _Served, request: JudgedRequest) -> None:
-        """Decide about a request, and tell the turnkey."""
-        try:
-            refused, upstream = await self._decide(number, served, request)
-            asked, served.judging, served.body = served.body is not None, None, None
-            served.pieces.clear()
-            answer = None if refused is None else [refused.status, refused.text]
-            message = {"id": number, "refused": answer, "fresh": upstream is not None}
-            if asked and upstream is not None:
-                if served.fresh is not None:
-                    served.fresh.close()
-                served.fresh = upstream
-            await self._send(message, [] if upstream is None else [upstream.fileno()])
-        except Exception as error:
-            if not served.ended.done():
-                served.ended.set_exception(ConnectionAbortedError(f"the request could not be judged: {error}"))
-            if not isinstance(error, OSError):
-                raise
-
-    async def _decide(
-        self, number: int, served: _Served, request: JudgedRequest
-    ) -> tuple[RefusedRequest | None, socket.socket | None]:
-        """Return the refusal, or None; and after a question a new connection: the server may have closed the silent one."""
-
-        async def body() -> bytes | None:
-            served.body = asyncio.get_running_loop().create_future()
-            await self._send({"id": number, "wanted": True})
-            return await served.body
-
-        asking = {name for name in request.secrets if self._asks_about(name)}
-        refused = await served.judge.decide(request, served.client, body, ask=bool(asking))
-        if refused is not None or served.body is None:
-            return refused, None
-        self._approved |= asking
-        try:
-            return None, await served.redial()
-        except DeniedError as error:
-            return RefusedRequest(403, str(error)), None
-        except UnreachableError as error:
-            return RefusedRequest(504 if error.cause == "timeout" else 502, str(error)), None
-
-    def _asks_at(self, target: Target) -> bool:
-        """Return whether a secret of a host needs a question."""
-        return any(binding.secret.ask and str(target) in binding.hosts for binding in self._bindings)
-
-    def _asks_about(self, name: str) -> bool:
-        binding = next(binding for binding in self._bindings if binding.name == name)
-        return binding.secret.ask == "each" or (binding.secret.ask == "first" and name not in self._approved)

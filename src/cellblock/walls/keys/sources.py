@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import configparser
 import importlib
 import importlib.util
 import os
@@ -16,6 +17,7 @@ from typing import Any
 from cellblock.common import config
 from cellblock.common.secret import Secret
 from cellblock.errors import InvalidInputError
+from cellblock.walls.keys.sigv4 import VALUE
 
 _COMMAND_SECONDS = 10
 _MOST = 16 * 1024
@@ -100,7 +102,12 @@ async def read_value(name: str, secret: Secret) -> str:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = "it took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error)
         raise InvalidInputError(f"secret {name} cannot be read from {_shown(secret.source)}: {why}") from None
-    return _checked(name, value, _shown(secret.source))
+    value = _checked(name, value, _shown(secret.source))
+    if secret.sigv4 and not VALUE.fullmatch(value):
+        raise InvalidInputError(
+            f"the value of secret {name} from {_shown(secret.source)} is no key of AWS: it must be ID:KEY or ID:KEY:TOKEN"
+        )
+    return value
 
 
 def _checked(name: str, value: str, where: str) -> str:
@@ -136,6 +143,8 @@ def _read(source: str) -> str:
             return value
         case "file":
             return config.read_file(Path(rest).expanduser(), _MOST + 2).decode()
+        case "aws":
+            return _aws_key(rest)
         case "op":
             return _output(["op", "read", "--no-newline", source])
         case "keyring":
@@ -159,6 +168,32 @@ def _output(command: list[str]) -> str:
     if done.returncode:
         raise ValueError(f"the program ended with status {done.returncode}")
     return done.stdout.decode()
+
+
+def _aws_key(profile: str) -> str:
+    """Return the key of a profile as one value (`sigv4.VALUE`); without a profile, the key of the variables.
+
+    Raises:
+        ValueError: There is none.
+    """
+    environment = config.environment()
+    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    if profile:
+        path = Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(config.read_file(path, 1024 * 1024).decode())
+        except configparser.Error:  # its message repeats lines
+            raise ValueError(f"{path} cannot be parsed") from None
+        if not parser.has_section(profile):
+            raise ValueError(f"{path} has no profile {profile!r}")
+        found = {name: parser.get(profile, name, fallback="") for name in names}
+    else:
+        found = {name: environment.get(name.upper(), "") for name in names}
+    if not (found[names[0]] and found[names[1]]):
+        where = f"the profile {profile!r} has no key" if profile else "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set"
+        raise ValueError(f"{where}; for other credentials, use command: with a program that prints ID:KEY:TOKEN")
+    return ":".join(value for value in found.values() if value)
 
 
 def _from_keyring(service: str, user: str) -> str:

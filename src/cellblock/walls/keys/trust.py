@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from pathlib import Path
 
 from cellblock.common import config
+from cellblock.errors import InvalidInputError
 from cellblock.wire.sandbox import Bind, Step
 
 BUNDLE = "/run/cellblock/ca.pem"
@@ -15,6 +17,8 @@ _SYSTEM = "/etc/ssl/certs/ca-certificates.crt"
 """Which programs read that know none of the variables, on Debian and others."""
 _CANDIDATES = (_SYSTEM, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem")
 _MOST = 8 * 1024 * 1024
+_MOST_FURTHER = 32 * 1024
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----\n?")
 
 VARIABLES = {
     **dict.fromkeys(
@@ -43,17 +47,33 @@ def machine_roots() -> str:
     return next((path for path in (found, *_CANDIDATES) if path and os.path.isfile(path)), "")
 
 
-def make_bundle(path: str, certificate: bytes) -> None:
+def further_roots(path: str) -> bytes:
+    """Return the certificates in a file, and nothing else of it.
+
+    Raises:
+        InvalidInputError: It cannot be read, or has no certificate, or an invalid one.
+    """
+    try:
+        found = b"".join(_CERTIFICATE.findall(config.read_file(Path(path).expanduser(), _MOST_FURTHER)))
+        if not found:
+            raise ValueError("it has no certificate in PEM")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=found.decode("ascii"))
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise InvalidInputError(f"trust: the certificates in {path} cannot be read: {error}") from error
+    return found
+
+
+def make_bundle(path: str, certificates: bytes) -> None:
     """Write the bundle for a session.
 
     Args:
         path: Its path outside.
-        certificate: The certificate of the session's authority.
+        certificates: The certificates to trust in addition to the machine's.
     """
     roots = machine_roots()
     content = config.read_file(Path(roots), _MOST) if roots else b""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb") as file:
-        file.write(content.rstrip(b"\n") + b"\n" + certificate)
+        file.write(content.rstrip(b"\n") + b"\n" + certificates)
 
 
 def mounts(path: str) -> tuple[Step, ...]:

@@ -52,8 +52,9 @@ class Turnkey:
             return
         settings = json.loads(data)
         self._secrets = settings["secrets"]
-        hosts = {host for secret in self._secrets for use in secret["uses"] for host in use["hosts"]}
-        server = server_settings(base64.b64decode(settings["seed"]), hosts.union(settings["ruled"]))
+        server = server_settings(base64.b64decode(settings["seed"]), set(settings["hosts"]))
+        if settings["roots"]:
+            self._client.load_verify_locations(cadata=settings["roots"])
         self._opening = Opening(
             server,
             self._client,

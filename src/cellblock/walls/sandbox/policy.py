@@ -129,6 +129,8 @@ class Network:
         http: The only requests that the named hosts get, such as ``GET api.example.org/**``; ``ask`` or ``deny`` may precede
             them (docs/egress.md). These hosts become allowed. Native sandbox only.
         within: Further lists like `http`, of broader policies. Each must allow a request, too.
+        trust: A file of certificates in PEM that sessions and the proxy trust in addition to this machine's, for example of a
+            company. Native sandbox only.
     """
 
     allow: tuple[str, ...] = ()
@@ -136,6 +138,7 @@ class Network:
     ask: bool = False
     http: tuple[str, ...] = field(default=(), kw_only=True)
     within: tuple[tuple[str, ...], ...] = field(default=(), kw_only=True)
+    trust: str = field(default="", kw_only=True)
 
     @property
     def judges(self) -> bool:
@@ -234,6 +237,7 @@ class Policy:
                 network.texts("deniedDomains"),
                 network.boolean("ask"),
                 http=network.texts("http"),
+                trust=network.text("trust"),
             ),
             Resources(**fields),
             unix_sockets=network.boolean("allowAllUnixSockets"),
@@ -300,7 +304,7 @@ class Policy:
                 raise InvalidInputError(f"{name} must be a {kind.__name__}, not {part!r}: Policy.parse() takes a dict")
         for part in (self.filesystem, self.network):
             for item in dataclasses.fields(part):
-                if item.type not in ("bool", "tuple[tuple[str, ...], ...]"):
+                if item.type not in ("bool", "str", "tuple[tuple[str, ...], ...]"):
                     check_list(item.name, getattr(part, item.name))
         for lines in self.network.within:
             check_list("within", lines)
@@ -312,6 +316,8 @@ class Policy:
                 "devices: GPUs need local sockets, which a session that reads the whole file system does not have: read less "
                 "than '/', or add allowAllUnixSockets"
             )
+        if not isinstance(self.network.trust, str):
+            raise InvalidInputError(f"trust must be the path of a file, not {self.network.trust!r}")
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self.resources, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -353,6 +359,8 @@ class Policy:
             raise InvalidInputError("weaker_proc is not allowed by the host's policy, which can only be narrowed")
         if more := [name for name in other.devices if name not in self.devices]:
             raise InvalidInputError(f"devices: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
+        if other.network.trust not in ("", self.network.trust):
+            raise InvalidInputError("network.trust is not allowed by the host's policy, which can only be narrowed")
         limits = {}
         for item in dataclasses.fields(Resources):
             limits[item.name] = min(getattr(self.resources, item.name), getattr(other.resources, item.name))
@@ -372,6 +380,7 @@ class Policy:
                 within=tuple(
                     dict.fromkeys((*filter(None, (self.network.http,)), *self.network.within, *other.network.within))
                 ),
+                trust=self.network.trust,
             ),
             Resources(**limits),
             other.unix_sockets,
@@ -391,9 +400,10 @@ class Policy:
                 tuple(data["network"]["allow"]),
                 tuple(data["network"]["deny"]),
                 data["network"]["ask"],
-                # Policies that were recorded by earlier versions have neither.
+                # Policies that were recorded by earlier versions have none of these.
                 http=tuple(data["network"].get("http", ())),
                 within=tuple(tuple(lines) for lines in data["network"].get("within", ())),
+                trust=data["network"].get("trust", ""),
             ),
             Resources(**data["resources"]),
             data["unix_sockets"],
@@ -420,7 +430,9 @@ _TOP = {
     "$schema": "",
 }
 _FILES = dict.fromkeys(("denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"), "")
-_NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets", "ask", "http"), "")
+_NETWORK = dict.fromkeys(
+    ("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets", "ask", "http", "trust"), ""
+)
 _RESOURCES = {
     "memory": "memory",
     "processes": "processes",

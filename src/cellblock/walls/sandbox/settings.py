@@ -62,6 +62,13 @@ class Section:
         _check_count(f"{self._where}{key}", value)
         return tuple(value)
 
+    def text(self, key: str) -> str:
+        """Return a string; empty if the key is missing."""
+        value = self.data.get(key, "")
+        if not isinstance(value, str):
+            raise InvalidInputError(f"{self._where}{key} must be a string, not {shown(value)}")
+        return value
+
     def boolean(self, key: str) -> bool:
         """Return a boolean; false if the key is missing."""
         value = self.data.get(key, False)

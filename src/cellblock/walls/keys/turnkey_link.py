@@ -1,0 +1,352 @@
+"""The host's side of one turnkey: its connections, the decisions about their requests, and its reports."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.model.overview import RequestRecord
+from cellblock.walls.egress.gate import DeniedError, UnreachableError
+from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RefusedRequest, RequestJudge
+from cellblock.walls.egress.names import Target, parse_authority
+from cellblock.walls.keys.messages import (
+    MESSAGE,
+    Ended,
+    Log,
+    Piece,
+    Question,
+    Report,
+    TooLarge,
+    parse_report,
+)
+from cellblock.walls.keys.template_process import Template
+
+_IDLE_SECONDS = 60.0
+_RETRY_SECONDS = 0.01
+
+Redial: TypeAlias = Callable[[], Awaitable[socket.socket]]
+"""Connects to the server of a connection again, by the same rules."""
+
+
+class Questions:
+    """Which secrets need a person's approval before requests with them.
+
+    Args:
+        asking: When a person is asked, by the name of the secret: ``first`` or ``each``.
+        approved: The approved secrets, which all turnkeys of the session share.
+    """
+
+    def __init__(self, asking: Mapping[str, str], approved: set[str]) -> None:
+        self._asking = asking
+        self._approved = approved
+
+    def among(self, names: Iterable[str]) -> set[str]:
+        """Return the secrets that a person must be asked about."""
+        return {name for name in names if self._asking.get(name) and not self._is_approved(name)}
+
+    def approve(self, names: Iterable[str]) -> None:
+        """Note that a person has approved requests with these secrets."""
+        self._approved.update(names)
+
+    def _is_approved(self, name: str) -> bool:
+        return self._asking[name] == "first" and name in self._approved
+
+
+@dataclass(slots=True)
+class _Served:
+    """An opened connection. What its turnkey says about it is hostile.
+
+    Attributes:
+        target: The target.
+        client: The socket of the client.
+        judge: Decides about its requests.
+        redial: Connects to the server again.
+        ended: Resolves with its end.
+        judging: The decision about its present request.
+        body: Resolves with the body of a request that a person decides about.
+        pieces: The received part of that body.
+        fresh: The last connection from `redial`.
+    """
+
+    target: Target
+    client: socket.socket
+    judge: RequestJudge
+    redial: Redial
+    ended: asyncio.Future[None]
+    judging: asyncio.Task[None] | None = None
+    body: asyncio.Future[bytes | None] | None = None
+    pieces: bytearray = field(default_factory=bytearray)
+    fresh: socket.socket | None = None
+
+
+class TurnkeyLink:
+    """One turnkey of a session, which has certificates for some hosts. It ends after a while without connections.
+
+    Args:
+        hosts: The hosts of its certificate, as ``host:port``.
+        names: The names of the session's secrets.
+        questions: The secrets that need approval.
+        note: Takes the records of requests.
+    """
+
+    def __init__(
+        self,
+        hosts: Iterable[str],
+        names: Iterable[str],
+        questions: Questions,
+        note: Callable[[Sequence[RequestRecord]], None],
+    ) -> None:
+        self.hosts = frozenset(host for host in hosts if not host.startswith("*."))
+        self._certified = frozenset(parse_authority(host).host for host in self.hosts)
+        self._known_hosts = set(self.hosts)
+        self._names = set(names)
+        self._questions = questions
+        self._note = note
+        self._control: socket.socket | None = None
+        self._waiting: dict[int, _Served] = {}
+        self._changing: dict[int, asyncio.Future[None]] = {}
+        self._judging: set[asyncio.Task[None]] = set()
+        self._number = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._retired = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take connections."""
+        return self._control is not None
+
+    def serves(self, target: Target) -> bool:
+        """Return whether its certificate has the host of a target."""
+        return target.host in self._certified
+
+    async def start(self, settings: Mapping[str, Any]) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: It could not be started.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            ours.setblocking(False)
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                ours.setsockopt(socket.SOL_SOCKET, option, 2 * MESSAGE)
+            Template.current().fork(theirs)
+        self.attach(ours)
+        await self._send({**settings, "hosts": sorted(self.hosts)})
+
+    def attach(self, control: socket.socket) -> None:
+        """Use a socket to a process."""
+        self._control = control
+        asyncio.get_running_loop().add_reader(control, self._readable, control)
+
+    async def begin(
+        self,
+        target: Target,
+        ends: tuple[socket.socket, socket.socket],
+        early: bytes,
+        judge: RequestJudge,
+        redial: Redial,
+        *,
+        judged: bool,
+    ) -> int:
+        """Hand a connection over, and return its number, for `finish`.
+
+        Args:
+            target: The target.
+            ends: The sockets of the client and of the server.
+            early: Bytes that the client sent ahead.
+            judge: Decides about its requests.
+            redial: Connects to the server again, after a person has decided.
+            judged: Whether its requests are decided about.
+
+        Raises:
+            OSError: The turnkey has ended.
+        """
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self._number += 1
+        number = self._number
+        self._known_hosts.add(str(target))
+        self._waiting[number] = _Served(target, ends[0], judge, redial, asyncio.get_running_loop().create_future())
+        message = {"id": number, "at": str(target), "early": base64.b64encode(early).decode(), "judged": judged}
+        try:
+            await self._send(message, [end.fileno() for end in ends])
+        except BaseException:
+            self._end(number)
+            raise
+        return number
+
+    async def finish(self, number: int) -> None:
+        """Wait for the end of a connection.
+
+        Raises:
+            OSError: The turnkey has ended.
+        """
+        try:
+            await self._waiting[number].ended
+        finally:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        served = self._waiting.pop(number)
+        if served.judging is not None:
+            served.judging.cancel()
+        if served.fresh is not None:
+            # The turnkey has its own descriptor of the connection.
+            with suppress(OSError):
+                served.fresh.shutdown(socket.SHUT_RDWR)
+            served.fresh.close()
+        if not self._waiting and self.alive:
+            if self._retired:
+                self.stop()
+            else:
+                self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self.stop)
+
+    def retire(self) -> None:
+        """End the process after its last connection: another one takes the next connections."""
+        self._retired = True
+        if not self._waiting:
+            self.stop()
+
+    async def change(self, secrets: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the secrets, and wait until later requests use them."""
+        if not self.alive:
+            return
+        self._number += 1
+        number, done = self._number, asyncio.get_running_loop().create_future()
+        self._changing[number] = done
+        try:
+            await self._send({"secrets": secrets, "change": number})
+            await done
+        except OSError:
+            pass  # it has ended: the next one begins with the change
+        finally:
+            del self._changing[number]
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        control, self._control = self._control, None
+        if control is not None:
+            asyncio.get_running_loop().remove_reader(control)
+            control.close()
+        for ended in (*(served.ended for served in self._waiting.values()), *self._changing.values()):
+            if not ended.done():
+                ended.set_exception(ConnectionAbortedError("the turnkey has ended"))
+
+    async def _send(self, message: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
+        data = json.dumps(message).encode()
+        while True:
+            if self._control is None:
+                raise ConnectionAbortedError("the turnkey has ended")
+            try:
+                socket.send_fds(self._control, [data], descriptors or [])
+            except (BlockingIOError, InterruptedError):
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+    def _readable(self, control: socket.socket) -> None:
+        try:
+            data = control.recv(MESSAGE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.stop()
+            return
+        try:
+            self._on_report(parse_report(data, self._known_hosts, self._names))
+        except (InvalidInputError, ProtocolError):  # a server may have taken it over
+            self.stop()
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, Log):
+            self._note(report.records)
+        elif isinstance(report, Ended):
+            served = self._waiting.get(report.ended)
+            ended = self._changing.get(report.ended) if served is None else served.ended
+            if ended is not None and not ended.done():
+                ended.set_result(None)
+        elif (served := self._waiting.get(report.id)) is not None:
+            if isinstance(report, Question):
+                self._on_question(served, report)
+            else:
+                self._on_body(served, report)
+
+    # --- Requests that are judged
+
+    def _on_question(self, served: _Served, question: Question) -> None:
+        """Decide about the present request of a connection."""
+        if served.judging is not None:
+            raise ProtocolError("a connection has one request at a time")
+        request = JudgedRequest(served.target, question.method, question.url, secrets=question.secrets)
+        served.judging = asyncio.get_running_loop().create_task(self._judge(question.id, served, request))
+        self._judging.add(served.judging)
+        served.judging.add_done_callback(self._judging.discard)
+
+    def _on_body(self, served: _Served, said: Piece | TooLarge) -> None:
+        if served.body is None or served.body.done():
+            if served.judging is None or served.body is None:
+                raise ProtocolError("no body was requested")
+            return
+        if isinstance(said, TooLarge):
+            served.body.set_result(None)
+            return
+        served.pieces += said.content
+        if len(served.pieces) > MOST_BODY:
+            raise ProtocolError("the body is larger than announced")
+        if said.last:
+            served.body.set_result(bytes(served.pieces))
+
+    async def _judge(self, number: int, served: _Served, request: JudgedRequest) -> None:
+        """Decide about a request, and tell the turnkey."""
+        try:
+            refused, upstream = await self._decide(number, served, request)
+            asked, served.judging, served.body = served.body is not None, None, None
+            served.pieces.clear()
+            answer = None if refused is None else [refused.status, refused.text]
+            message = {"id": number, "refused": answer, "fresh": upstream is not None}
+            if asked and upstream is not None:
+                if served.fresh is not None:
+                    served.fresh.close()
+                served.fresh = upstream
+            await self._send(message, [] if upstream is None else [upstream.fileno()])
+        except Exception as error:
+            if not served.ended.done():
+                served.ended.set_exception(ConnectionAbortedError(f"the request could not be judged: {error}"))
+            if not isinstance(error, OSError):
+                raise
+
+    async def _decide(
+        self, number: int, served: _Served, request: JudgedRequest
+    ) -> tuple[RefusedRequest | None, socket.socket | None]:
+        """Return the refusal, or None; and after a question a new connection: the server may have closed the silent one."""
+
+        async def body() -> bytes | None:
+            served.body = asyncio.get_running_loop().create_future()
+            await self._send({"id": number, "wanted": True})
+            return await served.body
+
+        asking = self._questions.among(request.secrets)
+        refused = await served.judge.decide(request, served.client, body, ask=bool(asking))
+        if refused is not None or served.body is None:
+            return refused, None
+        self._questions.approve(asking)
+        try:
+            return None, await served.redial()
+        except DeniedError as error:
+            return RefusedRequest(403, str(error)), None
+        except UnreachableError as error:
+            return RefusedRequest(504 if error.cause == "timeout" else 502, str(error)), None

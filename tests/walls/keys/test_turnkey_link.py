@@ -1,0 +1,158 @@
+"""What a turnkey says to its host, which a server may control, and connections that the host hands over."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import ssl
+from typing import Any
+
+import pytest
+
+from cellblock.walls.egress.judge import MOST_BODY, RequestJudge
+from cellblock.walls.egress.live import LiveNetwork
+from cellblock.walls.egress.names import parse_authority
+from cellblock.walls.egress.rules import Denial
+from cellblock.walls.keys.authority import authority_certificate
+from cellblock.walls.keys.session_keys import SessionKeys
+from cellblock.walls.keys.template_process import Template
+from cellblock.walls.keys.tls_end import TlsEnd
+from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
+from cellblock.walls.sandbox.policy import Network
+
+from .test_judged import Person
+from .test_opened import LIMITS, rest
+from .tls_servers import TlsServer
+
+
+class Hostile:
+    """The host's side, and the socket of its turnkey, which a server has taken over."""
+
+    def __init__(self, *lines: str) -> None:
+        self.keys = SessionKeys()
+        self.person = Person()
+        denials: list[Denial] = []
+        self.judge = RequestJudge(LiveNetwork.of(Network(http=lines)), (), self.person, on_denied=denials.append)
+
+    async def __aenter__(self) -> Hostile:
+        control, self.turnkey = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.setblocking(False)
+        turnkey = TurnkeyLink(["api.test:443"], (), Questions({}, set()), self.keys._note)
+        turnkey.attach(control)
+        self.keys._turnkeys.append(turnkey)
+        self.sockets = [*socket.socketpair(), *socket.socketpair()]
+
+        async def redial() -> socket.socket:
+            return self.sockets[2].dup()
+
+        ends = self.sockets[0], self.sockets[2]
+        serving = self.keys.serve(parse_authority("api.test:443"), *ends, b"", self.judge, redial, judged=True)
+        self.serving = asyncio.create_task(serving)
+        assert (await self.heard())["judged"] is True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.serving.cancel()
+        await asyncio.gather(self.serving, return_exceptions=True)
+        self.keys.stop()
+        for one in (*self.sockets, self.turnkey):
+            one.close()
+
+    async def heard(self) -> dict[str, Any]:
+        def receive() -> bytes:
+            data, descriptors, _, _ = socket.recv_fds(self.turnkey, 200_000, 2)
+            for descriptor in descriptors:
+                socket.socket(fileno=descriptor).close()
+            return data
+
+        self.turnkey.settimeout(10)
+        return json.loads(await asyncio.to_thread(receive))  # type: ignore[no-any-return]
+
+    def say(self, **said: Any) -> None:
+        self.turnkey.send(json.dumps({"id": 1, **said}).encode())
+
+
+ASK = {"method": "POST", "url": "/a", "secrets": []}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [{**ASK, "method": 3}],
+        [{**ASK, "url": None}],
+        [{**ASK, "secrets": ["OTHER"]}],
+        [{**ASK, "secrets": "abc"}],
+        [{"method": "POST"}],
+        [{"piece": "", "last": True}],
+        [{"large": True}],
+        [ASK, ASK],
+        [ASK, {"piece": "!", "last": False}],
+        [ASK, *[{"piece": base64.b64encode(b"x" * 65536).decode(), "last": False}] * (MOST_BODY // 65536 + 1)],
+    ],
+)
+async def test_a_turnkey_that_breaks_the_rules_loses_its_session_only(said: list[dict[str, Any]]) -> None:
+    async with Hostile("ask POST api.test/a") as world:
+        for number, one in enumerate(said):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                await asyncio.to_thread(world.say, **one)
+            if number == 0 and len(said) > 1 and said[1] != ASK:
+                assert await world.heard() == {"id": 1, "wanted": True}
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionAbortedError, match="turnkey has ended"):
+            await asyncio.wait_for(world.serving, 10)
+        assert not world.person.asked
+
+
+async def test_the_host_decides_and_dials_again_after_a_question() -> None:
+    async with Hostile("ask POST api.test/a") as world:
+        world.say(**ASK)
+        assert await world.heard() == {"id": 1, "wanted": True}
+        world.say(piece=base64.b64encode(b"body").decode(), last=True)
+        assert await world.heard() == {"id": 1, "refused": None, "fresh": True}
+        assert world.person.asked[0]["body"] == "body"
+        world.say(method="GET", url="/a", secrets=[])
+        answer = await world.heard()
+        assert answer["refused"][0] == 403
+
+
+async def test_the_longest_url_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TlsServer(host="api.test") as server:
+        await judge_longest(server, monkeypatch)
+
+
+async def judge_longest(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+    at = parse_authority(f"api.test:{server.port}")
+    denials: list[Denial] = []
+    judge = RequestJudge(LiveNetwork.of(Network(http=(f"GET {at}/a",))), (), Person(), on_denied=denials.append)
+    keys = SessionKeys()
+    ours, theirs = socket.socketpair()
+    upstream = socket.create_connection(("127.0.0.1", server.port))
+    for one in (ours, theirs, upstream):
+        one.setblocking(False)
+
+    async def redial() -> socket.socket:
+        raise AssertionError
+
+    serving = asyncio.create_task(keys.serve(at, theirs, upstream, b"", judge, redial, judged=True))
+    end = TlsEnd(ours, ssl.create_default_context(cadata=authority_certificate(keys._seed).decode()), hostname="api.test")
+    try:
+        async with asyncio.timeout(60):
+            await end.handshake()
+            # In JSON, each quote is two bytes. The head may exceed the limit by a part of the last read.
+            url = "/" + '"' * (LIMITS.header_bytes + 1200)
+            await end.send(f"GET {url} HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+            assert b"the URL has more than 8,192 characters" in await rest(end)
+            await serving
+            assert keys._turnkeys[-1].alive
+    finally:
+        serving.cancel()
+        keys.stop()
+        for one in (ours, theirs, upstream):
+            one.close()
+        Template.current().end()
+    assert not server.seen
+    assert len(denials) == 1
