@@ -24,7 +24,6 @@ DEFAULT = (
     "undo to first result, bare, p50",
     "`kill -9` in a cell to the next cell's result, p50",
     "8 branches, each answering, p50",
-    "undo of 3 changed files among 10,000, to first result, p50",
     "named sessions: 100 adopted after SIGKILL of the daemon",
 )
 """The titles of the figures of sandboxed sessions that docs/performance.md shows, in its order."""
