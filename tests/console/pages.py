@@ -28,7 +28,10 @@ def browser() -> Iterator[Any]:
         program = shutil.which("chromium") or shutil.which("chromium-browser")
         started = playwright.chromium.launch(
             executable_path=program,
-            args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE *.localhost"],
+            args=[
+                "--no-sandbox",
+                "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE *.localhost",
+            ],
             env={**os.environ, "TMPDIR": short},
         )
         try:
