@@ -18,7 +18,7 @@ from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create, Interrupt, Status
 from cellblock.service.named import json_options
 
-SHAPES = {4: "757e056a7290", 5: "e7614f4cf4e6", 6: "6821b6cab90e", 7: "2aea72e81ebb"}
+SHAPES = {4: "757e056a7290", 5: "e7614f4cf4e6", 6: "6821b6cab90e", 7: "561058c58de2"}
 """For each number of the protocol, a digest of what requests have and which options sessions take"""
 
 
