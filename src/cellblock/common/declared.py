@@ -46,7 +46,7 @@ class Option(NamedTuple):
 
 
 def options_of(declaring: type, taken: Collection[str] = ()) -> list[Option]:
-    """Return the options of a dataclass that have flags, also those of the declarations that it contains.
+    """Return the options of a dataclass that have flags, also the ones in its nested declarations.
 
     Args:
         declaring: The dataclass.

@@ -36,7 +36,7 @@ class Secret:
         query: A parameter of the query string.
         path: A segment of the path, such as ``"bot{}"``.
         body: Whether JSON and URL-encoded forms of up to 256 KiB can contain it, anywhere.
-        sigv4: Whether it is a key of AWS, with which requests are signed anew. It is in no request, so the hosts may begin
+        sigv4: Whether it is a key of AWS, with which the proxy signs requests. It is in no request, so the hosts may begin
             with ``*.``.
         attach: Whether to add the first header, or Basic authentication, to requests without it.
         responses: ``"scan"`` replaces the value in responses. ``"pass"`` forwards them unchanged, also compressed ones: the
@@ -121,7 +121,7 @@ class Secret:
 
     @classmethod
     def aws(cls, profile: str = "", /, **places: Any) -> Self:
-        """Create a secret that is a key of AWS, with which requests are signed anew.
+        """Create a secret that is a key of AWS, with which the proxy signs requests.
 
         Args:
             profile: A profile of ``~/.aws/credentials``; by default, the key of the variables ``AWS_ACCESS_KEY_ID`` and so on.

@@ -14,7 +14,7 @@ def run(*, log_level: str = "WARNING", **options: Any) -> int:
 
     Args:
         log_level: The level of the log on standard error.
-        options: The `ServerOptions` that were given, with those of `SandboxOptions`.
+        options: The `ServerOptions` that were given, including `SandboxOptions`.
     """
     gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays
     try:

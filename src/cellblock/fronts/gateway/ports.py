@@ -169,7 +169,7 @@ class PageHosts:
             connect: Connects to servers in sessions.
             check: Looks up tokens; None if none are required.
             token: The token of this run.
-            names: The names of pages; None for those of this machine.
+            names: The names of pages; None for names of this machine.
         """
         self.names = names or Names()
         self._host = self.names.pattern

@@ -1,6 +1,6 @@
 """References that keep git from pruning the commits that clones began with.
 
-Each is recorded in the state directory before it is made, so that a later host removes those of killed hosts.
+Each is recorded in the state directory before it is made, so that a later host removes pins of killed hosts.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Project:
         return base
 
     def _with_changes(self, base: str) -> str:
-        """Return a commit of the uncommitted changes, which no reference names; the same commit if there are none."""
+        """Return a commit of the uncommitted changes, which no reference names; the same commit without any."""
         who = [part for name in ("name", "email") for part in ("-c", f"user.{name}=cellblock")]
         try:
             stash = self._text(*who, "stash", "create")  # changes neither files nor references

@@ -32,7 +32,7 @@ class World(NamedTuple):
 
     Attributes:
         copies: The ids of the checkpoints whose copies are alive.
-        kernel: The number of the kernel that continues; 0 if there is none.
+        kernel: The number of the kernel that continues; 0 for none.
         position: The position of its next cell (`Kernel.position`).
         unrecorded: Whether it replaced another one, and the log does not say so.
         recovers: Whether the session may continue from a checkpoint.

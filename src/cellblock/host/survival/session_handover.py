@@ -176,7 +176,7 @@ class KeptSession(SessionKeeper):
                 await self._checkpoints.restore_to(checkpoint, "restore")
             self._checkpoints.automatic.forget_files()
         except CellblockError as error:
-            if going.way == "redo":  # the recorded state is the one that cannot be reached
+            if going.way == "redo":  # the recorded state cannot be reached
                 left = [cell for cell in self._state.line if cell.begun_in < going.since]
                 self._state.go_to(left, going.since, going.began)
             elif going.checkpoint:  # else it is recorded, unless the kernel was replaced already

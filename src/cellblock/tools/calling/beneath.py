@@ -78,7 +78,7 @@ def read(root: str | os.PathLike[str], *names: str, most: int) -> bytes:
         with open(opened, "rb", closefd=False) as file:
             return file.read(most)
     finally:
-        os.close(opened)  # also that of a folder, which `open` would refuse and leave open
+        os.close(opened)  # also of a folder, which `open` would refuse and leave open
 
 
 def exists(above: int, name: str) -> bool:

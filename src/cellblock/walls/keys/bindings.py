@@ -91,7 +91,7 @@ class Binding:
         """Return the variables of a session that contain the placeholder."""
         if not self.secret.sigv4:
             return {self.name: self.placeholder(seed)}
-        # The key never leaves the session: whatever it is, the request is signed anew.
+        # The key in the request is a placeholder, and the request is signed again.
         return dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), self.placeholder(seed)) | VARIABLES
 
     def placeholder(self, seed: bytes) -> str:

@@ -38,7 +38,7 @@ _REQUESTS = 1000
 _FORMER = 4
 """Replaced values of a secret that are still searched for in responses."""
 _TURNKEYS = 8
-"""Turnkeys of one session, most of which end after their last connection."""
+"""Turnkeys of one session. Most end after their last connection."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 

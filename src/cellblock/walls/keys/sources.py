@@ -174,7 +174,7 @@ def _aws_key(profile: str) -> str:
     """Return the key of a profile as one value (`sigv4.VALUE`); without a profile, the key of the variables.
 
     Raises:
-        ValueError: There is none.
+        ValueError: It is missing.
     """
     environment = config.environment()
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")

@@ -50,7 +50,7 @@ _MAPPED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*)$
 """Memory maps of files (`numpy.memmap`): a restore replaces files that have changed, and branches have files of their own."""
 
 _MAPPING = ("mmap", "pyarrow", "polars")
-"""Modules that map files. If none is loaded, nobody misses a note that a file map is old."""
+"""Modules that map files. Without them, file maps are not checked."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _GPU = "/dev/nvidia"
