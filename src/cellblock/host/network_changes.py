@@ -62,7 +62,8 @@ class NetworkChanges:
         """Change the hosts and requests that the session and its branches can reach, at once and also for later kernels.
 
         Connections to hosts that are no longer allowed are reset, and so are unread connections to hosts that get a first
-        request line. Other connections continue, and their next request is judged by the new lines. Undo does not reverse a change.
+        request line. Other connections continue, and their next request is judged by the new lines. Undo does not
+        reverse a change.
 
         Args:
             allow: Hosts to allow, as in `Network.allow`, within the host's policy.
