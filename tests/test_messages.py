@@ -29,7 +29,7 @@ _KEYWORD = re.compile(r"(?<![\w.$/-])([a-z][a-z_]{2,})=(?![=~])")
 _VARIABLE = re.compile(r"\b(?:CELLBLOCK|KERNELBOX)_[A-Z_]*[A-Z]\b")
 _DOCUMENT = re.compile(r"\bdocs/[\w-]+\.md\b")
 _OTHERS = re.compile(
-    r"\b(?:docker|podman|incus|systemctl|systemd-run|systemd|prlimit|wsl|bwrap|srt|npm|apt-get|uv|tar|tar's|pip|namei|cgroup)\b"
+    r"\b(?:docker|podman|incus|systemctl|systemd-run|systemd|prlimit|wsl|bwrap|srt|npm|apt-get|uv|tar|tar's|pip|namei|cgroup|nvidia-ctk)\b"
     r"|%(?:pip|%script)|--(?:bg|security-opt|ulimit)|securityContext|lsm="
 )
 """Other programs, whose options messages name as well."""

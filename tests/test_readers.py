@@ -43,6 +43,7 @@ PARSERS: dict[str, str] = {
     "fronts/mcp_server/asking.py": "it reads the server's own state, which the SDK has checked by its seal",
     "fronts/mcp_server/client_input.py": "its only client is a program of this user, and the SDK decodes each message as well",
     "host/checkpoints/branches.py": OWN,
+    "host/clones/pins.py": OWN,
     "host/eager.py": "texts have at most 64 KiB, parts of them 8 KiB, and a part is tried four times",
     "host/environments/sandbox.py": "an answer has 16 MiB and few values at most",
     "host/environments/store.py": OWN,
