@@ -31,6 +31,7 @@ from cellblock.operations.checkpoints import (
     VersionsOfFile,
 )
 from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
+from cellblock.operations.environments import CreateEnvironment, ListEnvironments, RemoveEnvironment, ShowEnvironment
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.operations.files import (
     Install,
@@ -445,6 +446,18 @@ async def test_what_happened_in_a_session_and_what_happens_in_all(link: Link, se
         assert told["fresh"]
         while session not in str(told):
             told = await anext(changes)
+
+
+async def test_environments(link: Link) -> None:
+    name = f"environment-{next(_numbers)}"
+    made = await link.call(CreateEnvironment(name, {"packages": []}))
+    assert (made["name"], made["packages"]) == (name, [])
+    assert await link.call(CreateEnvironment(name, {"packages": []})) == made
+    assert await link.call(ShowEnvironment(name)) == made
+    assert name in [one["name"] for one in await link.call(ListEnvironments())]
+    assert await link.call(RemoveEnvironment(name)) == made["lock"]
+    with pytest.raises(NotFoundError, match=f"there is no environment {name!r}"):
+        await link.call(ShowEnvironment(name))
 
 
 @pytest.mark.ray  # then, all of these tests run in one process
