@@ -235,6 +235,48 @@ MUTANTS: dict[str, Mutant] = {
             "        reader.receive_data(await self._client.receive(HEAD_READ))\nreturn event",
         ),
     ),
+    "69 trailers": mutant(
+        f"{KEYS}opened.py::test_extensions_and_trailers_of_chunks_are_dropped_and_wrong_chunks_refused",
+        Edit(
+            "walls/egress/exchange.py",
+            "Exchange._heard_all",
+            """
+            while (event := self._reader.next_event()) is not h11.NEED_DATA:
+                pieces.append(self._sent(self._writer, event))
+                if isinstance(event, h11.EndOfMessage):
+                    return True
+            return False
+            """,
+        ),
+    ),
+    "69 methods": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[trace]", Edit("walls/keys/opened.py", "_NEVER", "()")
+    ),
+    "69 other protocols": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[upgrade]",
+        Edit("walls/keys/opened.py", "OpenedConnection._check_upgrade", "pass"),
+    ),
+    "69 the preface of HTTP/2": mutant(
+        f"{KEYS}opened.py::test_the_preface_of_http_2_is_told_to_use_http_1",
+        Edit("walls/keys/opened.py", "_PREFACE", 'b"\\0"'),
+    ),
+    "70 WebSockets": mutant(
+        f"{KEYS}judged.py::test_only_its_own_line_allows_a_websocket",
+        Edit("walls/egress/lines.py", "RequestLine._covers_method", "return self.method in ('*', method)"),
+    ),
+    "69 what is not TLS": mutant(
+        f"{KEYS}opened.py::test_what_is_not_tls_reaches_no_opened_server",
+        Edit(
+            "walls/keys/opened.py",
+            "OpenedConnection.serve",
+            """
+            from cellblock.walls.egress.ends import PlainEnd
+            ends = PlainEnd(self._client._connection), PlainEnd(self._upstream._connection)
+            with self._client._connection, self._upstream._connection:
+                await relay(*ends, b"", b"", 0.5)
+            """,
+        ),
+    ),
     "70 tunnels": mutant(
         "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
         Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),
