@@ -277,6 +277,18 @@ MUTANTS: dict[str, Mutant] = {
             """,
         ),
     ),
+    "69 heads of responses": mutant(
+        f"{KEYS}opened.py::test_an_echo_becomes_the_placeholder_in_every_form_and_across_chunks",
+        Edit("walls/egress/exchange.py", "_changed", "return headers"),
+    ),
+    "69 compressed responses": mutant(
+        f"{KEYS}opened.py::test_a_compressed_answer_to_a_secret_is_refused_and_none_is_asked_for",
+        Edit("walls/egress/exchange.py", "_is_coded", "return False"),
+    ),
+    "69 parts of responses": mutant(
+        f"{KEYS}opened.py::test_a_compressed_answer_to_a_secret_is_refused_and_none_is_asked_for",
+        Edit("walls/keys/opened.py", "_HIDING", "()"),
+    ),
     "70 tunnels": mutant(
         "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
         Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),
