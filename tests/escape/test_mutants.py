@@ -289,6 +289,17 @@ MUTANTS: dict[str, Mutant] = {
         f"{KEYS}opened.py::test_a_compressed_answer_to_a_secret_is_refused_and_none_is_asked_for",
         Edit("walls/keys/opened.py", "_HIDING", "()"),
     ),
+    "69 turnkeys in /proc": mutant(
+        "host/test_secrets.py::test_a_killed_turnkey_is_replaced",
+        Edit(
+            "walls/sandbox/mounts.py", "_Builder._mount_proc", "make_target(target, directory=True)\n_show_outer_proc(target)"
+        ),
+        Edit("walls/sandbox/namespaces.py", "kernel_version", "return 5, 11"),  # no settings in /proc, which is read-only
+    ),
+    "69 memory and cores of turnkeys": mutant(
+        f"{KEYS}confinement.py::test_21_processes_of_its_user_see_nothing_of_it[True]",
+        Edit("walls/keys/confinement.py", "_hide", "pass"),
+    ),
     "70 tunnels": mutant(
         "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
         Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),
