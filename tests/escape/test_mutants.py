@@ -300,6 +300,30 @@ MUTANTS: dict[str, Mutant] = {
         f"{KEYS}confinement.py::test_21_processes_of_its_user_see_nothing_of_it[True]",
         Edit("walls/keys/confinement.py", "_hide", "pass"),
     ),
+    "69 tunnels": mutant(
+        "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
+        Edit("walls/keys/session_keys.py", "SessionKeys.opens", "return True"),
+        Edit("walls/keys/sigv4.py", "covers", "return True"),
+    ),
+    "69 other ports": mutant(
+        f"{KEYS}opened.py::test_a_placeholder_for_another_opened_host_is_refused",
+        Edit("walls/keys/sigv4.py", "covers", "return any(host.split(':')[0] == at.split(':')[0] for host in hosts)"),
+    ),
+    "69 a port in the header Host": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[port]",
+        Edit("walls/keys/opened.py", "OpenedConnection._check_host", "pass"),
+    ),
+    "69 certificates of a session": mutant(
+        "host/test_secrets.py::test_the_certificates_and_their_mounts_cannot_be_changed",
+        Edit("walls/keys/trust.py", "mounts", 'return Bind(path, BUNDLE, "rw"), Bind(path, _SYSTEM, "rw")'),
+    ),
+    "69 mounts of certificates": mutant(
+        "host/test_secrets.py::test_the_certificates_and_their_mounts_cannot_be_changed", CAPABILITIES, FILTER, APART
+    ),
+    "69 tokens and logins": mutant(
+        "host/test_secrets.py::test_tokens_and_logins_are_not_there",
+        Edit("walls/sandbox/fitting.py", "fit", "return policy"),
+    ),
     "70 tunnels": mutant(
         "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
         Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),
