@@ -324,6 +324,36 @@ MUTANTS: dict[str, Mutant] = {
         "host/test_secrets.py::test_tokens_and_logins_are_not_there",
         Edit("walls/sandbox/fitting.py", "fit", "return policy"),
     ),
+    "69 values in files": mutant(
+        "service/daemon/test_secret_handlers.py::test_no_file_of_the_daemon_contains_a_value",
+        Edit("walls/keys/scan.py", "forms", "return ()"),
+    ),
+    "69 values in errors": mutant(
+        f"{KEYS}sources.py::test_an_unsuitable_value_is_refused_and_not_shown",
+        Edit("walls/keys/sources.py", "_shown", "return source"),
+    ),
+    "69 values on two lines": mutant(
+        f"{KEYS}sources.py::test_an_unsuitable_value_is_refused_and_not_shown",
+        Edit("walls/keys/sources.py", "_checked", 'return value.removesuffix("\\n")'),
+    ),
+    "69 sources and hosts of secrets": mutant(
+        "host/test_checks.py::test_secrets_by_the_names_of_entries_alone",
+        Edit(
+            "host/checks.py",
+            "only_names",
+            """
+            from cellblock.walls.keys.sources import entries
+            names, known = options.get("secrets", []), entries()
+            if not isinstance(names, list) or not isinstance(options.get("environment", ""), str):
+                return False
+            return all(isinstance(name, str) and name.partition("=")[0].partition("@")[0] in known for name in names)
+            """,
+        ),
+    ),
+    "69 secrets of weak tokens": mutant(
+        "fronts/gateway/test_session_routes.py::test_options_need_all_rights",
+        Edit("host/checks.py", "only_names", 'return "secrets" in options'),
+    ),
     "70 tunnels": mutant(
         "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
         Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),
