@@ -354,6 +354,34 @@ MUTANTS: dict[str, Mutant] = {
         "fronts/gateway/test_session_routes.py::test_options_need_all_rights",
         Edit("host/checks.py", "only_names", 'return "secrets" in options'),
     ),
+    "69 services of clouds": mutant(
+        "tools/mcp/test_named_urls.py::test_servers_elsewhere_name_no_loopback_addresses",
+        Edit("tools/mcp/named_urls.py", "NamedUrls._check_address", "pass"),
+    ),
+    "69 forged answers to logins": mutant(
+        "tools/mcp/test_oauth.py::test_a_forged_callback_is_not_the_answer",
+        Edit(
+            "tools/mcp/oauth_login.py",
+            "_Provider._answer",
+            """
+            answer = await self._ask(self._url, self._listener, lambda _: True)
+            given = {name: values[0] for name, values in parse_qs(urlsplit(answer).query).items()}
+            return AuthorizationCodeResult(code=given.get("code", ""), state=given.get("state", ""), iss=given.get("iss"))
+            """,
+        ),
+    ),
+    "69 other issuers": mutant(
+        "tools/mcp/test_oauth.py::test_a_wrong_answer_is_no_login[wrong1-iss mismatch]",
+        Edit(
+            "tools/mcp/oauth_login.py",
+            "_Provider._answer",
+            """
+            answer = await self._ask(self._url, self._listener, lambda _: True)
+            given = {name: values[0] for name, values in parse_qs(urlsplit(answer).query).items()}
+            return AuthorizationCodeResult(code=given["code"], state=given["state"], iss=str(self.context.oauth_metadata.issuer))
+            """,
+        ),
+    ),
     "70 tunnels": mutant(
         "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
         Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),
