@@ -235,6 +235,153 @@ MUTANTS: dict[str, Mutant] = {
             "        reader.receive_data(await self._client.receive(HEAD_READ))\nreturn event",
         ),
     ),
+    "69 trailers": mutant(
+        f"{KEYS}opened.py::test_extensions_and_trailers_of_chunks_are_dropped_and_wrong_chunks_refused",
+        Edit(
+            "walls/egress/exchange.py",
+            "Exchange._heard_all",
+            """
+            while (event := self._reader.next_event()) is not h11.NEED_DATA:
+                pieces.append(self._sent(self._writer, event))
+                if isinstance(event, h11.EndOfMessage):
+                    return True
+            return False
+            """,
+        ),
+    ),
+    "69 methods": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[trace]", Edit("walls/keys/opened.py", "_NEVER", "()")
+    ),
+    "69 other protocols": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[upgrade]",
+        Edit("walls/keys/opened.py", "OpenedConnection._check_upgrade", "pass"),
+    ),
+    "69 the preface of HTTP/2": mutant(
+        f"{KEYS}opened.py::test_the_preface_of_http_2_is_told_to_use_http_1",
+        Edit("walls/keys/opened.py", "_PREFACE", 'b"\\0"'),
+    ),
+    "70 WebSockets": mutant(
+        f"{KEYS}judged.py::test_only_its_own_line_allows_a_websocket",
+        Edit("walls/egress/lines.py", "RequestLine._covers_method", "return self.method in ('*', method)"),
+    ),
+    "69 what is not TLS": mutant(
+        f"{KEYS}opened.py::test_what_is_not_tls_reaches_no_opened_server",
+        Edit(
+            "walls/keys/opened.py",
+            "OpenedConnection.serve",
+            """
+            from cellblock.walls.egress.ends import PlainEnd
+            ends = PlainEnd(self._client._connection), PlainEnd(self._upstream._connection)
+            with self._client._connection, self._upstream._connection:
+                await relay(*ends, b"", b"", 0.5)
+            """,
+        ),
+    ),
+    "69 heads of responses": mutant(
+        f"{KEYS}opened.py::test_an_echo_becomes_the_placeholder_in_every_form_and_across_chunks",
+        Edit("walls/egress/exchange.py", "_changed", "return headers"),
+    ),
+    "69 compressed responses": mutant(
+        f"{KEYS}opened.py::test_a_compressed_answer_to_a_secret_is_refused_and_none_is_asked_for",
+        Edit("walls/egress/exchange.py", "_is_coded", "return False"),
+    ),
+    "69 parts of responses": mutant(
+        f"{KEYS}opened.py::test_a_compressed_answer_to_a_secret_is_refused_and_none_is_asked_for",
+        Edit("walls/keys/opened.py", "_HIDING", "()"),
+    ),
+    "69 turnkeys in /proc": mutant(
+        "host/test_secrets.py::test_a_killed_turnkey_is_replaced",
+        Edit(
+            "walls/sandbox/mounts.py", "_Builder._mount_proc", "make_target(target, directory=True)\n_show_outer_proc(target)"
+        ),
+        Edit("walls/sandbox/namespaces.py", "kernel_version", "return 5, 11"),  # no settings in /proc, which is read-only
+    ),
+    "69 memory and cores of turnkeys": mutant(
+        f"{KEYS}confinement.py::test_21_processes_of_its_user_see_nothing_of_it[True]",
+        Edit("walls/keys/confinement.py", "_hide", "pass"),
+    ),
+    "69 tunnels": mutant(
+        "host/test_secrets.py::test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none",
+        Edit("walls/keys/session_keys.py", "SessionKeys.opens", "return True"),
+        Edit("walls/keys/sigv4.py", "covers", "return True"),
+    ),
+    "69 other ports": mutant(
+        f"{KEYS}opened.py::test_a_placeholder_for_another_opened_host_is_refused",
+        Edit("walls/keys/sigv4.py", "covers", "return any(host.split(':')[0] == at.split(':')[0] for host in hosts)"),
+    ),
+    "69 a port in the header Host": mutant(
+        f"{KEYS}opened.py::test_what_is_ambiguous_or_misplaced_is_refused[port]",
+        Edit("walls/keys/opened.py", "OpenedConnection._check_host", "pass"),
+    ),
+    "69 certificates of a session": mutant(
+        "host/test_secrets.py::test_the_certificates_and_their_mounts_cannot_be_changed",
+        Edit("walls/keys/trust.py", "mounts", 'return Bind(path, BUNDLE, "rw"), Bind(path, _SYSTEM, "rw")'),
+    ),
+    "69 mounts of certificates": mutant(
+        "host/test_secrets.py::test_the_certificates_and_their_mounts_cannot_be_changed", CAPABILITIES, FILTER, APART
+    ),
+    "69 tokens and logins": mutant(
+        "host/test_secrets.py::test_tokens_and_logins_are_not_there",
+        Edit("walls/sandbox/fitting.py", "fit", "return policy"),
+    ),
+    "69 values in files": mutant(
+        "service/daemon/test_secret_handlers.py::test_no_file_of_the_daemon_contains_a_value",
+        Edit("walls/keys/scan.py", "forms", "return ()"),
+    ),
+    "69 values in errors": mutant(
+        f"{KEYS}sources.py::test_an_unsuitable_value_is_refused_and_not_shown",
+        Edit("walls/keys/sources.py", "_shown", "return source"),
+    ),
+    "69 values on two lines": mutant(
+        f"{KEYS}sources.py::test_an_unsuitable_value_is_refused_and_not_shown",
+        Edit("walls/keys/sources.py", "_checked", 'return value.removesuffix("\\n")'),
+    ),
+    "69 sources and hosts of secrets": mutant(
+        "host/test_checks.py::test_secrets_by_the_names_of_entries_alone",
+        Edit(
+            "host/checks.py",
+            "only_names",
+            """
+            from cellblock.walls.keys.sources import entries
+            names, known = options.get("secrets", []), entries()
+            if not isinstance(names, list) or not isinstance(options.get("environment", ""), str):
+                return False
+            return all(isinstance(name, str) and name.partition("=")[0].partition("@")[0] in known for name in names)
+            """,
+        ),
+    ),
+    "69 secrets of weak tokens": mutant(
+        "fronts/gateway/test_session_routes.py::test_options_need_all_rights",
+        Edit("host/checks.py", "only_names", 'return "secrets" in options'),
+    ),
+    "69 services of clouds": mutant(
+        "tools/mcp/test_named_urls.py::test_servers_elsewhere_name_no_loopback_addresses",
+        Edit("tools/mcp/named_urls.py", "NamedUrls._check_address", "pass"),
+    ),
+    "69 forged answers to logins": mutant(
+        "tools/mcp/test_oauth.py::test_a_forged_callback_is_not_the_answer",
+        Edit(
+            "tools/mcp/oauth_login.py",
+            "_Provider._answer",
+            """
+            answer = await self._ask(self._url, self._listener, lambda _: True)
+            given = {name: values[0] for name, values in parse_qs(urlsplit(answer).query).items()}
+            return AuthorizationCodeResult(code=given.get("code", ""), state=given.get("state", ""), iss=given.get("iss"))
+            """,
+        ),
+    ),
+    "69 other issuers": mutant(
+        "tools/mcp/test_oauth.py::test_a_wrong_answer_is_no_login[wrong1-iss mismatch]",
+        Edit(
+            "tools/mcp/oauth_login.py",
+            "_Provider._answer",
+            """
+            answer = await self._ask(self._url, self._listener, lambda _: True)
+            given = {name: values[0] for name, values in parse_qs(urlsplit(answer).query).items()}
+            return AuthorizationCodeResult(code=given["code"], state=given["state"], iss=str(self.context.oauth_metadata.issuer))
+            """,
+        ),
+    ),
     "70 tunnels": mutant(
         "walls/egress/test_live.py::test_a_tunnel_to_a_host_that_gets_a_line_is_reset",
         Edit("walls/egress/gate.py", "Gate.note_unjudged", "pass"),

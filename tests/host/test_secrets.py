@@ -22,6 +22,7 @@ from cellblock.walls.keys.authority import authority_key
 from cellblock.walls.keys.messages import MESSAGE
 from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
 from cellblock.walls.keys.template_process import Template
+from cellblock.walls.sandbox.policy import Filesystem
 from processes import eventually
 from walls.keys.tls_servers import TlsServer
 
@@ -113,14 +114,42 @@ async def test_clients_inside_use_a_placeholder_and_servers_get_the_value(
                 assert CANARY in head or "Authorization: Basic" in head, f"{name}: {head}"
                 assert CANARY not in text, name
                 assert "cellblock" in text, f"{name}: {text}"
-            files = "open('/run/cellblock/ca.pem', 'a')"
-            assert "Read-only" in await told(session, files)
-            assert "Read-only" in await told(session, "open('/etc/ssl/certs/ca-certificates.crt', 'a')")
             assert CANARY not in await told(session, "dict(os.environ)")
             await eventually(lambda: len(session.requests) >= len(CLIENTS))
             requests = session.requests
     assert requests[0].secrets == ("KEY",)
     assert CANARY not in json.dumps([one.to_dict() for one in requests])
+
+
+async def test_the_certificates_and_their_mounts_cannot_be_changed(
+    native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
+) -> None:
+    with TlsServer(host="api.test") as server:
+        async with opened(native_host, roots, server, tmp_path) as session:
+            for path in ("/run/cellblock/ca.pem", "/etc/ssl/certs/ca-certificates.crt"):
+                assert "Read-only" in await told(session, f"open({path!r}, 'a')")
+                mounts = (
+                    "import ctypes\nlibc, none = ctypes.CDLL(None), None\n"
+                    f"path, MS_REMOUNT, MS_BIND, MNT_DETACH = {path.encode()!r}, 32, 4096, 2\n"
+                    "libc.mount(none, path, none, MS_REMOUNT | MS_BIND, none), libc.umount2(path, MNT_DETACH)"
+                )
+                assert "(-1, -1)" in await told(session, mounts)
+
+
+async def test_tokens_and_logins_are_not_there(native_host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    logins, work = tmp_path / "all" / "state" / "logins", tmp_path / "work"
+    logins.mkdir(parents=True)
+    work.mkdir()
+    (logins / "it.json").write_text(CANARY)
+    (logins.parent / "tokens").write_text(CANARY)
+    monkeypatch.setenv("CELLBLOCK_HOME", str(logins.parent))
+    policy = Policy(filesystem=Filesystem(read=(str(tmp_path / "all"),)))
+    async with native_host.session(working_dir=work, policy=policy) as session:
+        for path in (logins / "it.json", logins.parent / "tokens"):
+            text = await told(session, f"open({str(path)!r}).read()")
+            assert CANARY not in text
+            assert "Error" in text
+        assert "state" in await told(session, f"import os; os.listdir({str(tmp_path / 'all')!r})")
 
 
 @pytest.mark.npm
@@ -351,7 +380,7 @@ async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[
 async def test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none(
     native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
 ) -> None:
-    with TlsServer(host="api.test") as server:
+    with TlsServer() as server:
         async with opened(native_host, roots, server, tmp_path) as session:
             plain = "import requests; requests.get(URL.replace('https', 'http'), headers=HEADERS).text"
             assert "http:// carries no secrets" in await told(session, plain)
@@ -360,11 +389,14 @@ async def test_hosts_without_a_secret_stay_tunnels_and_plain_http_carries_none(
                 f"s.sendall(b'CONNECT 127.0.0.1:{server.port} HTTP/1.1\\r\\nHost: 127.0.0.1:{server.port}\\r\\n\\r\\n')\n"
                 "s.recv(1000)\n"
                 "c = ssl._create_unverified_context(); t = c.wrap_socket(s)\n"
-                "t.sendall(b'GET / HTTP/1.1\\r\\nAuthorization: Bearer ' + KEY.encode() + b'\\r\\n\\r\\n')\n"
+                f"head = 'GET / HTTP/1.1\\r\\nHost: 127.0.0.1:{server.port}\\r\\nAuthorization: Bearer ' + KEY\n"
+                "t.sendall(head.encode() + b'\\r\\n\\r\\n')\n"
                 "t.recv(1000).decode()"
             )
             assert "cellblock" in await told(session, tunnel)
-    assert CANARY.encode() not in b"".join(server.seen)
+    (head,) = server.seen
+    assert b"Bearer cellblock" in head
+    assert CANARY.encode() not in head
 
 
 @pytest.mark.parametrize("isolate", ["landlock", "srt", "none"])

@@ -14,7 +14,8 @@ async def test_servers_elsewhere_name_no_loopback_addresses() -> None:
     urls = NamedUrls("https://mcp.example/")
     with pytest.raises(LoginError, match=r"localhost is refused: it has the address .*, which is loopback"):
         await urls.connect_tcp("localhost", 1)
-    for url in ("https://127.0.0.1/", "https://[::1]/", "https://0x7f.1/", "http://localhost/", "file:///etc/passwd"):
+    inside = ("https://127.0.0.1/", "https://[::1]/", "https://0x7f.1/", "https://169.254.169.254/latest")
+    for url in (*inside, "http://localhost/", "file:///etc/passwd"):
         with pytest.raises(LoginError):
             urls.check(url)
     urls.check("https://as.example/")

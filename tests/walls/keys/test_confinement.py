@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,36 @@ def test_nothing_can_be_opened(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"typing"}))
 def test_without_the_confinement_it_can(name: str) -> None:
     assert "refused" not in run(ATTACKS[name], confined=False)
+
+
+VICTIM = """
+import os
+from cellblock.walls.keys.confinement import confine
+from cellblock.walls.linux import abi
+from cellblock.walls.linux.syscall import prctl
+if os.getuid() == 0:
+    os.setuid(65534)
+    prctl(abi.PR_SET_DUMPABLE, 1)
+owner = os.getuid()
+if {confined}:
+    confine()
+os.write(1, b'%d' % owner)
+os.read(0, 1)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("confined", [True, False])
+def test_21_processes_of_its_user_see_nothing_of_it(confined: bool) -> None:
+    command = [sys.executable, "-c", VICTIM.format(confined=confined)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={"PYTHONPATH": str(SRC)}) as victim:
+        assert victim.stdin
+        assert victim.stdout
+        owner = int(os.read(victim.stdout.fileno(), 20))
+        about = Path(f"/proc/{victim.pid}")
+        # Of an undumpable process, these files belong to root: its user can neither trace it nor read its memory.
+        assert ((about / "environ").stat().st_uid != owner) is confined
+        if confined:
+            assert "Max core file size        0                    0 " in (about / "limits").read_text()
+        victim.stdin.close()

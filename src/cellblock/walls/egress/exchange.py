@@ -10,7 +10,7 @@ import h11
 from cellblock.common.turns import turns
 from cellblock.walls.egress.ends import End
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
-from cellblock.walls.egress.http import CHUNKED_READ, check_between_chunks, check_head, response_headers
+from cellblock.walls.egress.http import CHUNKED_READ, Headers, check_between_chunks, check_head, response_headers
 from cellblock.walls.egress.tunnel import BUFFER
 
 HEAD_READ = CHUNKED_READ  # a chunked body may follow a head
@@ -230,12 +230,10 @@ class Exchange:
         if self.switched:  # to the protocol that the request names, which h11 has checked
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         if (changes := self._changes) is not None:
-            coded = [value for name, value in headers if name.lower() == b"content-encoding" and value.lower() != b"identity"]
-            if coded:
+            if _is_coded(headers):
                 self._begun = False
                 raise CodedResponseError("the response is compressed, so that secrets in it could not be found")
-            headers = [(name, changes.whole(value)) for name, value in headers]
-            reason = changes.whole(reason)
+            headers, reason = _changed(headers, changes), changes.whole(reason)
             if self.status not in (101, *_BODILESS):  # its length may change
                 headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
         return type(event)(status_code=self.status, headers=headers, reason=reason)
@@ -269,3 +267,11 @@ class Exchange:
 
 def _is_chunked(head: h11.Request | h11.Response | h11.InformationalResponse) -> bool:
     return any(name == b"transfer-encoding" for name, _ in head.headers)
+
+
+def _is_coded(headers: Headers) -> bool:
+    return any(name.lower() == b"content-encoding" and value.lower() != b"identity" for name, value in headers)
+
+
+def _changed(headers: Headers, changes: Filter) -> Headers:
+    return [(name, changes.whole(value)) for name, value in headers]

@@ -34,18 +34,22 @@ def confine() -> None:
     Raises:
         OSError: A step failed. The process must not continue.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _hide()
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    prctl(abi.PR_SET_DUMPABLE, 0)  # no core, no ptrace, and /proc/PID belongs to root
     prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     if (version := landlock.version()) > 0:
         landlock.restrict((), version)
     code = filter_program(os.uname().machine)
     address = ctypes.cast(ctypes.c_char_p(code), ctypes.c_void_p).value
     prctl(abi.PR_SET_SECCOMP, abi.SECCOMP_MODE_FILTER, struct.pack("HxxxxxxQ", len(code) // 8, address))
+
+
+def _hide() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl(abi.PR_SET_DUMPABLE, 0)  # no core, no ptrace, and /proc/PID belongs to root
 
 
 def filter_program(machine: str, without: tuple[str, ...] = ()) -> bytes:

@@ -43,6 +43,9 @@ _PREFACE = b"PRI * HTTP/2.0\r\n"
 _GOAWAY = bytes.fromhex("000000 04 00 00000000  000008 07 00 00000000  00000000 0000000d")
 _FOLDED = re.compile(rb"\n[ \t]")
 _HEAD_END = re.compile(rb"\n\r?\n")
+_NEVER = (b"TRACE", b"CONNECT", WEBSOCKET.encode())
+# They ask for a part of a response, or for a code: the secret could not be found in it.
+_HIDING = (b"accept-encoding", b"range", b"if-range")
 _HTTPS = 443
 _REASONS = {400: "Bad Request", 502: "Bad Gateway", 504: "Gateway Timeout"}
 _LINGER_SECONDS = 1.0
@@ -313,14 +316,11 @@ class OpenedConnection:
             check_framing(head)
         except BadRequestError as error:
             raise RefusedError(400, "Bad Request", f"bad request: {error}") from None
-        if head.method in (b"TRACE", b"CONNECT", WEBSOCKET.encode()):
+        if head.method in _NEVER:
             raise RefusedError(403, "Forbidden", f"the method {self._method} is not possible for {self._at}")
         if not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
             raise RefusedError(400, "Bad Request", "bad request: the target must be a path")
-        names = {name for name, _ in head.headers}
-        if b"upgrade" in names and not (upgrade and self._judge is not None):
-            text = f"no change of protocol is possible for {self._at}, except by a request line with the method {WEBSOCKET}"
-            raise RefusedError(403, "Forbidden", text)
+        self._check_upgrade(head, upgrade=upgrade)
         self._check_host(head)
         try:
             filled = fill(
@@ -329,9 +329,7 @@ class OpenedConnection:
         except MisplacedError as error:
             raise RefusedError(403, "Forbidden", str(error)) from None
         if filled.replacements:
-            # No part of a response alone, and none in a code: the secret could not be found in it.
-            hidden = (b"accept-encoding", b"range", b"if-range")
-            filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in hidden]
+            filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in _HIDING]
             filled.headers.append((b"Accept-Encoding", b"identity"))
         if upgrade:
             filled.headers += websocket_headers()
@@ -372,6 +370,11 @@ class OpenedConnection:
                 filled.names += [] if name in filled.names else [name]
         filled.headers = with_length(filled.headers, len(body))
         return body
+
+    def _check_upgrade(self, head: h11.Request, *, upgrade: bool) -> None:
+        if any(name == b"upgrade" for name, _ in head.headers) and not (upgrade and self._judge is not None):
+            text = f"no change of protocol is possible for {self._at}, except by a request line with the method {WEBSOCKET}"
+            raise RefusedError(403, "Forbidden", text)
 
     def _check_host(self, head: h11.Request) -> None:
         sni: str | None = getattr(self._client.tls, "named", None)
