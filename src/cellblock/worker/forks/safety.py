@@ -49,9 +49,6 @@ _SHARED = re.compile(rb"^\S+ rw-s \S+ \S+ \S+ +(?:/dev/zero|/memfd:|/SYSV|/dev/s
 _MAPPED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*)$", re.MULTILINE)
 """Memory maps of files (`numpy.memmap`): a restore replaces files that have changed, and branches have files of their own."""
 
-_MAPPING = ("mmap", "pyarrow", "polars")
-"""Modules that map files. Without them, file maps are not checked."""
-
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _GPU = "/dev/nvidia"
 _SPARE_DESCRIPTORS = 64
@@ -316,11 +313,6 @@ def _process_name(process: int) -> str:
 def _shared_memory(moved: Moved) -> list[str]:
     """Return sentences about memory that this process shares with its original, or with files."""
     try:
-        # Reading hundreds of maps takes 1.5 ms of an undo; this takes a tenth.
-        with open("/proc/self/status", "rb", buffering=0) as file:
-            shared = b"RssShmem:\t       0 kB" not in file.readall()
-        if not shared and not any(name in sys.modules for name in _MAPPING):
-            return []
         with open("/proc/self/maps", "rb") as file:
             maps = file.read()
     except OSError:
