@@ -108,8 +108,9 @@ class ClusterLink:
         asked = await asyncio.gather(*(self._ask(where, request, body) for where in wheres), return_exceptions=True)
         answers = [answer for answer in asked if not isinstance(answer, BaseException)]
         errors = [error for error in asked if isinstance(error, BaseException)]
-        if errors and (not answers or not isinstance(errors[0], DaemonError)):
-            raise errors[0]  # a node that has just ended has no sessions; any other error counts
+        # A node may have just ended, or may lack what others have, such as an environment.
+        if wrong := [error for error in errors if not answers or not isinstance(error, (DaemonError, NotFoundError))]:
+            raise wrong[0]
         return join(answers)
 
     async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
