@@ -244,7 +244,8 @@ class SessionOptions:
                 "is working_dir"
             )
         object.__setattr__(self, "secrets", parse_secrets(self.secrets) if self.secrets else {})
-        if isinstance(self.packages, str) or not all(isinstance(name, str) and name.isprintable() for name in self.packages):
+        names = self.packages if isinstance(self.packages, Collection) and not isinstance(self.packages, str) else (None,)
+        if not all(isinstance(name, str) and name.isprintable() for name in names):
             raise InvalidInputError(f"packages must be a list of requirements, such as ['pandas'], not {shown(self.packages)}")
         object.__setattr__(self, "environment", read_environment(self.environment))
         if self.environment is not None and self.packages:
