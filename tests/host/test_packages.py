@@ -199,7 +199,7 @@ async def test_packages_that_cannot_be_had_keep_the_session_from_starting(native
     session = native_shop.session(working_dir=tmp_path, packages=["no-such-package-anywhere"])
     with pytest.raises(LaunchError, match="no-such-package-anywhere cannot be installed: No matching"):
         await session.start()
-    for wrong in ("pandas", ["a\nb"], [3]):
+    for wrong in ("pandas", ["a\nb"], [3], None):
         with pytest.raises(InvalidInputError, match="packages must be a list of requirements"):
             native_shop.session(packages=wrong)  # type: ignore[arg-type]
 
