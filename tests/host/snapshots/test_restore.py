@@ -7,12 +7,14 @@ import errno
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cellblock.common.whole_file import sync
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import Snapshot, Snapshots, restore
 from cellblock.launch.leftovers import remove_place
@@ -198,3 +200,41 @@ def test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_
         if not happened():
             break
     assert failed > 20
+
+
+def test_a_restore_needs_no_further_thread(
+    snapshots: Snapshots, workspace: Path, spoiled: Spoiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot, before, _ = spoiled
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    snapshots.restore(snapshot)
+    assert look(workspace) == before
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_restore_that_does_not_get_to_the_disk_is_rolled_back(
+    snapshots: Snapshots, workspace: Path, spoiled: Spoiled, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """The first wait is for staged files, the last one for folders, after the new kernel was made."""
+    snapshot, _, after = spoiled
+    waits: list[int] = []
+    works = 1000
+
+    def fail(descriptor: int) -> None:
+        waits.append(descriptor)
+        if len(waits) > works:
+            raise OSError(errno.EIO, "no disk")
+        sync(descriptor)
+
+    monkeypatch.setattr(restore, "sync", fail)
+    snapshots.restore(snapshot)
+    works = range(len(waits))[which]
+    spoil(workspace)
+    waits.clear()
+    with pytest.raises(SnapshotError, match="no disk"):
+        snapshots.restore(snapshot)
+    assert look(workspace) == after

@@ -80,7 +80,7 @@ class Names:
         """Return the names below a public domain, such as ``https://ports.example.org``; empty for ``localhost``.
 
         Raises:
-            InvalidInputError: It is no such URL.
+            InvalidInputError: The URL is invalid.
         """
         if not url:
             return cls()

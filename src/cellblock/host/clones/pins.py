@@ -101,7 +101,7 @@ def _remove_abandoned(record: Path) -> None:
         try:
             path, repository, ref = map(str, json.loads(file.read()))
         except ValueError as error:
-            _log.info("%s is no record of a clone: %s", record, error)
+            _log.info("%s is not a record of a clone: %s", record, error)
         else:
             _unpin(Project(path, repository), ref)
         record.unlink()

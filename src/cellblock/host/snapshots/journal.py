@@ -23,7 +23,11 @@ class HeldError(SnapshotError):
 
 
 class Journal:
-    """The journal of one workspace. No session can write to it, because it decides which files are moved."""
+    """The journal of one workspace. No session can write to it, because it decides which files are moved.
+
+    Attributes:
+        new: What `write` writes, and `commit` makes the journal.
+    """
 
     def __init__(self, directory: Path, workspace: Path) -> None:
         """Set the paths without creating anything.

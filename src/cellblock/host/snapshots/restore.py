@@ -268,8 +268,11 @@ class _Syncing:
         return self
 
     def begin(self, wait: Callable[[], None]) -> None:
-        """Begin to wait."""
-        self._begun.append(self._pool.submit(wait))
+        """Begin to wait, or wait now if no thread can be started."""
+        try:
+            self._begun.append(self._pool.submit(wait))
+        except RuntimeError:  # the user's limit of processes is reached, or Python is about to end
+            wait()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for the rest, and raise its first error, unless something failed already."""
