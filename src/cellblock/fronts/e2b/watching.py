@@ -50,13 +50,16 @@ class Watchers:
         """
         async with aclosing(self._changes(path, recursive=recursive)) as changes:
             coming = asyncio.ensure_future(anext(changes))
+            started = False
             try:
                 while True:
-                    await asyncio.wait([coming], timeout=every)
+                    # E2B's clients refuse a stream that begins with anything but the start.
+                    await asyncio.wait([coming], timeout=every if started else None)
                     if not coming.done():
                         yield {"keepalive": {}}
                         continue
                     change = coming.result()
+                    started = True
                     yield {"start": {}} if change is None else {"filesystem": change}
                     coming = asyncio.ensure_future(anext(changes))
             finally:
