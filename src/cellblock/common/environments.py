@@ -38,6 +38,8 @@ class Environment:
         base: ``interpreter`` adds to the interpreter's packages, whose versions are constraints. ``empty`` hides
             the interpreter's packages, except IPython and its dependencies. Default: what a lock of cellblock says;
             ``empty`` for an environment with a name; otherwise ``interpreter``.
+        trusted: Whether `preload` may import the packages outside of the sandbox. It applies to this session, or to the
+            environment that is created with a name.
 
     Raises:
         InvalidInputError: A value is invalid.
@@ -50,6 +52,7 @@ class Environment:
     script: Path | None = None
     lock: Path | None = None
     base: Base | None = None
+    trusted: bool = False
 
     def __post_init__(self) -> None:
         for name, example in (("packages", "['pandas>=2']"), ("groups", "['dev']")):
@@ -63,6 +66,8 @@ class Environment:
                 raise InvalidInputError(f"{name} of an environment must be a path, not {shown(value)}")
         if self.base is not None:
             _check_base(self.base)
+        if not isinstance(self.trusted, bool):
+            raise InvalidInputError(f"trusted of an environment must be True or False, not {shown(self.trusted)}")
         if self.groups and self.project is None:
             raise InvalidInputError("groups of an environment are groups of a project: pass project='DIRECTORY', too")
         if self.lock is not None and (self.packages or self.requirements or self.project or self.script):
@@ -97,7 +102,7 @@ class Environment:
         if not packages and base == "interpreter":
             raise InvalidInputError(f"{', '.join(titles) or 'the environment'} names no packages: name at least one")
         hashes = {name: values for parsed in found for name, values in parsed.hashes.items()}
-        return PackageSet(packages, hashes, self.lock is not None, base, ", ".join(titles)[:200])
+        return PackageSet(packages, hashes, self.lock is not None, base, ", ".join(titles)[:200], self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class PackageSet:
         exact: Whether the requirements are complete, so that dependencies are not looked for.
         base: As for `Environment`.
         title: Where they are from, for errors.
+        trusted: Whether the program trusts them (`Environment`). It is not part of the data, so that no client can claim it.
     """
 
     packages: tuple[str, ...] = ()
@@ -117,6 +123,20 @@ class PackageSet:
     exact: bool = False
     base: Base = "interpreter"
     title: str = field(default="", compare=False)
+    trusted: bool = field(default=False, compare=False)
+
+    def for_daemon(self) -> dict[str, Any]:
+        """Return it as JSON data for a session of another process.
+
+        Raises:
+            InvalidInputError: It is trusted, which another process does not believe.
+        """
+        if self.trusted:
+            raise InvalidInputError(
+                "trusted=True is for sessions of this process: give the environment a name, trust it with "
+                "'cellblock env trust NAME' where the session runs, and pass the name"
+            )
+        return self.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON data."""

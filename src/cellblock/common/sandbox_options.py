@@ -110,6 +110,9 @@ class Surroundings:
     environment: str = declared(
         "", "The environment with the packages ('cellblock env list' shows them).", "--environment", metavar="NAME"
     )
+    preload: tuple[str, ...] = declared(
+        (), "A module to import when kernels start. Can be repeated.", "--preload", metavar="MODULE"
+    )
     sandbox_config: Path | None = declared(
         None, "What the sandbox allows: a file (docs/sandbox.md).", "--sandbox-config", metavar="FILE"
     )

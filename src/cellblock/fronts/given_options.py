@@ -34,7 +34,7 @@ def _as_meant(name: str, value: Any) -> Any:
         from cellblock.common.environments import PackageSet, read_environment
 
         found = read_environment(value)
-        return found.to_dict() if isinstance(found, PackageSet) else found
+        return found.for_daemon() if isinstance(found, PackageSet) else found
     if name in PATH_LISTS:
         return [_absolute(path) for path in value] if isinstance(value, list | tuple) else [_absolute(value)]
     if not isinstance(value, str) or not value:

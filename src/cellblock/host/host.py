@@ -182,7 +182,8 @@ class Host(AsyncOnly):
         self.check_usable()
         tier = self.defaults.tier_for(options)
         key = LaunchKey(self.defaults.interpreter_for(options), self.defaults.modules_for(options), tier)
-        if not tier.wrapped and key not in self.kernels.launchers:
+        unknown = options.environment is not None and key.preload  # the environment, which is chosen later
+        if not tier.wrapped and not unknown and key not in self.kernels.launchers:
             self.kernels.launchers.begin(key)
 
     @property
@@ -325,6 +326,7 @@ class Host(AsyncOnly):
         """
         from cellblock.host.environments.build import Target
         from cellblock.host.environments.named_environments import Names
+        from cellblock.host.environments.trust import Trust
 
         asked = environment if environment is None or isinstance(environment, PackageSet) else environment.read("empty")
         with tempfile.TemporaryDirectory(prefix="cellblock-") as directory:
@@ -332,7 +334,10 @@ class Host(AsyncOnly):
             session = self.session(options, environment=asked or PackageSet())
             try:
                 names = Names(self.environments.store)
-                return await names.create(name, asked, self.environments, Target(session.wanted), upgrade=upgrade)
+                made = await names.create(name, asked, self.environments, Target(session.wanted), upgrade=upgrade)
+                if asked is not None and asked.trusted:
+                    await in_thread(Trust().add, made.key)
+                return made
             finally:
                 await session.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.checkpoints.branches import remove_branches_of_the_dead
+from cellblock.host.files.steps import in_thread
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
@@ -77,7 +79,7 @@ class Kernels:
         """
         self.alive: set[Kernel] = set()
         self.families: set[Family] = set()
-        self.launchers = Launchers(self._make_launcher, start_timeout)
+        self.launchers = Launchers(self._make_launcher, start_timeout, _verify)
         self._launch = launch
         self._start_timeout = start_timeout
         self._facts = facts
@@ -339,9 +341,10 @@ class Kernels:
         return wanted.tier.complete(wanted.setup, wanted.policy, self._facts, launcher.interpreter)
 
     def _make_launcher(self, key: LaunchKey) -> Launcher:
-        interpreter, preload, tier, policy, workspace = key
+        interpreter, preload, tier, policy, workspace, environment = key
         starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self._facts, workspace)
-        boot = Boot(interpreter, preload, tier.basis, starter, self._keeper.places, self._groups_for(tier))
+        groups = self._groups_for(tier)
+        boot = Boot(interpreter, preload, tier.basis, starter, self._keeper.places, groups, environment=environment)
         if self._launch == "spawn":
             return Spawner(boot)
         return ForkServer(boot) if tier.wrapped else self._keeper.fork_server(boot, self._numbers)
@@ -350,6 +353,22 @@ class Kernels:
         if self._groups is None and tier.own_group and (place := cgroups.find().directory) is not None:
             self._groups = cgroups.Groups(place)
         return self._groups if tier.own_group else None
+
+
+async def _verify(environment: str) -> None:
+    """Check that a trusted environment has the files of its wheels, which sessions without a sandbox can damage.
+
+    Raises:
+        LaunchError: It has not.
+    """
+    from cellblock.host.environments.store import Store  # rarely used
+
+    key = os.path.basename(os.path.dirname(environment))
+    if wrong := await in_thread(Store().verify, [key]):
+        raise LaunchError(
+            f"nothing is preloaded from the environment in {environment}, because {wrong[0]} is damaged: "
+            "'cellblock env verify' tells how to rebuild it"
+        )
 
 
 def _remove_what_the_dead_left(places: bool) -> None:

@@ -425,7 +425,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
     if options.isolate is not None:
         check_possible(tier)
     policy, keys = _policy_and_keys(options, defaults, tier)
-    _check_environment(options, defaults, tier)
+    _check_environment(options, tier)
     here = environment.current_directory()
     stay_in = None
     if options.working_dir is not None:
@@ -455,22 +455,16 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
     )
 
 
-def _check_environment(options: SessionOptions, defaults: Defaults, tier: Tier) -> None:
+def _check_environment(options: SessionOptions, tier: Tier) -> None:
     """Check that a session can have its environment.
 
     Raises:
-        InvalidInputError: It has preloaded modules, and would hide their packages.
         UnsupportedError: srt isolates the session.
     """
     if not isinstance(options.environment, PackageSet):
         return
     if tier.wrapped:
         raise UnsupportedError(f"isolate={tier.name!r} has no environments: pass packages=[…], or isolate='native'")
-    if options.environment.base == "empty" and (modules := defaults.modules_for(options)):
-        raise InvalidInputError(
-            f"preload imports {modules[0]} from the interpreter, whose packages the environment hides (base='empty'): leave "
-            "preload out, or use base='interpreter'"
-        )
 
 
 def _policy_and_keys(options: SessionOptions, defaults: Defaults, tier: Tier) -> tuple[Policy, SessionKeys | None]:

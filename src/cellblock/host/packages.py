@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from cellblock.errors import InvalidInputError, LaunchError
+from cellblock.errors import InvalidInputError, LaunchError, PreloadError
 from cellblock.host.files.steps import in_thread
 from cellblock.host.package_layers import PackageLayers
 from cellblock.host.place import NO_PLACES, Places, SessionPlace
@@ -109,7 +109,7 @@ class SessionPackages:
     @property
     def environment_inside(self) -> str:
         """The directory of the environment as seen by the session; empty without one."""
-        return "" if self.environment is None else self._tier.shown(self.environment.path, ".environment")
+        return "" if self.environment is None else self._tier.environment(self.environment.path)
 
     async def choose(
         self, given: Sequence[str] | PackageSet, environments: Environments, wanted: KernelSpec, *, renew: bool
@@ -131,6 +131,30 @@ class SessionPackages:
         _check_allowed(wanted.policy.resources.packages)
         self._environments = environments
         self.environment = await environments.obtain(given, Target(wanted), renew=renew)
+
+    def check_trusted(self, modules: Sequence[str], given: PackageSet) -> None:
+        """Check that modules of the environment may be imported before kernels start, outside of the sandbox.
+
+        Args:
+            modules: The modules.
+            given: The packages.
+
+        Raises:
+            PreloadError: The environment is not trusted.
+        """
+        from cellblock.host.environments.named_environments import Names
+        from cellblock.host.environments.trust import Trust
+
+        assert self.environment is not None, "`choose` was called"
+        assert self._environments is not None
+        key = self.environment.key
+        if given.trusted or key in Trust():
+            return
+        name = next((one.name for one in Names(self._environments.store).all() if one.key == key), None)
+        raise PreloadError(
+            f"preload={list(modules)} would run packages of {given.title} outside of the sandbox, and they are not trusted as "
+            f"they are now, for this interpreter. If you trust them: {_to_trust(name)}; otherwise leave preload out"
+        )
 
     async def install(self, kernel: RunningKernel, request: Install, environments: Environments, state: int) -> int:
         """Install packages on top, and report them in the output of the kernel. Return the number of the installation.
@@ -217,6 +241,14 @@ class SessionPackages:
             os.close(self.environment.lock)
             self.environment = None
         await self._kept.remove(patience)
+
+
+def _to_trust(name: str | None) -> str:
+    if name is not None:
+        return f"'cellblock env trust {name}'"
+    return (
+        "give the environment a name ('cellblock env create'), then 'cellblock env trust NAME'; or Environment(trusted=True)"
+    )
 
 
 def _check_allowed(limit: int) -> None:

@@ -353,7 +353,7 @@ class Session(AsyncOnly):
         """Return the specification of a fresh kernel, with the packages from the options.
 
         Raises:
-            LaunchError: They cannot be installed.
+            LaunchError: They cannot be installed, or may not be preloaded.
         """
         if self._packages and not self.wanted.tier.wrapped:
             if self._around.packages.environment is None:
@@ -368,7 +368,8 @@ class Session(AsyncOnly):
                     raise self._cannot_install(f"it took more than {INSTALL_TIMEOUT:g} s") from error
                 except InvalidInputError as error:
                     raise self._cannot_install(str(error)) from error
-            return replace(self.wanted, setup=self._around.with_environment(self.wanted.setup))
+            given = self._packages if isinstance(self._packages, PackageSet) else None
+            return self._around.with_environment(self.wanted, given)
         return self.wanted
 
     def _cannot_install(self, why: str) -> LaunchError:

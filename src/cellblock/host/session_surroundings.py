@@ -26,6 +26,7 @@ from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
+    from cellblock.common.environments import PackageSet
     from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.checkpoint import Beginning, Moment
     from cellblock.host.clones.clone import Clone
@@ -238,12 +239,25 @@ class SessionSurroundings:
             await self.keys.enter(self._bundle)
             await self.keys.read()
 
-    def with_environment(self, setup: Setup) -> Setup:
-        """Return a kernel's setup with the environment of packages, if one was chosen."""
-        if self.packages.environment is None:
-            return setup
+    def with_environment(self, wanted: KernelSpec, given: PackageSet | None) -> KernelSpec:
+        """Return a kernel's specification with the environment of packages, if one was chosen.
+
+        Args:
+            wanted: The specification without it.
+            given: The option `environment`, if its packages are chosen by it: `preload` then means modules of these packages.
+
+        Raises:
+            PreloadError: The modules would be imported from an environment that is not trusted.
+        """
+        environment, modules = self.packages.environment, self._resolved.preload
+        if environment is None:
+            return wanted
         mounts = self._mounts() if self._resolved.tier.sandboxed else ()
-        return replace(setup, environment=self.packages.environment_inside, mounts=mounts)
+        wanted = replace(wanted, setup=replace(wanted.setup, environment=self.packages.environment_inside, mounts=mounts))
+        if given is None or not modules:
+            return wanted
+        self.packages.check_trusted(modules, given)
+        return replace(wanted, preload=modules, environment=environment.path)
 
     def takers(self, tool_port: OnListener | None, on_port: Callable[[str, int], None]) -> dict[str, OnListener]:
         """Return the callbacks for the listeners of its init, by name.
@@ -297,7 +311,7 @@ class SessionSurroundings:
         spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
         return KernelSpec(
             interpreter=resolved.interpreter,
-            preload=resolved.preload,
+            preload=() if options.environment is not None else resolved.preload,
             tier=resolved.tier,
             policy=resolved.policy,
             setup=setup,

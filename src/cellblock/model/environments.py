@@ -16,6 +16,7 @@ class EnvironmentRecord(Plain):
         key: Its key in the store, which differs if a package differs.
         made: When it was made, in seconds since 1970.
         base: ``empty`` if it hides the interpreter's packages, else ``interpreter``.
+        trusted: Whether the user trusts these packages, so that `preload` may import them.
         asked: The requirements that it was made from.
         packages: All packages with their versions.
         lock: Its lock (``pylock.toml``, PEP 751); empty in lists.
@@ -26,6 +27,7 @@ class EnvironmentRecord(Plain):
     key: str
     made: float
     base: str
+    trusted: bool
     asked: tuple[str, ...]
     packages: tuple[str, ...]
     lock: str = ""

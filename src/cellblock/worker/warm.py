@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD
 from cellblock.wire.messages import Changes, Complete, Execute, Inspect, Park, Shutdown, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State
+from cellblock.worker.environment_packages import trusted_packages
 from cellblock.worker.forks import hot_pages
 
 if TYPE_CHECKING:
@@ -39,13 +40,14 @@ _CELLS_FOR = {
 }
 
 
-def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
+def warm(preload: tuple[str, ...], environment: str = "") -> tuple[Shell, Outbox]:
     """Import IPython and the preloaded modules, create the shell, and run some cells to load what cells need.
 
     If an import fails, exit the process with the cause on stderr.
 
     Args:
         preload: Names of modules.
+        environment: The directory of a trusted environment, to import them from; empty for the interpreter's packages.
     """
     gc.disable()  # nearly everything created here stays; repeated collections would take longer than the cells below
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
@@ -60,18 +62,17 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     outbox = Outbox()
     shell = shells.create(outbox)
     allow_nested_run()
-    for name in preload:
-        try:
-            with shell.builtin_trap:  # with `get_ipython`, as in a cell: pandas checks for a notebook when it is imported
-                importlib.import_module(name)
-        except BaseException:  # of any kind: the answer is the same
-            traceback.print_exc()
-            sys.exit(EXIT_PRELOAD)
     cells = [*_CELLS]
     for name in {module.partition(".")[0] for module in preload}:
         cells += _CELLS_FOR.get(name, ())
-    gc.freeze()  # so that IPython's own full collection only visits the cells' objects
-    rehearse(Worker, shell, outbox, cells)
+    if environment:  # its packages must not provide what the kernel itself imports
+        gc.freeze()
+        rehearse(Worker, shell, outbox, [*_CELLS])
+        cells = cells[len(_CELLS) :]
+    with trusted_packages(environment):
+        _import(preload, shell)
+        gc.freeze()  # so that IPython's own full collection only visits the cells' objects
+        rehearse(Worker, shell, outbox, cells)
     linecache.clearcache()
     sysconfig.get_config_vars()  # loads a module that every kernel would otherwise read and keep for itself
     # Preloaded libraries with threads (OpenBLAS) restart them in the child themselves.
@@ -80,6 +81,17 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     gc.freeze()  # otherwise a collection in a child would write to, and so copy, every page shared with us
     gc.enable()
     return shell, outbox
+
+
+def _import(preload: tuple[str, ...], shell: Shell) -> None:
+    """Import modules. If one fails, exit the process with the cause on stderr."""
+    for name in preload:
+        try:
+            with shell.builtin_trap:  # with `get_ipython`, as in a cell: pandas checks for a notebook when it is imported
+                importlib.import_module(name)
+        except BaseException:  # of any kind: the answer is the same
+            traceback.print_exc()
+            sys.exit(EXIT_PRELOAD)
 
 
 def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: list[str]) -> None:

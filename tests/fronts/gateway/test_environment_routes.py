@@ -53,7 +53,10 @@ def test_environments_are_made_used_and_removed(shop: Gateway, admin: Client, tm
     assert (listed.key, listed.lock) == (made.key, "")
     with Client(shop.url, token("run")) as agent:
         kernel = agent.get_or_create("one", environment="data")
-        assert agent.execute(kernel, "import tiny_demo, sys; tiny_demo.ANSWER, sys.prefix").text == "(42, '/tmp/.environment')"
+        assert (
+            agent.execute(kernel, "import tiny_demo, sys; tiny_demo.ANSWER, sys.prefix").text
+            == "(42, '/dev/shm/.environment')"
+        )
         for refused in (
             lambda: agent.create_environment("mine", Environment(packages=["tiny-demo"])),
             lambda: agent.remove_environment("data"),

@@ -161,14 +161,12 @@ async def test_an_empty_base_hides_the_interpreters_packages(upstream: Index, tm
     async with shop(upstream) as host:
         environment = Environment(packages=["tiny-demo"], base="empty")
         async with host.session(working_dir=tmp_path, environment=environment) as session:
-            child = "['/tmp/.packages/0/site-packages', '/tmp/.environment/site-packages'] /tmp/.environment\n"
-            assert await value(session, LOOK) == (True, True, "/tmp/.environment", child)
+            child = "['/tmp/.packages/0/site-packages', '/dev/shm/.environment/site-packages'] /dev/shm/.environment\n"
+            assert await value(session, LOOK) == (True, True, "/dev/shm/.environment", child)
             result = await session.execute("%pip install pydantic")
             assert result.error is not None, "the interpreter's does not count"
         async with host.session(working_dir=tmp_path, environment=Environment(packages=["tiny-demo"])) as session:
             assert await value(session, "import pydantic, tiny_demo; tiny_demo.ANSWER") == 42
-        with pytest.raises(InvalidInputError, match="preload imports decimal from the interpreter"):
-            host.session(working_dir=tmp_path, environment=environment, preload=["decimal"])
 
 
 async def test_pth_files_are_processed_in_the_sandbox(upstream: Index, tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import Json, new_app
 from cellblock.fronts.cli.output import age, print_done, print_fields, print_json, print_table, wants_json
-from cellblock.fronts.cli.problems import OK
+from cellblock.fronts.cli.problems import FAILED, OK
 from cellblock.fronts.cli.progress import Progress
 
 if TYPE_CHECKING:
     from cellblock.host.environments.named_environments import NamedEnvironment, Names
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment's name.")]
+
+_REBUILD = ("show NAME --lock > NAME.toml", "remove NAME", "prune", "create NAME --lock NAME.toml")
 
 app = new_app("Environments: packages with a name, which '--environment NAME' gives to sessions.")
 
@@ -79,8 +81,11 @@ def list_(as_json: Json = False) -> int:
     if wants_json(as_json):
         print_json({"environments": [one.to_dict() for one in found]})
         return OK
-    rows = [(one.name, len(one.lock.packages), one.asked.title or "nothing", age(time.time() - one.made)) for one in found]
-    print_table(("name", "packages", "made from", "age"), rows, empty="There are no environments.")
+    rows = [
+        (one.name, len(one.lock.packages), one.asked.title or "nothing", _yes(one.trusted), age(time.time() - one.made))
+        for one in found
+    ]
+    print_table(("name", "packages", "made from", "trusted", "age"), rows, empty="There are no environments.")
     return OK
 
 
@@ -99,7 +104,7 @@ def show(
         print_json(found.to_dict())
     else:
         fields = [("name", name), ("key", found.key[:16]), ("base", found.lock.base), ("made from", found.asked.title)]
-        print_fields([*fields, ("packages", " ".join(found.lock.packages))])
+        print_fields([*fields, ("trusted", _yes(found.trusted)), ("packages", " ".join(found.lock.packages))])
     return OK
 
 
@@ -113,6 +118,51 @@ def remove(name: Name, as_json: Json = False) -> int:
 
 
 @app.command()
+def trust(name: Name, as_json: Json = False) -> int:
+    """Let sessions preload an environment's packages, which then run outside of the sandbox when a zygote starts.
+
+    This is for the packages that the environment has now: --upgrade ends it.
+    """
+    from cellblock.host.environments.trust import Trust
+
+    Trust().add((found := _names().get(name)).key)
+    sentence = f"trusted {name} with its {len(found.lock.packages)} packages: --environment {name} --preload MODULE"
+    print_done(found.to_dict(), printable(sentence), as_json)
+    return OK
+
+
+@app.command()
+def distrust(name: Name, as_json: Json = False) -> int:
+    """Withdraw the trust in an environment. Running sessions continue; no more sessions preload its packages."""
+    from cellblock.host.environments.trust import Trust
+
+    Trust().remove((found := _names().get(name)).key)
+    print_done(found.to_dict(), printable(f"{name} is not trusted"), as_json)
+    return OK
+
+
+@app.command()
+def verify(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The environment; all of them by default.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Compare the files of environments with the packages that were unpacked. Status 1 if a file is damaged."""
+    from cellblock.host.environments.store import Store
+
+    keys = None if name is None else [_names().get(name).key]
+    with Progress("reading the packages"):
+        damaged = Store().verify(keys)
+    sentence = "all files are intact"
+    if damaged:
+        sentence = "\n".join(
+            (*damaged, f"{len(damaged)} files are damaged. To rebuild environments, end their sessions, then:")
+        )
+        sentence += "\n".join(("", *(f"  cellblock env {command}" for command in _REBUILD)))
+    print_done({"damaged": damaged}, printable(sentence), as_json)
+    return FAILED if damaged else OK
+
+
+@app.command()
 def prune(as_json: Json = False) -> int:
     """Delete packages that no environment with a name and no session uses, and the locks of removed environments."""
     from cellblock.host.environments.store import Store
@@ -121,6 +171,10 @@ def prune(as_json: Json = False) -> int:
         found = Store().prune()
     print_done({"pruned": found}, f"deleted {len(found)} unnamed environments", as_json)
     return OK
+
+
+def _yes(trusted: bool) -> str:
+    return "yes" if trusted else "no"
 
 
 def _names() -> Names:

@@ -202,7 +202,7 @@ class AsyncClient:
             ConflictError: The name exists with other packages.
             InvalidInputError: The packages cannot be installed.
         """
-        data = {} if environment is None else environment.read("empty").to_dict()
+        data = {} if environment is None else environment.read("empty").for_daemon()
         return await self._ask(CreateEnvironment(name, data, upgrade))
 
     async def environments(self) -> list[EnvironmentRecord]:

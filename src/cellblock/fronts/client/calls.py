@@ -84,7 +84,7 @@ def options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(value: Any) -> Any:
-    return value.read().to_dict() if isinstance(value, Environment) else os.fspath(value)
+    return value.read().for_daemon() if isinstance(value, Environment) else os.fspath(value)
 
 
 def code(text: str, language: str, timeout: float | None) -> dict[str, Any]:

@@ -204,7 +204,7 @@ class Client:
             ConflictError: The name exists with other packages.
             InvalidInputError: The packages cannot be installed.
         """
-        data = {} if environment is None else environment.read("empty").to_dict()
+        data = {} if environment is None else environment.read("empty").for_daemon()
         return self._ask(CreateEnvironment(name, data, upgrade))
 
     def environments(self) -> list[EnvironmentRecord]:

@@ -47,7 +47,7 @@ class Here:
 
         self._options = options
         self._given = host is not None
-        self._host = host or NewHost(isolate="none", preload=options.preload)
+        self._host = host or NewHost(isolate="none")
         self._server = Server(NamedSessions(self._host))
         self.link = DaemonLink(connect=functools.partial(connect, self._server))
 

@@ -50,9 +50,6 @@ class ServerOptions(Surroundings):
     isolate: str | None = declared(
         None, f"What the sandbox is made of: {', '.join(get_args(SandboxName))}.", "--isolate", metavar="KIND"
     )
-    preload: tuple[str, ...] = declared(
-        (), "A module to import when kernels start. Can be repeated.", "--preload", metavar="MODULE"
-    )
     wait: float | None = declared(
         None,
         "Answer after this time that code still runs; by default before the client gives up, if its limit is known.",

@@ -16,6 +16,7 @@ from cellblock.common.environments import PackageSet, check_name
 from cellblock.errors import ConflictError, InvalidInputError, NotFoundError, did_you_mean
 from cellblock.host.environments.requirements import of_set
 from cellblock.host.environments.store import Source, Store, Wheel
+from cellblock.host.environments.trust import Trust
 from cellblock.host.files.steps import in_thread
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class NamedEnvironment:
         asked, lock = PackageSet.from_dict(record["asked"]), PackageSet.from_dict(record["lock"])
         return cls(name, record["environments"], record["made"], asked, lock)
 
+    @property
+    def trusted(self) -> bool:
+        """Whether the user trusts its packages (`Trust`)."""
+        return self.key in Trust()
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON data."""
         return {
@@ -55,6 +61,7 @@ class NamedEnvironment:
             "key": self.key,
             "made": self.made,
             "base": self.lock.base,
+            "trusted": self.trusted,
             "asked": list(self.asked.packages),
             "packages": list(self.lock.packages),
         }

@@ -197,12 +197,14 @@ class Sandboxes:
         if not step.sees_session:
             env = {name: env[name] for name in _PLAIN if name in env}
         setup = Setup(env, cwd, None, packages="", mounts=tuple(mounts))
-        other = step.interpreter not in (None, wanted.interpreter)
+        # A zygote with packages of an environment starts only kernels of this environment.
+        other = step.interpreter not in (None, wanted.interpreter) or wanted.environment != ""
         apart = await self._launch(
             replace(
                 wanted,
                 interpreter=step.interpreter or wanted.interpreter,
                 preload=() if other else wanted.preload,
+                environment="",
                 policy=replace(wanted.policy, filesystem=files, network=Network()),
                 setup=setup,
                 takers={},

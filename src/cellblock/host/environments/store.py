@@ -13,8 +13,9 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -369,19 +370,42 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path("environments", key, "users", os.path.basename(place)))
 
-    def verify(self) -> list[str]:
-        """Return the paths of files that differ from their manifests."""
-        wrong = []
-        for digest in _names(self._path("wheels")):
-            for path, size, known in self.manifest(digest):
-                full = os.path.join(self.wheel(digest), "tree", path)
-                try:
-                    data = Path(full).read_bytes()
-                except OSError:
-                    data = b""
-                if len(data) != size or hashlib.sha256(data).hexdigest() != known:
-                    wrong.append(full)
-        return wrong
+    def verify(self, keys: Iterable[str] | None = None) -> list[str]:
+        """Return the paths of files that differ from the manifests of wheels, or are in none.
+
+        Bytecode is not checked: whoever needs a verified environment must not load it.
+
+        Args:
+            keys: The environments to check with their wheels; None for all environments and all wheels.
+        """
+        digests: Iterable[str] = _names(self._path("wheels"))
+        if keys is not None:
+            digests = {one[2] for key in keys for one in self.wheels_of(key)}
+        hashes = _Hashes()
+        wrong: list[str] = []
+        for digest in digests:
+            tree = os.path.join(self.wheel(digest), "tree")
+            try:
+                wrong += hashes.differing(tree, {path: known for path, _, known in self.manifest(digest)})
+            except (OSError, ValueError):
+                wrong.append(os.path.join(self.wheel(digest), "manifest"))
+        for key in _names(self._path("environments")) if keys is None else keys:
+            wrong += self._verify_environment(key, hashes)
+        return sorted(wrong)
+
+    def _verify_environment(self, key: str, hashes: _Hashes) -> list[str]:
+        prefix, expected = self.environment(key), dict[str, str]()
+        try:
+            wheels = json.loads(Path(self._path("environments", key, "wheels")).read_bytes())
+            for _, _, digest in wheels:
+                for path, _, known in self.manifest(digest):
+                    expected.setdefault(path, known)  # `link` keeps the first file of a path
+        except (OSError, ValueError, TypeError):
+            return [self._path("environments", key, "wheels")]
+        own = {VENV, "bin/python", "bin/python3"}
+        return [
+            path for path in hashes.differing(prefix, expected) if os.path.relpath(path, prefix) not in own - expected.keys()
+        ]
 
     # -- collection ----------------------------------------------------------------------------------------------------
 
@@ -455,6 +479,40 @@ class Store:
         """Return the size of archives and wheels, to which environments only link."""
         total = sum(os.stat(self._path("archives", name)).st_size for name in _names(self._path("archives")))
         return total + sum(self.size(digest) for digest in _names(self._path("wheels")))
+
+
+class _Hashes:
+    """The hashes of files in a store, whose hard links are read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str] = {}
+
+    def differing(self, top: str, expected: Mapping[str, str]) -> list[str]:
+        """Return the paths in a directory that are missing, have another hash, or are not expected, except bytecode."""
+        wrong, missing = [], dict(expected)
+        for parent, directories, files in os.walk(top):
+            links = [name for name in directories if os.path.islink(os.path.join(parent, name))]
+            for name in (*files, *links):
+                full = os.path.join(parent, name)
+                known = missing.pop(os.path.relpath(full, top), None)
+                bytecode = name.endswith(".pyc") and os.path.basename(parent) == "__pycache__"
+                if known != self._hash(full) if known is not None else not bytecode:
+                    wrong.append(full)
+        return wrong + [os.path.join(top, path) for path in missing]
+
+    def _hash(self, path: str) -> str | None:
+        """Return the hash of a plain file; None for anything else."""
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    return None
+                identity = (status.st_dev, status.st_ino)
+                if identity not in self._known:
+                    self._known[identity] = hashlib.file_digest(file, "sha256").hexdigest()
+                return self._known[identity]
+        except OSError:
+            return None
 
 
 def read_small(name: str, directory: int, most: int = _MAX_SMALL) -> bytes:

@@ -88,6 +88,8 @@ class KernelSpec:
         forbid_programs: Whether Linux prevents the kernel from executing programs, so that init runs approved ones.
         session: The session's name in messages.
         kept: The number of the session, if it should outlive this process.
+        environment: The directory of the trusted environment that `preload` is imported from; empty for the interpreter's
+            packages.
         notice: The death notice of the kernel that it replaces, reported even if this process is killed first.
     """
 
@@ -104,6 +106,7 @@ class KernelSpec:
     forbid_programs: bool = False
     session: str = ""
     kept: int | None = None
+    environment: str = ""
     notice: DeathNotice | None = None
 
     @property

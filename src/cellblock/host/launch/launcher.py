@@ -133,6 +133,7 @@ class Boot:
         places: Prefix of the paths to remove when this process has ended; None for nothing.
         groups: Creates a control group for each kernel; None without control groups.
         keep: Hands over the launcher's process to a custodian, if it should outlive this process.
+        environment: The directory of the trusted environment that the modules are from, if any.
     """
 
     interpreter: str
@@ -142,6 +143,7 @@ class Boot:
     places: str | None
     groups: Groups | None = None
     keep: Keep | None = None
+    environment: str = ""
 
     def run(self, role: Literal["zygote", "spawn"], control: socket.socket, stderr: int) -> Started:
         """Start a process: a zygote, or the init of one kernel.
@@ -150,7 +152,7 @@ class Boot:
             InterpreterError: The interpreter cannot be executed.
             LaunchError: There is no room for another process.
         """
-        command = [self.interpreter, str(_BOOT), role, self.basis, *self.preload]
+        command = [self.interpreter, str(_BOOT), role, self.basis, self.environment, *self.preload]
         try:
             return self.starter.start(command, control, stderr)
         except OSError as error:
@@ -197,8 +199,9 @@ class Boot:
             advice = f"install it there with '{self.interpreter} -m pip install ipython'"
             return InterpreterError(f"{self.interpreter} cannot import IPython: {advice}{quote(said)}")
         if code == EXIT_PRELOAD:
-            where = f"{self.interpreter} cannot import a module of preload={self.preload!r}"
-            return PreloadError(f"{where}: install it there, or leave it out{quote(said)}")
+            where = f"the environment in {self.environment}" if self.environment else self.interpreter
+            what = f"{where} cannot import a module of preload={self.preload!r}"
+            return PreloadError(f"{what}: install it there, or leave it out{quote(said)}")
         ending = "does not answer" if code is None else f"ended with status {code}"
         what = f"{self.starter.command or self.interpreter} {ending} before a kernel was ready"
         return ended(what, said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import LaunchError, StateError
@@ -25,6 +25,7 @@ class LaunchKey(NamedTuple):
         tier: Their isolation.
         policy: The policy of their sandbox, if the tier is wrapped.
         workspace: The workspace of their sandbox, if the tier is wrapped.
+        environment: The directory of the trusted environment that the modules are from, if any.
     """
 
     interpreter: str
@@ -32,11 +33,12 @@ class LaunchKey(NamedTuple):
     tier: Tier
     policy: Policy | None = None
     workspace: str | None = None
+    environment: str = ""
 
 
 def key_of(wanted: KernelSpec) -> LaunchKey:
     """Return the key of the launcher for a kernel specification."""
-    key = LaunchKey(wanted.interpreter, wanted.preload, wanted.tier)
+    key = LaunchKey(wanted.interpreter, wanted.preload, wanted.tier, environment=wanted.environment)
     return key._replace(policy=wanted.policy, workspace=wanted.setup.cwd) if wanted.tier.wrapped else key
 
 
@@ -47,17 +49,21 @@ class Launchers:
     come from another), or ending.
 
     Attributes:
-        idle_sandboxes: Number of srt sandboxes kept warm for workspaces without a session.
+        idle_sandboxes: Number of srt sandboxes kept warm for workspaces without a session, and of zygotes of environments.
     """
 
-    def __init__(self, make: Callable[[LaunchKey], Launcher], start_timeout: float) -> None:
+    def __init__(
+        self, make: Callable[[LaunchKey], Launcher], start_timeout: float, verify: Callable[[str], Awaitable[None]]
+    ) -> None:
         """Start without launchers.
 
         Args:
             make: Creates a launcher, without starting it.
             start_timeout: Time limit for a launcher to become ready, in seconds.
+            verify: Checks the files of a trusted environment before a launcher imports them. Raises `LaunchError`.
         """
         self._make = make
+        self._verify = verify
         self._start_timeout = start_timeout
         self._in_use: dict[LaunchKey, Launcher] = {}
         self._retired: set[Launcher] = set()
@@ -77,8 +83,9 @@ class Launchers:
 
     @property
     def warm(self) -> set[tuple[str, ...]]:
-        """The sets of imported modules of launchers for new kernels."""
-        return {key.preload for key, launcher in self._in_use.items() if key.preload and launcher.alive}
+        """The sets of imported modules of launchers for new kernels, as far as they are the interpreter's."""
+        used = self._in_use.items()
+        return {key.preload for key, launcher in used if key.preload and not key.environment and launcher.alive}
 
     def begin(self, key: LaunchKey) -> Launcher:
         """Return the launcher for some kernels. Start it in the background if it is not running.
@@ -110,6 +117,9 @@ class Launchers:
         return launcher if launcher.alive else await self._start(key)
 
     async def _start(self, key: LaunchKey) -> Launcher:
+        running = self._in_use.get(key)
+        if key.environment and (running is None or not running.alive):
+            await self._verify(key.environment)
         launcher = self.begin(key)
         try:
             await launcher.start(self._start_timeout)
@@ -179,12 +189,12 @@ class Launchers:
             self._end(launcher)
 
     def _end_idle(self) -> None:
-        """End the oldest idle sandboxes of srt, except for a few.
+        """End the oldest idle sandboxes of srt and zygotes of environments, except for a few.
 
         A sandbox with checkpoints or branches of closed sessions is not idle, because these count as kernels.
         """
         unused = [key for key, launcher in self._in_use.items() if not self._kernels[launcher]]
-        idle = [key for key in unused if key.workspace is not None and key not in self._sessions]
+        idle = [key for key in unused if (key.workspace is not None or key.environment) and key not in self._sessions]
         for key in idle[: max(len(idle) - self.idle_sandboxes, 0)]:
             self._end(self._in_use.pop(key))
 

@@ -50,6 +50,7 @@ def run_init(
     ground: Ground | None,
     places: str | None = None,
     parent: int | None = None,
+    environment: str = "",
 ) -> NoReturn:
     """Become a session's init, and start its worker; never returns.
 
@@ -63,6 +64,7 @@ def run_init(
         ground: The basis of the native sandbox; then this is process 1 of new namespaces. None: no sandbox.
         places: Prefix of the host's paths for its sessions, if nothing else removes them after the host.
         parent: A pidfd of the parent process, unless that is the host.
+        environment: The directory of a trusted environment that `preload` is imported from, if any.
     """
     try:
         wanted = {_HANDOVER: handover, _HOST: host, _PARENT: parent}
@@ -79,7 +81,7 @@ def run_init(
                 wake = processes.wake_on_signals()
                 worker = os.fork()
             if worker == 0:
-                run_worker(theirs, warmed, preload, ground is not None)
+                run_worker(theirs, warmed, preload, ground is not None, environment)
             theirs.close()
             if ground is not None:
                 wait_until_apart(inner)

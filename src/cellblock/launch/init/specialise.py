@@ -10,34 +10,10 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Mapping
 
 from cellblock.wire.control import WorkerSetup
-
-_KERNEL_PACKAGES = {
-    "IPython",
-    "asttokens",
-    "cloudpickle",
-    "decorator",
-    "executing",
-    "ipython_pygments_lexers",
-    "jedi",
-    "matplotlib_inline",
-    "parso",
-    "pexpect",
-    "prompt_toolkit",
-    "psutil",
-    "ptyprocess",
-    "pure_eval",
-    "pygments",
-    "stack_data",
-    "traitlets",
-    "typing_extensions",
-    "wcwidth",
-}
-"""IPython, its dependencies, and cloudpickle."""
+from cellblock.worker.environment_packages import hide_packages, is_alone
 
 
 def specialise(setup: WorkerSetup) -> None:
@@ -51,8 +27,8 @@ def specialise(setup: WorkerSetup) -> None:
     os.environ.update(env)
     os.chdir(setup.cwd)
     time.tzset()
-    if setup.environment and _is_alone(setup.environment):
-        _hide_packages(setup.environment)
+    if setup.environment and is_alone(setup.environment):
+        hide_packages(setup.environment)
     # Settings that a starting interpreter would have read from its environment.
     if path := env.get("PYTHONPATH"):
         sys.path[1:1] = [entry for entry in path.split(os.pathsep) if entry]
@@ -62,39 +38,6 @@ def specialise(setup: WorkerSetup) -> None:
         warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # an invalid name raises a clear error
     _find_packages(tuple(filter(None, (installation(setup.packages), setup.environment))))
     reseed()
-
-
-class _KernelPackages:
-    """A finder of the kernel's own packages, for modules that it has not imported yet."""
-
-    def __init__(self, path: list[str]) -> None:
-        self._path = path
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module, if it belongs to the kernel."""
-        return PathFinder.find_spec(name, self._path, target) if path is None and name in _KERNEL_PACKAGES else None
-
-
-def _hide_packages(environment: str) -> None:
-    """Turn this process into one of a virtual environment: without the interpreter's packages, except the kernel's own."""
-    standard = os.path.dirname(os.__file__)
-    own = [entry for entry in sys.path if not entry or entry.endswith(".zip") or _is_standard(entry, standard)]
-    finder = _KernelPackages([entry for entry in sys.path if entry not in own])
-    sys.path[:] = own
-    sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
-    sys.meta_path.append(finder)
-    sys.prefix = sys.exec_prefix = environment
-    sys.executable = f"{environment}/bin/python"
-
-
-def _is_alone(place: str) -> bool:
-    """Return whether an environment is a virtual one, which hides the interpreter's packages."""
-    return os.path.isfile(f"{place}/pyvenv.cfg")
-
-
-def _is_standard(entry: str, standard: str) -> bool:
-    inside = entry == standard or entry.startswith(f"{standard}/")
-    return inside and os.path.basename(entry) not in ("site-packages", "dist-packages")
 
 
 def package_directories(setup: WorkerSetup) -> tuple[str, ...]:
@@ -140,7 +83,7 @@ def package_variables(env: Mapping[str, str], places: tuple[str, ...]) -> dict[s
     paths = [*(f"{place}/site-packages" for place in places), *([inherited] if inherited else [])]
     path = os.pathsep.join((*(f"{place}/bin" for place in places), env.get("PATH", "")))
     variables = {"PYTHONPATH": os.pathsep.join(paths), "PATH": path}
-    alone = next(filter(_is_alone, places), None)
+    alone = next(filter(is_alone, places), None)
     return variables if alone is None else {**variables, "VIRTUAL_ENV": alone}
 
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 EXIT_BROKEN = 70
 
 
-def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
+def run_worker(
+    inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool, environment: str
+) -> NoReturn:
     """Become the worker of a session, which runs its cells; never returns.
 
     Args:
@@ -39,6 +41,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         warmed: The result of `warm`, or None to do that here.
         preload: Modules to import, if `warmed` is None.
         native: Whether this process is in the namespaces of a native sandbox.
+        environment: The directory of a trusted environment that `preload` is imported from, if any.
     """
     status, setup, supervisor = EXIT_BROKEN, None, None
     try:
@@ -57,7 +60,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
             setup, supervisor = _take_over()
             from cellblock.worker.warm import warm
 
-            warmed = warm(preload)
+            warmed = warm(preload, environment)
         shell, outbox = warmed
         from cellblock.worker.main import Worker, leave
 

@@ -19,7 +19,7 @@ from cellblock.wire.control import TO_LAUNCHER, Hello
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS
 
 
-def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
+def serve_alone(preload: tuple[str, ...], native: bool, environment: str) -> NoReturn:
     """Run a single session without a zygote, with the handover socket as standard input.
 
     The worker is forked before anything but this module is loaded, and imports IPython itself. So libraries that do not
@@ -34,7 +34,7 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         assert isinstance(hello, Hello)
         places = hello.places
         if not native:
-            run_init(handover.detach(), host, None, preload, None, places)
+            run_init(handover.detach(), host, None, preload, None, places, environment=environment)
         ground = Ground.prepare()
         processes.open_many_files()
         processes.resume_after_parent()
@@ -45,7 +45,7 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         except OSError as error:
             refuse_session(handover.detach(), refusal(error, "process"))
         if init == 0:
-            run_init(theirs.detach(), host, None, preload, ground, parent=own)
+            run_init(theirs.detach(), host, None, preload, ground, parent=own, environment=environment)
         theirs.close()
         os.close(own)
         signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))

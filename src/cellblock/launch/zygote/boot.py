@@ -1,7 +1,8 @@
 """Makes the package importable in an interpreter that may not have it, and continues there.
 
-Started by path: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package
-is loaded directly, not through sys.path: its parent directory has the packages of another interpreter.
+Started by path: boot.py zygote|spawn none|native|landlock ENVIRONMENT [MODULE ...], with a control socket as standard input.
+The modules are imported from the directory of a trusted environment, if it is not empty. The package is loaded directly, not
+through sys.path: its parent directory has the packages of another interpreter.
 """
 
 import os
@@ -36,29 +37,29 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
 
         # Before anything else: a process with threads cannot enter a user namespace, and libraries start threads.
         try:
-            Ground.enter()
+            environment = Ground.enter(sys.argv[3])
         except OSError as error:
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # there may be too many to import anything
             from cellblock.launch.init.refusing import refusal, refuse_all
 
             refuse_all(sys.argv[1], refusal(error, "user namespace"))
             sys.exit(EXIT_REFUSED)
-        os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], ENVIRONMENT)
+        os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered", environment] + sys.argv[4:], ENVIRONMENT)
     if sys.argv[2] == "landlock":
         from cellblock.walls.sandbox import landlock_rules
 
         landlock_rules.prepare()
     # The argv that user code sees.
-    mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
+    mode, native, environment, preload = sys.argv[1], sys.argv[2] == "entered", sys.argv[3], tuple(sys.argv[4:])
     sys.argv[:] = [""]
     if mode == "zygote":
         from cellblock.launch.zygote.fork_server import serve
 
-        serve(preload, native)
+        serve(preload, native, environment)
     else:
         from cellblock.launch.zygote.alone import serve_alone
 
-        serve_alone(preload, native)
+        serve_alone(preload, native, environment)
 
 
 if __name__ == "__main__":

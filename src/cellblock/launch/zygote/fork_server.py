@@ -33,12 +33,13 @@ _IDLE = 2
 """Milliseconds without a request after which a spare is forked for the next one."""
 
 
-def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
+def serve(preload: tuple[str, ...], native: bool, environment: str) -> NoReturn:
     """Run a zygote, with the host's control socket as standard input; never returns.
 
     Args:
         preload: Modules to import before the first fork.
         native: Whether sessions get native sandboxes.
+        environment: The directory of a trusted environment, to import them from; empty for the interpreter's packages.
     """
     control = socket.socket(fileno=os.dup(0))
     control.set_inheritable(False)
@@ -52,7 +53,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     if ground is not None:
         processes.open_many_files()
     with _ending_with(control):
-        warmed = warm(preload)
+        warmed = warm(preload, environment)
         rehearse(() if ground is None else ground.beginning)
         immortalise()
         collapse()

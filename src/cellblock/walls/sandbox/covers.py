@@ -32,11 +32,8 @@ from cellblock.walls.linux.syscall import umount
 from cellblock.walls.linux.targets import is_directory, make_way, taken
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.placeholders import is_placeholder
-from cellblock.walls.sandbox.plan import BLANK, EMPTY
+from cellblock.walls.sandbox.plan import BASE, BLANK, EMPTY
 from cellblock.wire.sandbox import Bind, Mask, Protect, Step
-
-BASE = "/dev/shm"
-"""Where a zygote mounts what its sessions share: it exists on every system."""
 
 _SHM = "/dev/shm"
 """A directory of each session's own."""

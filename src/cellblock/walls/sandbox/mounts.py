@@ -23,9 +23,9 @@ from cellblock.walls.linux.mount_api import (
 )
 from cellblock.walls.linux.syscall import call, umount, write
 from cellblock.walls.linux.targets import is_directory, make_file, make_read_only, make_target, mount_new
-from cellblock.walls.sandbox.covers import BASE, Covers
+from cellblock.walls.sandbox.covers import Covers
 from cellblock.walls.sandbox.namespaces import kernel_version
-from cellblock.walls.sandbox.plan import PROC_OF_ROOT, STAGE
+from cellblock.walls.sandbox.plan import BASE, PROC_OF_ROOT, STAGE
 from cellblock.walls.sandbox.steps import StepError
 from cellblock.wire.sandbox import (
     Bind,

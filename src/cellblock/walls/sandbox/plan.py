@@ -38,6 +38,10 @@ from cellblock.wire.sandbox import (
 )
 
 HOME = "/home/user"
+BASE = "/dev/shm"
+"""Where a zygote mounts what its sessions share: it exists on every system."""
+ENVIRONMENT_PLACE = f"{BASE}/.environment"
+"""The path of an environment of packages, in a session and in a zygote. A zygote cannot mount anything in the host's /tmp."""
 USER = 1000
 HOSTNAME = "cellblock"
 EGRESS_PORT = 3128

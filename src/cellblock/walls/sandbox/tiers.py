@@ -14,7 +14,7 @@ from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError
 from cellblock.walls.sandbox import probe, srt
 from cellblock.walls.sandbox.fitting import fit
-from cellblock.walls.sandbox.plan import HOME, make_plan
+from cellblock.walls.sandbox.plan import ENVIRONMENT_PLACE, HOME, make_plan
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.probe import Facts
 from cellblock.walls.sandbox.steps import Failure
@@ -84,6 +84,9 @@ class Tier(Protocol):
     def packages(self, place: str) -> str:
         """Return the path of a session's own packages as its code sees it."""
 
+    def environment(self, path: str) -> str:
+        """Return the path of an environment of packages as its code, and a zygote that imports from it, see it."""
+
     def shown(self, path: str, name: str) -> str:
         """Return the path by which code sees a file or directory of the host's.
 
@@ -125,6 +128,9 @@ class Native:
     def packages(self, place: str) -> str:
         """Return a path in the session's own /tmp, where every sandbox can mount a directory."""
         return "/tmp/.packages"
+
+    def environment(self, path: str) -> str:
+        return ENVIRONMENT_PLACE
 
     def shown(self, path: str, name: str) -> str:
         """Return a path in the session's own /tmp."""
@@ -175,6 +181,9 @@ class Landlock:
     def packages(self, place: str) -> str:
         return place
 
+    def environment(self, path: str) -> str:
+        return path
+
     def shown(self, path: str, name: str) -> str:
         return path
 
@@ -211,6 +220,9 @@ class Srt:
         """Return only a name: the directory is known only once the sandbox exists."""
         return secrets.token_hex(8)
 
+    def environment(self, path: str) -> str:
+        return path
+
     def shown(self, path: str, name: str) -> str:
         return path
 
@@ -244,6 +256,9 @@ class Unsandboxed:
 
     def packages(self, place: str) -> str:
         return place
+
+    def environment(self, path: str) -> str:
+        return path
 
     def shown(self, path: str, name: str) -> str:
         return path
