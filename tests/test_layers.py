@@ -229,6 +229,7 @@ TESTED_IN: dict[str, str] = {
     "launch/custody/custodian_client": "launch/custody/test_custodian.py",
     "fronts/e2b/watching": "fronts/e2b/test_filesystem.py",
     "launch/init/worker": "launch/init/test_init.py",
+    "worker/environment_packages": "host/environments/test_trust.py",
     "launch/keeper/keeper": "tools/mcp/test_stdio.py",
     "launch/keeper/sandboxed": "escape/test_servers.py",
     "worker/display": "conformance/test_output.py",

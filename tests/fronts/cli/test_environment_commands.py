@@ -12,6 +12,7 @@ import pytest
 
 from cellblock.fronts.cli import main
 from cellblock.host.environments import build
+from cellblock.host.environments.store import Store
 from package_index import Index, package_index
 
 
@@ -41,6 +42,15 @@ def test_environments_are_made_listed_shown_removed_and_brought_back(
     assert (made["packages"], made["asked"], made["base"]) == (["tiny-demo==1.0"], ["tiny-demo>=1"], "empty")
     assert json.loads(said("list")) == {"environments": [made]}
     assert json.loads(said("show", "data")) == made
+    assert made["trusted"] is False
+    assert json.loads(said("trust", "data")) == json.loads(said("show", "data")) == {**made, "trusted": True}
+    assert json.loads(said("distrust", "data")) == json.loads(said("show", "data")) == made
+    assert json.loads(said("verify")) == json.loads(said("verify", "data")) == {"damaged": []}
+    damaged = f"{Store().environment(made['key'])}/site-packages/tiny_demo.py"
+    os.rename(damaged, f"{tmp_path}/aside")
+    assert main(["env", "verify", "data"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"damaged": [damaged]}
+    os.rename(f"{tmp_path}/aside", damaged)
     assert tomllib.loads(said("show", "data", "--lock"))["packages"][0]["name"] == "tiny-demo"
     assert main(["env", "create", "data", "other"]) == 1
     assert "environment 'data' exists with other packages" in capsys.readouterr().err
@@ -60,6 +70,9 @@ def test_environments_are_made_listed_shown_removed_and_brought_back(
         (["create", "a/b", "x"], "the name of an environment has up to 64"),
         (["show", "data"], "there is no environment 'data'"),
         (["remove", "data"], "there is no environment 'data'"),
+        (["trust", "data"], "there is no environment 'data'"),
+        (["distrust", "data"], "there is no environment 'data'"),
+        (["verify", "data"], "there is no environment 'data'"),
     ],
 )
 def test_mistakes_say_what_to_do(
@@ -72,3 +85,23 @@ def test_mistakes_say_what_to_do(
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
     assert main(["env", *arguments]) != 0
     assert error in capsys.readouterr().err
+
+
+def test_damage_says_how_to_rebuild(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
+    monkeypatch.setattr("cellblock.fronts.cli.output.wants_json", lambda _: False)
+    assert main(["env", "verify"]) == 0
+    assert capsys.readouterr().out == "all files are intact\n"
+    place = tmp_path / "environments" / "environments" / "key"
+    place.mkdir(parents=True)
+    assert main(["env", "verify"]) == 1
+    assert capsys.readouterr().out == (
+        f"{place}/wheels\n"
+        "1 files are damaged. To rebuild environments, end their sessions, then:\n"
+        "  cellblock env show NAME --lock > NAME.toml\n"
+        "  cellblock env remove NAME\n"
+        "  cellblock env prune\n"
+        "  cellblock env create NAME --lock NAME.toml\n"
+    )

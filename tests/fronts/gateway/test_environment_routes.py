@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cellblock import AccessError, Client, ConflictError, Environment, InvalidInputError, NotFoundError
+from cellblock import AccessError, Client, ConflictError, Environment, InvalidInputError, NotFoundError, PreloadError
+from cellblock.host.environments.trust import Trust
 from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
 from package_index import PASSWORD, Index, package_index
@@ -61,12 +62,33 @@ def test_environments_are_made_used_and_removed(shop: Gateway, admin: Client, tm
             lambda: agent.create_environment("mine", Environment(packages=["tiny-demo"])),
             lambda: agent.remove_environment("data"),
             lambda: agent.get_or_create("two", environment=Environment(packages=["tiny-demo"])),
+            lambda: agent.get_or_create("two", environment="data", preload=["tiny_demo"]),
         ):
             with pytest.raises(AccessError):
                 refused()
     (tmp_path / "pylock.toml").write_text(admin.remove_environment("data"))
     assert admin.execute(kernel, "tiny_demo.ANSWER").text == "42"
     assert admin.create_environment("again", Environment(lock=tmp_path / "pylock.toml")).key == made.key
+
+
+def test_trust_is_not_given_over_http(shop: Gateway, admin: Client) -> None:
+    made = admin.create_environment("data", Environment(packages=["tiny-demo"]))
+    for scope in ("run", "admin"):
+        with shop.client(token(scope)) as http:
+            for path in ("/environments/data/trust", "/environments/data/trusted"):
+                assert {http.post(path, json={}).status_code, http.put(path, json={}).status_code} <= {404, 405}
+    with shop.client(token("admin")) as http:
+        body = {"environment": {"packages": ["tiny-demo"], "trusted": True}}
+        assert http.post("/environments/data", json={**body, "upgrade": True}).status_code == 422
+    with pytest.raises(InvalidInputError, match="trusted=True is for sessions of this process"):
+        admin.create_environment("other", Environment(packages=["tiny-demo"], trusted=True))
+    with pytest.raises(PreloadError, match="If you trust them: 'cellblock env trust data'"):
+        admin.get_or_create("one", environment="data", preload=["tiny_demo"])
+    assert not admin.environment("data").trusted
+    Trust().add(made.key)
+    assert admin.environment("data").trusted
+    kernel = admin.get_or_create("one", environment="data", preload=["tiny_demo"])
+    assert admin.execute(kernel, "import sys; 'tiny_demo' in sys.modules").text == "True"
 
 
 def test_mistakes_are_problems(shop: Gateway, admin: Client) -> None:

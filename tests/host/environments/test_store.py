@@ -62,6 +62,31 @@ def test_damage_is_noticed(store: Store) -> None:
     assert store.verify() == [str(path)]
 
 
+def test_damage_of_an_environment_is_noticed(store: Store) -> None:
+    wheels = add(store, "one"), add(store, "two")
+    place, other = make(store, "key", *wheels), make(store, "other", wheels[1])
+    with store.building() as made:
+        store.make_environment("alone", KIND, wheels, made, sys.executable)
+    bytecode = place / "site-packages" / "__pycache__" / "one.cpython-311.pyc"
+    bytecode.parent.mkdir()
+    bytecode.write_text("not checked")
+    assert store.verify() == []
+    (place / "site-packages" / "one.py").unlink()
+    (place / "site-packages" / "linked.py").symlink_to("two.py")
+    (place / "site-packages" / "linked").symlink_to(other)
+    (place / "site-packages" / "planted.pyc").write_text("")
+    wrong = [str(place / "site-packages" / name) for name in ("linked", "linked.py", "one.py", "planted.pyc")]
+    assert store.verify() == store.verify(["key"]) == wrong
+    assert store.verify(["other"]) == []
+    (other / "site-packages" / "two.py").write_text("EVIL()")
+    assert len(store.verify(["other"])) == 2, "the wheel is the same file"
+    Path(store.wheel(wheels[1].digest), "manifest").unlink()
+    assert store.verify(["other"]) == [
+        f"{store.directory}/environments/other/wheels",
+        f"{store.wheel(wheels[1].digest)}/manifest",
+    ]
+
+
 def test_what_a_sandbox_should_not_write_is_not_added(store: Store) -> None:
     with store.building() as made:
         Path(made, "tree").mkdir()
