@@ -19,7 +19,7 @@ itself failed, or was asked for something that it cannot do::
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
-    │   ├── PreloadError          a module to preload failed to import
+    │   ├── PreloadError          a module to preload failed to import, or its environment is not trusted
     │   ├── SandboxError          the sandbox cannot be enforced, so nothing was started
     │   └── CustodianError        the process that holds the kernels' descriptors is missing, or is full
     ├── CheckpointError           a checkpoint cannot be made, or no longer exists; the session is unchanged
@@ -231,7 +231,7 @@ class InterpreterError(LaunchError):
 
 
 class PreloadError(LaunchError):
-    """A module in `preload` failed to import."""
+    """A module in `preload` failed to import, or its environment is not trusted."""
 
 
 class SandboxError(LaunchError):

@@ -191,7 +191,8 @@ class SessionOptions:
         limits: Limits on retained output.
         python: Interpreter of the kernels: a path, a virtual environment's directory, or a command. It needs Python 3.11 or
             newer, and IPython. Default: the host's.
-        preload: Modules that each kernel has already imported at its start, at no cost. Default: the host's.
+        preload: Modules that each kernel has already imported at its start, at no cost: of the interpreter, or of a trusted
+            `environment`. Default: the host's.
         packages: Packages to install when the session starts, such as ``pandas>=2`` (docs/sessions.md). Packages that many
             sessions need are faster in the interpreter's own environment.
         environment: An `Environment`, or the name of one, instead of `packages` (docs/sandbox.md). Not under ``srt``.
