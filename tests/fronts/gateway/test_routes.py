@@ -15,7 +15,7 @@ from cellblock.model.checkpoints import Restored
 from cellblock.operations import OPERATIONS
 from cellblock.service.daemon.place import Place
 
-SHAPES = "fc8752380683"
+SHAPES = "ea728b2ee9e6"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 

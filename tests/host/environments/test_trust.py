@@ -29,7 +29,8 @@ _SPY = {
     "sitecustomize.py": "import sys; sys.customized = True\n",
     "usercustomize.py": "import sys; sys.customized = True\n",
     "IPython/__init__.py": "import sys; sys.fake = True\n",
-    "jedi/__init__.py": "import sys; sys.fake = True\n",
+    "pygments/__init__.py": "import sys; sys.fake = True\n",
+    "stack_data/__init__.py": "import sys; sys.fake = True\n",
 }
 _LOOK = """
 import os, sys

@@ -10,10 +10,13 @@ import pytest
 from cellblock import InvalidInputError
 from cellblock.walls.linux import seccomp
 from cellblock.walls.sandbox.plan import (
+    BASE,
+    ENVIRONMENT_PLACE,
     HOME,
     base_steps,
     check_unnamed_workspace,
     check_workspace,
+    environment_steps,
     grafts,
     make_plan,
     usual_beginning,
@@ -271,3 +274,8 @@ def test_where_a_program_happens_to_run_is_no_workspace_if_the_home_directory_is
 @pytest.mark.parametrize("workspace", ["/homes/me/project", "/homes/meadow", "/srv/project"])
 def test_where_a_program_runs_is_its_workspace_otherwise(workspace: str) -> None:
     check_unnamed_workspace(workspace, "/homes/me")
+
+
+def test_a_zygote_has_a_trusted_environment_where_sessions_have_it() -> None:
+    assert environment_steps("") == []
+    assert environment_steps("/store/key") == [Bind("/store/key", ENVIRONMENT_PLACE.removeprefix(BASE), "ro")]

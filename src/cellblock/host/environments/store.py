@@ -373,7 +373,7 @@ class Store:
     def verify(self, keys: Iterable[str] | None = None) -> list[str]:
         """Return the paths of files that differ from the manifests of wheels, or are in none.
 
-        Bytecode is not checked: whoever needs a verified environment must not load it.
+        Bytecode has no manifest and is not checked, so a zygote does not load it.
 
         Args:
             keys: The environments to check with their wheels; None for all environments and all wheels.

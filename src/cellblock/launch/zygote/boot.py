@@ -34,16 +34,18 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
         sys.exit("boot.py cannot prepare %r" % sys.argv[2])  # rather than start kernels without it
     if sys.argv[2] == "native":
         from cellblock.walls.sandbox.ground import ENVIRONMENT, Ground
+        from cellblock.walls.sandbox.plan import ENVIRONMENT_PLACE
 
         # Before anything else: a process with threads cannot enter a user namespace, and libraries start threads.
         try:
-            environment = Ground.enter(sys.argv[3])
+            Ground.enter(sys.argv[3])
         except OSError as error:
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # there may be too many to import anything
             from cellblock.launch.init.refusing import refusal, refuse_all
 
             refuse_all(sys.argv[1], refusal(error, "user namespace"))
             sys.exit(EXIT_REFUSED)
+        environment = sys.argv[3] and ENVIRONMENT_PLACE
         os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered", environment] + sys.argv[4:], ENVIRONMENT)
     if sys.argv[2] == "landlock":
         from cellblock.walls.sandbox import landlock_rules

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from cellblock.walls.linux import seccomp, syscall
 from cellblock.walls.sandbox import mounts, namespaces
 from cellblock.walls.sandbox.placeholders import Hold, names_to_keep
-from cellblock.walls.sandbox.plan import BASE, ENVIRONMENT_PLACE, base_steps, make_plan, usual_beginning
+from cellblock.walls.sandbox.plan import base_steps, environment_steps, make_plan, usual_beginning
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.probe import Facts, interpreter_directories, look
 from cellblock.walls.sandbox.repositories import protect_repositories
 from cellblock.walls.sandbox.steps import step
 from cellblock.wire.control import Setup
-from cellblock.wire.sandbox import Bind, Confinement, Plan, Step
+from cellblock.wire.sandbox import Confinement, Plan, Step
 
 # Nothing of the host's environment may be visible in a kernel, not even in /proc/self/environ. The C library reads the setting
 # at a program's start: blocks of at least 2 MiB get huge pages, so that the time of a fork does not grow with them.
@@ -45,16 +45,13 @@ class Ground:
         return ground
 
     @classmethod
-    def enter(cls, environment: str) -> str:
+    def enter(cls, environment: str) -> None:
         """Enter namespaces that allow mounts, and create the mounts that all sessions share.
 
         This process must then be restarted (exec), for `mounts.cover_interpreter`.
 
         Args:
-            environment: The directory of an environment to import packages from; empty for none.
-
-        Returns:
-            Its path inside, which is the same for sessions.
+            environment: The directory of a trusted environment, for `ENVIRONMENT_PLACE`; empty for none.
 
         Raises:
             StepError: This machine does not allow it.
@@ -64,12 +61,8 @@ class Ground:
             namespaces.enter_mount_namespace(facts.uid, facts.gid)
             mounts.cut_ties()
         with step("shared mounts"):
-            steps = base_steps(facts, interpreter_directories())
-            if environment:
-                steps.append(Bind(environment, ENVIRONMENT_PLACE.removeprefix(BASE), "ro"))
-            mounts.make_base(steps)
+            mounts.make_base([*base_steps(facts, interpreter_directories()), *environment_steps(environment)])
             mounts.cover_interpreter()
-        return ENVIRONMENT_PLACE if environment else ""
 
     def enter_namespaces(self) -> tuple[Step, ...]:
         """Enter namespaces as process 1 (`namespaces.enter_namespaces`). Return the result of `mounts.prepare`.

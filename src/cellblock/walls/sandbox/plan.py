@@ -120,6 +120,15 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
     return steps
 
 
+def environment_steps(environment: str) -> list[Step]:
+    """Return the steps for a trusted environment in a zygote's tree, at `ENVIRONMENT_PLACE`.
+
+    Args:
+        environment: Its directory; empty for none.
+    """
+    return [Bind(environment, ENVIRONMENT_PLACE.removeprefix(BASE), "ro")] if environment else []
+
+
 def system_tree(more: Iterable[Step] = ()) -> list[Step]:
     """Return the steps for ``/sys``.
 
