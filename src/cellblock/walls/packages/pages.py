@@ -19,6 +19,8 @@ _ATTRIBUTES = ("data-requires-python", "data-yanked", "data-core-metadata", "dat
 
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_ABSOLUTE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/[!-~]*")
+_SCHEMES = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def read(url: str, kind: str, body: bytes) -> dict[str, File]:
         ValueError: It is not a page of an index.
     """
     found = _of_json(url, body) if kind.partition(";")[0].strip().lower() == JSON else _of_html(url, body)
-    return {file.name: file for file in found if file.name and urlsplit(file.url).scheme in ("http", "https")}
+    return {file.name: file for file in found if file.name and file.url.lower().startswith(_SCHEMES)}
 
 
 def write(files: Iterable[File]) -> bytes:
@@ -126,6 +128,8 @@ class _Anchors(HTMLParser):
 
 
 def _joined(base: str, url: str) -> str:
+    if _ABSOLUTE.fullmatch(url):  # a page has thousands, and urljoin takes 60 µs for each
+        return url
     try:
         return urljoin(base, url)
     except ValueError:
