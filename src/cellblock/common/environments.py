@@ -64,7 +64,9 @@ class Environment:
         if self.base is not None:
             _check_base(self.base)
         if self.groups and self.project is None:
-            raise InvalidInputError("groups of an environment are groups of a project: pass project='DIRECTORY', too")
+            raise InvalidInputError(
+                "groups of an environment are groups of a project: pass project='DIRECTORY' (--project), too"
+            )
         if self.lock is not None and (self.packages or self.requirements or self.project or self.script):
             raise InvalidInputError(
                 "the lock of an environment is complete: leave packages, requirements, project, script out"

@@ -142,6 +142,19 @@ def test_the_oldest_environment_goes_first(store: Store) -> None:
     assert store.collect(1500) == []
 
 
+def test_the_limit_is_a_setting_and_sizes_are_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = [add(store, f"w{number}", f"# {'x' * 1000}\n") for number in range(4)]
+    for wheel in wheels:
+        make(store, wheel.name, wheel)
+    read: list[str] = []
+    manifest = Store.manifest
+    monkeypatch.setattr(Store, "manifest", lambda self, digest: read.append(digest) or manifest(self, digest))
+    small = Store(limit=2 * 1200)
+    assert len(small.collect()) == 2
+    assert sorted(read) == sorted(wheel.digest for wheel in wheels)
+    assert small.collect() == []
+
+
 def test_a_build_that_was_killed_leaves_nothing(store: Store, tmp_path: Path) -> None:
     code = "import os\nfrom cellblock.host.environments.store import Store\nwith Store().building() as made:\n    os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True)
