@@ -140,7 +140,7 @@ class Host(AsyncOnly):
 
         store = Store(config.environment_limit())
         index = replace(self.index, age=config.environment_newest())
-        return Environments(store, Sandboxes(store, index, self.facts, self.kernels))
+        return Environments(store, Sandboxes(store, index, self.facts, self.kernels.launch, self.kernels.launchers.begin))
 
     @property
     def warm(self) -> set[tuple[str, ...]]:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,12 @@ def test_the_limit_is_a_setting_and_sizes_are_read_once(store: Store, monkeypatc
         make(store, wheel.name, wheel)
     read: list[str] = []
     manifest = Store.manifest
-    monkeypatch.setattr(Store, "manifest", lambda self, digest: read.append(digest) or manifest(self, digest))
+
+    def reading(store: Store, digest: str) -> Iterator[tuple[str, int, str]]:
+        read.append(digest)
+        return manifest(store, digest)
+
+    monkeypatch.setattr(Store, "manifest", reading)
     small = Store(limit=2 * 1200)
     assert len(small.collect()) == 2
     assert sorted(read) == sorted(wheel.digest for wheel in wheels)

@@ -10,10 +10,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
 from cellblock.host.environment import find_interpreter
@@ -31,10 +31,13 @@ from cellblock.wire.control import Setup, Stop
 from cellblock.wire.sandbox import Bind
 
 if TYPE_CHECKING:
-    from cellblock.host.host_kernels import Kernels
+    from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.control import Control
     from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
     from cellblock.walls.packages.mirror import PackageMirror
+
+Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
+"""Starts a kernel, which the caller closes."""
 
 _WORKER = Path(__file__).parents[2] / "worker"
 _PREFIX = "cellblock-packages-"  # which later hosts remove if they are abandoned
@@ -108,19 +111,23 @@ class Sandboxes:
         index: The package index.
     """
 
-    def __init__(self, store: Store, index: PackageIndex, facts: Facts, kernels: Kernels) -> None:
+    def __init__(
+        self, store: Store, index: PackageIndex, facts: Facts, launch: Launch, begin: Callable[[LaunchKey], object]
+    ) -> None:
         """Store the arguments.
 
         Args:
             store: Provides directories.
             index: The package index.
             facts: Facts about this machine.
-            kernels: Starts kernels.
+            launch: Starts kernels.
+            begin: Starts a zygote in the background.
         """
         self._store = store
         self.index = index
         self._facts = facts
-        self._kernels = kernels
+        self._launch = launch
+        self._begin = begin
 
     @contextlib.asynccontextmanager
     async def run(self, step: Step, wanted: KernelSpec, kernel: RunningKernel | None = None) -> AsyncIterator[Done]:
@@ -174,7 +181,7 @@ class Sandboxes:
     def warm_up(self, wanted: KernelSpec) -> None:
         """Start the zygote of this program's interpreter, which unpacks, if the session has another one."""
         if not wanted.tier.wrapped and (interpreter := find_interpreter(None)) != wanted.interpreter:
-            self._kernels.launchers.begin(LaunchKey(interpreter, (), wanted.tier))
+            self._begin(LaunchKey(interpreter, (), wanted.tier))
 
     def _places(self, step: Step, wanted: KernelSpec, out: str) -> tuple[str, dict[str, str]]:
         """Return the name of the directory inside, and the names of readable files inside by their names in requests."""
@@ -207,7 +214,7 @@ class Sandboxes:
             env = {name: env[name] for name in _PLAIN if name in env}
         setup = Setup(env, cwd, None, packages="", mounts=tuple(mounts))
         other = step.interpreter not in (None, wanted.interpreter)
-        apart = await self._kernels.launch(
+        apart = await self._launch(
             replace(
                 wanted,
                 interpreter=step.interpreter or wanted.interpreter,
