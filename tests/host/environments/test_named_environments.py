@@ -82,7 +82,7 @@ async def test_a_minimum_age_counts_for_packages_and_not_for_a_lock(
     for home in (store.directory, str(tmp_path / "home")):
         monkeypatch.setenv("CELLBLOCK_HOME", home.removesuffix("/environments"))
         async with shop(upstream) as host:
-            with pytest.raises(InvalidInputError, match=r"environment_newest hides 1 files .* does not tell\)"):
+            with pytest.raises(InvalidInputError, match=r"environment_newest hides 1 of the index's files: .* uploaded\)"):
                 await host.create_environment("new", DEMO)
             assert (await host.create_environment("locked", Environment(lock=lock))).key == made.key
     monkeypatch.setenv("CELLBLOCK_ENVIRONMENT_NEWEST", "7")

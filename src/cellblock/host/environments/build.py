@@ -478,8 +478,8 @@ class Environments:
 
 def _hidden(mirror: PackageMirror) -> str:
     return (
-        f"environment_newest hides {mirror.too_new:,} files of the index that are newer, or whose time of upload the index "
-        "does not tell"
+        f"environment_newest hides {mirror.too_new:,} of the index's files: they are newer, or the index does not say when "
+        "they were uploaded"
     )
 
 
