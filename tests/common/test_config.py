@@ -13,6 +13,47 @@ from cellblock.common import config
 from cellblock.errors import InvalidInputError
 
 
+@pytest.mark.parametrize(
+    ("text", "limit", "newest"),
+    [
+        ("", 20 * 2**30, 0.0),
+        ("environment_limit = 1000\nenvironment_newest = '7 days'", 1000, 7 * 86400.0),
+        ("environment_newest = '1 hour'", 20 * 2**30, 3600.0),
+        ("environment_limit = true", "environment_limit in /.* must be bytes, such as 21474836480, not True", 0.0),
+        ("environment_limit = -1", "must be bytes", 0.0),
+        ("environment_newest = 7", 20 * 2**30, "environment_newest in /.* must be an age such as '7 days', not 7"),
+        ('environment_newest = "7 days\\n"', 20 * 2**30, "must be an age"),
+    ],
+)
+def test_settings_of_packages_are_in_the_file(
+    text: str, limit: int | str, newest: float | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLBLOCK_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text(text)
+    for read, expected in ((config.environment_limit, limit), (config.environment_newest, newest)):
+        if isinstance(expected, str):
+            with pytest.raises(InvalidInputError, match=expected):
+                read()
+        else:
+            assert read() == expected
+    monkeypatch.setenv("KERNELBOX_ENVIRONMENT_LIMIT", "5")
+    monkeypatch.setenv("CELLBLOCK_ENVIRONMENT_NEWEST", "2 weeks")
+    assert (config.environment_limit(), config.environment_newest()) == (5, 14 * 86400.0)
+    monkeypatch.setenv("CELLBLOCK_ENVIRONMENT_NEWEST", "soon")
+    with pytest.raises(InvalidInputError, match="environment_newest in CELLBLOCK_ENVIRONMENT_NEWEST must be an age"):
+        config.environment_newest()
+
+
+def test_settings_of_packages_that_others_can_write_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.toml"
+    monkeypatch.setenv("CELLBLOCK_CONFIG", str(file))
+    assert config.environment_newest() == 0.0, "without a file, there is no minimum age"
+    file.write_text("environment_newest = '7 days'")
+    file.chmod(0o666)
+    with pytest.raises(InvalidInputError, match="is writable by other users"):
+        config.environment_newest()
+
+
 def found(directory: Path, text: str, monkeypatch: pytest.MonkeyPatch, name: str = "KEY_OF_TEST") -> str | None:
     (directory / ".env").write_text(text)
     monkeypatch.chdir(directory)

@@ -1017,7 +1017,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "43 settings that others can write": mutant(
         "service/test_settings.py::test_a_file_that_others_can_write_is_refused",
-        Edit("service/settings/sources.py", "check_owner", "pass"),
+        Edit("common/config.py", "_check_owner", "pass"),
     ),
     "51 / is denied": mutant(
         f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",

@@ -68,6 +68,7 @@ def test_a_file_that_changes_is_read_again(file: Path) -> None:
         ("KERNELBOX_EXECUTION_TIMEOUT", "nan", "KERNELBOX_EXECUTION_TIMEOUT is 'nan'"),
         ("KERNELBOX_STORE_BACKEND", "disk", "KERNELBOX_STORE_BACKEND is 'disk': Input should be 'file' or 'memory'"),
         ("CELLBLOCK_ISOLATE", "none", "CELLBLOCK_ISOLATE is 'none'"),
+        ("CELLBLOCK_ENVIRONMENT_NEWEST", "7", "CELLBLOCK_ENVIRONMENT_NEWEST is '7': String should match pattern"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_variable(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 
 _T = TypeVar("_T")
 
@@ -25,7 +25,15 @@ Isolate = Literal[SandboxName, "none"]
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """The variables that every MCP server gets from the host's environment: the same variables as in the SDK, without secrets."""
 
+ENVIRONMENT_LIMIT = 20 * 2**30
+"""Size of the store of packages in bytes, above which unused ones are removed."""
+
+AGE = r"^(|[0-9]{1,4} (hour|day|week)s?)$"
+"""The pattern of the minimum age of packages."""
+
+_SECONDS = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
 _MAX_DOTENV = 64 * 1024
+_MAX_SETTINGS = 64 * 1024
 _MAX_TOML = 128 * 1024
 _MAX_MARKS = 10_000
 """Maximum keys, items, dots and lines of TOML together: `tomllib` takes up to 9 µs for each."""
@@ -221,6 +229,63 @@ def settings_file() -> Path:
     if own := _absolute("CELLBLOCK_CONFIG"):
         return _path(own)
     return _path(_base("XDG_CONFIG_HOME", ".config"), "cellblock/config.toml")
+
+
+def settings_content(path: Path) -> dict[str, Any]:
+    """Return the unchecked content of the settings file; empty if it does not exist.
+
+    Raises:
+        InvalidInputError: It cannot be read, or others can write to it.
+    """
+    try:
+        _check_owner(path)
+        return parse_toml(read_file(path, _MAX_SETTINGS))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the settings in {path} cannot be read: {error}") from None
+
+
+def _check_owner(path: Path) -> None:
+    """Check that only this user and root can write to the file.
+
+    Raises:
+        ValueError: Others can.
+    """
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise ValueError("it belongs to another user")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ValueError(f"it is writable by other users: chmod go-w {path}")
+
+
+def environment_limit() -> int:
+    """Return the setting ``environment_limit``: the maximum size of the store of packages in bytes.
+
+    Raises:
+        InvalidInputError: It is not a number of bytes, or the settings file cannot be read.
+    """
+    return int(_setting("environment_limit", r"[0-9]{1,15}", "bytes, such as 21474836480") or ENVIRONMENT_LIMIT)
+
+
+def environment_newest() -> float:
+    """Return the setting ``environment_newest``: the minimum age of packages of the index in seconds, 0 for any.
+
+    Raises:
+        InvalidInputError: It is not an age, or the settings file cannot be read.
+    """
+    count, _, unit = _setting("environment_newest", AGE, "an age such as '7 days'").partition(" ")
+    return int(count) * _SECONDS[unit.removesuffix("s")] if count else 0.0
+
+
+def _setting(name: str, pattern: str, meaning: str) -> str:
+    """Return a setting that concerns every program of the user. The package of the other settings is a layer above."""
+    variables = (f"{prefix}_{name.upper()}" for prefix in ("CELLBLOCK", "KERNELBOX"))
+    source = next((variable for variable in variables if os.environ.get(variable)), "")
+    value = os.environ[source] if source else settings_content(settings_file()).get(name, "")
+    if isinstance(value, bool) or ((text := str(value)) and not re.fullmatch(pattern, text, re.ASCII)):
+        raise InvalidInputError(f"{name} in {source or settings_file()} must be {meaning}, not {shown(value)}")
+    return text
 
 
 def _base(variable: str, default: str) -> str:

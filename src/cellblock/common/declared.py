@@ -19,8 +19,8 @@ def declared(default: Any, about: str, *flags: str, shown: bool = True, **more: 
         about: Its meaning, for help texts and lists of settings.
         flags: Its flags on the command line, if it has any. A flag ``--no-…`` turns off what is on by default.
         shown: Whether the ``repr`` of the options shows its value.
-        more: Limits by pydantic's names (``ge``, ``gt``, ``le``), which settings and flags check; and for a flag ``metavar``,
-            ``envvar`` and ``rich_help_panel``.
+        more: Limits by pydantic's names (``ge``, ``gt``, ``le``, ``pattern``), which settings and flags check; and for a flag
+            ``metavar``, ``envvar`` and ``rich_help_panel``.
     """
     return dataclasses.field(default=default, repr=shown, metadata={"about": about, "flags": flags, **more})
 

@@ -69,7 +69,9 @@ class Environment:
         if not isinstance(self.trusted, bool):
             raise InvalidInputError(f"trusted of an environment must be True or False, not {shown(self.trusted)}")
         if self.groups and self.project is None:
-            raise InvalidInputError("groups of an environment are groups of a project: pass project='DIRECTORY', too")
+            raise InvalidInputError(
+                "groups of an environment are groups of a project: pass project='DIRECTORY' (--project), too"
+            )
         if self.lock is not None and (self.packages or self.requirements or self.project or self.script):
             raise InvalidInputError(
                 "the lock of an environment is complete: leave packages, requirements, project, script out"

@@ -138,8 +138,9 @@ class Host(AsyncOnly):
         from cellblock.host.environments.sandbox import Sandboxes
         from cellblock.host.environments.store import Store
 
-        store = Store()
-        return Environments(store, Sandboxes(store, self.index, self.facts, self.kernels.launch))
+        store = Store(config.environment_limit())
+        index = replace(self.index, age=config.environment_newest())
+        return Environments(store, Sandboxes(store, index, self.facts, self.kernels.launch, self.kernels.launchers.begin))
 
     @property
     def warm(self) -> set[tuple[str, ...]]:

@@ -33,6 +33,7 @@ def test_environments_are_made_listed_shown_removed_and_brought_back(
 ) -> None:
     needs = tmp_path / "needs.txt"
     needs.write_text("tiny-demo>=1\n")
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = []\n[dependency-groups]\ndev = ["tiny-demo==1"]\n')
 
     def said(*arguments: str) -> str:
         assert main(["env", *arguments]) == 0
@@ -59,6 +60,7 @@ def test_environments_are_made_listed_shown_removed_and_brought_back(
     assert json.loads(said("create", "data", "--lock", path))["key"] == made["key"]
     said("remove", "data")
     assert json.loads(said("prune")) == {"pruned": [made["key"]]}
+    assert json.loads(said("create", "data", "--project", str(tmp_path), "--groups", "dev"))["asked"] == ["tiny-demo==1"]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,11 @@ def test_environments_are_made_listed_shown_removed_and_brought_back(
     [
         (["create", "data"], "name packages, or a file with -r, --project, --script or --lock"),
         (["create", "data", "-r", "missing.txt"], "missing.txt cannot be read"),
+        (["create", "data", "--groups", "dev"], "groups of a project: pass project='DIRECTORY' (--project), too"),
+        (
+            ["create", "data", "--project", str(Path(__file__).parents[3]), "--group", "x"],
+            "has no dependency group 'x': it has",
+        ),
         (["create", "data", "x", "--lock", "l"], "the lock of an environment is complete"),
         (["create", "a/b", "x"], "the name of an environment has up to 64"),
         (["show", "data"], "there is no environment 'data'"),

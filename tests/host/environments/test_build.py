@@ -36,11 +36,11 @@ def store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 @asynccontextmanager
-async def shop(url: str, isolate: str = "native") -> AsyncIterator[Host]:
+async def shop(url: str, isolate: str = "native", python: str | None = None) -> AsyncIterator[Host]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_CONFIG_FILE", os.devnull)
         patch.setenv("PIP_INDEX_URL", url)
-        host = Host(isolate=isolate)  # type: ignore[arg-type]
+        host = Host(isolate=isolate, python=python)  # type: ignore[arg-type]
     async with host:
         yield host
 
@@ -59,6 +59,27 @@ async def test_two_hosts_make_one_environment_at_once(upstream: Index, store: St
     assert len(os.listdir(f"{store.directory}/environments")) == 1
     assert os.listdir(f"{store.directory}/building") == []
     assert len(store.collect(0, 0.0)) == 1, "nobody uses it any more"
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+async def test_an_interpreter_behind_a_link_gets_packages(
+    upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path is none in a sandbox. The zygote that unpacks is another one, and starts before it is needed."""
+    (tmp_path / "linked").symlink_to(sys.prefix)
+    linked = str(tmp_path / "linked" / "bin" / Path(sys.executable).name)
+    before: list[set[str]] = []
+    unpack = build.Environments._unpack
+
+    async def watched(environments: build.Environments, digest: str, name: str, target: build.Target) -> None:
+        before.append({key.interpreter for key in host.kernels.launchers.in_use})
+        await unpack(environments, digest, name, target)
+
+    monkeypatch.setattr(build.Environments, "_unpack", watched)
+    async with shop(upstream.url, python=linked) as host:
+        assert await start(host, tmp_path, "tiny-demo") == "/tmp/.environment/site-packages/tiny_demo.py"
+    assert before == [{sys.executable, linked}] * len(before) != []
 
 
 @pytest.mark.slow

@@ -71,6 +71,26 @@ async def test_a_name_moves_and_sessions_keep_their_packages(upstream: Index, st
     assert not os.path.exists(moved.previous)
 
 
+async def test_a_minimum_age_counts_for_packages_and_not_for_a_lock(
+    upstream: Index, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop(upstream) as host:
+        made = await host.create_environment("data", DEMO)
+        lock = tmp_path / "pylock.toml"
+        lock.write_text(Names(store).lock_text(made))
+    monkeypatch.setenv("CELLBLOCK_ENVIRONMENT_NEWEST", "7 days")
+    for home in (store.directory, str(tmp_path / "home")):
+        monkeypatch.setenv("CELLBLOCK_HOME", home.removesuffix("/environments"))
+        async with shop(upstream) as host:
+            with pytest.raises(InvalidInputError, match=r"environment_newest hides 1 of the index's files: .* uploaded\)"):
+                await host.create_environment("new", DEMO)
+            assert (await host.create_environment("locked", Environment(lock=lock))).key == made.key
+    monkeypatch.setenv("CELLBLOCK_ENVIRONMENT_NEWEST", "7")
+    async with shop(upstream) as host:
+        with pytest.raises(InvalidInputError, match="environment_newest in CELLBLOCK_ENVIRONMENT_NEWEST must be an age"):
+            await host.create_environment("new", DEMO)
+
+
 async def test_a_removed_name_comes_back_by_its_lock(upstream: Index, store: Store, tmp_path: Path) -> None:
     names, said = Names(store), list[str]()
     async with shop(upstream) as host:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,24 @@ def test_the_oldest_environment_goes_first(store: Store) -> None:
     assert store.collect(1500) == ["old"]
     assert [store.has_wheel(wheel.digest) for wheel in wheels] == [False, True]
     assert store.collect(1500) == []
+
+
+def test_the_limit_is_a_setting_and_sizes_are_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = [add(store, f"w{number}", f"# {'x' * 1000}\n") for number in range(4)]
+    for wheel in wheels:
+        make(store, wheel.name, wheel)
+    read: list[str] = []
+    manifest = Store.manifest
+
+    def reading(store: Store, digest: str) -> Iterator[tuple[str, int, str]]:
+        read.append(digest)
+        return manifest(store, digest)
+
+    monkeypatch.setattr(Store, "manifest", reading)
+    small = Store(limit=2 * 1200)
+    assert len(small.collect()) == 2
+    assert sorted(read) == sorted(wheel.digest for wheel in wheels)
+    assert small.collect() == []
 
 
 def test_a_build_that_was_killed_leaves_nothing(store: Store, tmp_path: Path) -> None:

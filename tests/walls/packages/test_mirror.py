@@ -149,6 +149,22 @@ async def test_a_page_in_json_is_served_as_every_pip_reads_it(upstream: Index) -
         assert await ask(port, f"GET {path}tiny-demo/{file['filename']}.metadata") == (200, b"Name: tiny-demo")
 
 
+async def test_files_that_are_too_new_or_of_unknown_age_are_left_out(upstream: Index) -> None:
+    times = {"old": "2020-01-02T03:04:05.678Z", "new": "2999-01-01T00:00:00Z", "none": None, "wrong": "1999-01-01", "bad": 5}
+    files = [{"filename": name, "url": f"/files/{name}", "upload-time": uploaded} for name, uploaded in times.items()]
+    upstream.pages["/simple/tiny-demo/"] = (pages.JSON, json.dumps({"files": files}).encode())
+    upstream.pages |= {f"/files/{name}": ("application/zip", b"x") for name in times}
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with PackageMirror(listener, PackageIndex((upstream.url,), age=86400.0), 2**20) as serving:
+        assert (await serving.find("/0/tiny-demo/old")).uploaded == times["old"]
+        for name in ("new", "none", "wrong", "bad"):
+            with pytest.raises(ValueError, match="the index has no file"):
+                await serving.find(f"/0/tiny-demo/{name}")
+        assert serving.too_new == 4
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        assert (await ask(port, f"GET {path}tiny-demo/new"))[0] == 200
+
+
 async def test_credentials_do_not_follow_a_redirect_to_another_host(upstream: Index) -> None:
     with package_index() as other:
         upstream.pages["/simple/moved/"] = ("redirect", f"http://127.0.0.1:{other.port}/simple/tiny-demo/".encode())

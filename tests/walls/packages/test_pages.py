@@ -48,6 +48,22 @@ def test_files_that_are_not_reached_by_http_are_left_out(url: str) -> None:
     assert read(URL, "text/html", f'<a href="{url}">a.whl</a>'.encode()) == {}
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://files.example/a%20b/x.whl?q=1", "https://files.example/a%20b/x.whl?q=1"),
+        ("HTTPS://files.example/x.whl", "HTTPS://files.example/x.whl"),
+        ("../x.whl", "http://index/x.whl"),
+        ("//files.example/x.whl", "http://files.example/x.whl"),
+        ("https://[/x.whl", None),
+        ("ftp://files.example/x.whl", None),
+    ],
+)
+def test_urls_of_files_are_absolute(url: str, expected: str | None) -> None:
+    found = read("http://index/simple/", JSON, json.dumps({"files": [{"filename": "x", "url": url}]}).encode())
+    assert [file.url for file in found.values()] == ([] if expected is None else [expected])
+
+
 def test_a_base_moves_what_follows_it() -> None:
     found = read(URL, "text/html", b'<base href="https://files.example/x/"><a href="a-1.whl">a</a>')
     assert found["a-1.whl"].url == "https://files.example/x/a-1.whl"

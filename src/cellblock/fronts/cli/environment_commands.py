@@ -37,6 +37,10 @@ def create(
     project: Annotated[
         str | None, typer.Option(metavar="DIR", help="Add the dependencies of a project, by its pyproject.toml.")
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", "--groups", metavar="GROUP", help="Add a dependency group of the project; repeatable."),
+    ] = None,
     script: Annotated[
         str | None, typer.Option(metavar="FILE", help="Add the dependencies in a script's comments (PEP 723).")
     ] = None,
@@ -52,10 +56,11 @@ def create(
     """
     import asyncio  # not for --help
 
-    given = any((packages, requirements, project, script, lock))
+    given = any((packages, requirements, project, groups, script, lock))
     if not given and not upgrade:
         raise InvalidInputError("name packages, or a file with -r, --project, --script or --lock")
-    wanted = Environment(packages=packages or (), requirements=requirements, project=project, script=script, lock=lock)
+    inputs = {"requirements": requirements, "project": project, "script": script, "lock": lock}
+    wanted = Environment(packages=packages or (), groups=groups or (), **inputs)
     made = asyncio.run(_create(name, wanted if given else None, upgrade=upgrade))
     sentence = f"environment {name} has {len(made.lock.packages)} packages; use it with --environment {name}"
     if made.previous:

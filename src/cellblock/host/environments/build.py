@@ -28,11 +28,12 @@ from cellblock.walls.packages.fetch import download, without_credentials
 
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
+    from cellblock.walls.packages.mirror import PackageMirror
 
 Take: TypeAlias = Callable[[bytes], None]
 """Takes a piece of an archive."""
 
-_PARALLEL = 4
+_PARALLEL = max(4, min(os.cpu_count() or 1, 16))  # unpacking needs a processor each
 _LOOK = 0.05  # seconds between tries to lock
 _MAX_PACKAGES = 2000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}")
@@ -174,7 +175,8 @@ class Environments:
         """Return the name of a resolution in the store."""
         index = self.sandboxes.index
         what = (sorted(asked.names), sorted(asked.options), sorted(asked.hashes.items()))
-        return key_of(target.kind, target.base, what, index.indexes, index.links, index.prereleases)
+        age = (index.age,) if index.age and not asked.locked else ()
+        return key_of(target.kind, target.base, what, index.indexes, index.links, index.prereleases, *age)
 
     async def _resolved(self, asked: Requirements, target: Target, *, renew: bool, now: bool) -> tuple[Wheel, ...]:
         """Return the wheels for some requirements, which are resolved again after a day, or if the wheels are missing."""
@@ -259,7 +261,8 @@ class Environments:
                 if "error" in done.answer:
                     if done.mirror is not None and done.mirror.unreachable:
                         raise _OfflineError(f"offline, and {asked.title} is not in the store")
-                    raise InvalidInputError(f"{asked.title} cannot be installed: {done.error}")
+                    hidden = f" ({_hidden(done.mirror)})" if done.mirror is not None and done.mirror.too_new else ""
+                    raise InvalidInputError(f"{asked.title} cannot be installed: {done.error}{hidden}")
                 listed = done.answer.get("packages")
                 if not isinstance(listed, list) or len(listed) > _MAX_PACKAGES:
                     raise InvalidInputError("the resolver gave an invalid answer")
@@ -294,13 +297,14 @@ class Environments:
         }
         if uv:
             readable[uv] = ".uv"
-        return Step("resolve_packages", request, readable, target.limit, sees_session=asked.local, fetches=True)
+        age = 0.0 if asked.locked else None  # its hashes were chosen at another time
+        return Step("resolve_packages", request, readable, target.limit, sees_session=asked.local, fetches=True, age=age)
 
     async def _wheel(self, entry: _Entry, done: Done, target: Target, asked: Requirements) -> Wheel:
         """Bring one package of a resolution to the store."""
         source = await self._archive(entry, done, target)
         digest, name = source.digest, source.file
-        if digest not in asked.hashes.get(entry.name, () if asked.hashes and "no_deps" in asked.options else (digest,)):
+        if digest not in asked.hashes.get(entry.name, () if asked.locked else (digest,)):
             raise InvalidInputError(
                 f"{entry.name} cannot be installed: {name} in the package index has the hash {digest}, which {asked.title} "
                 "does not list: lock the packages again with this index"
@@ -331,6 +335,7 @@ class Environments:
             if file.sha256 and self.store.archives.has(file.sha256):
                 return Source(file.name, without_credentials(file.url), file.sha256)
             fetcher = done.mirror.fetcher
+            self.sandboxes.warm_up(target.wanted)
             digest = await self._fetch(
                 entry, file.name, file.sha256, lambda take: download(fetcher, file.url, take, target.limit)
             )
@@ -469,6 +474,13 @@ class Environments:
             if isinstance(error, CellblockError):
                 raise
             raise no_room(error, self.store.directory) from error
+
+
+def _hidden(mirror: PackageMirror) -> str:
+    return (
+        f"environment_newest hides {mirror.too_new:,} of the index's files: they are newer, or the index does not say when "
+        "they were uploaded"
+    )
 
 
 def _is_named(descriptor: int) -> bool:

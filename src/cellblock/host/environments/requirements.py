@@ -48,6 +48,11 @@ class Requirements:
         return "alone" in self.options
 
     @property
+    def locked(self) -> bool:
+        """Whether only files with the hashes are accepted."""
+        return bool(self.hashes) and "no_deps" in self.options
+
+    @property
     def local(self) -> bool:
         """Whether files of the session matter."""
         return bool(self.files) or any("/" in name or name.startswith((".", "~")) for name in self.names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
+from cellblock.host.environment import find_interpreter
 from cellblock.host.environments.linking import opened
 from cellblock.host.environments.store import Store, read_small
+from cellblock.host.launch.launchers import LaunchKey
 from cellblock.host.launch.srt import sandbox_apart
 from cellblock.model.untrusted import has_too_many_values
 from cellblock.walls.packages.index import PackageIndex
@@ -56,6 +59,7 @@ class Step:
         sees_session: Whether it sees the files and the variables of the session.
         limit: Maximum bytes that it may write.
         fetches: Whether it gets an index.
+        age: Minimum age of files of the index in seconds; None for the index's.
         copies: Files to copy into its directory, by their names there.
         mounts: More mounts, if it sees the session. Native sandbox only.
         what: Its name in errors.
@@ -69,6 +73,7 @@ class Step:
     interpreter: str | None = None
     sees_session: bool = False
     fetches: bool = False
+    age: float | None = None
     copies: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Bind, ...] = ()
     what: str = "an installation"
@@ -106,7 +111,9 @@ class Sandboxes:
         index: The package index.
     """
 
-    def __init__(self, store: Store, index: PackageIndex, facts: Facts, launch: Launch) -> None:
+    def __init__(
+        self, store: Store, index: PackageIndex, facts: Facts, launch: Launch, begin: Callable[[LaunchKey], object]
+    ) -> None:
         """Store the arguments.
 
         Args:
@@ -114,11 +121,13 @@ class Sandboxes:
             index: The package index.
             facts: Facts about this machine.
             launch: Starts kernels.
+            begin: Starts a zygote in the background.
         """
         self._store = store
         self.index = index
         self._facts = facts
         self._launch = launch
+        self._begin = begin
 
     @contextlib.asynccontextmanager
     async def run(self, step: Step, wanted: KernelSpec, kernel: RunningKernel | None = None) -> AsyncIterator[Done]:
@@ -153,19 +162,26 @@ class Sandboxes:
                 options: list[str] = []
                 if step.fetches:
                     listener, port = await control.listen()
-                    serving = PackageMirror(listener, self.index, wanted.policy.resources.packages, self._store.archives)
+                    index = self.index if step.age is None else replace(self.index, age=step.age)
+                    limit, on_archive = wanted.policy.resources.packages, functools.partial(self.warm_up, wanted)
+                    serving = PackageMirror(listener, index, limit, self._store.archives, on_archive)
                     mirror = await stack.enter_async_context(serving)
                     options = mirror.options(port)
                     _write(f"{out}/netrc", mirror.credentials)
                 paths = {f"path:{name}": path for name, path in places.items()}
                 request = {"index": options, **step.request}
                 _write(f"{out}/request.json", json.dumps({key: _inside(value, paths) for key, value in request.items()}))
-                interpreter = step.interpreter or wanted.interpreter
+                interpreter = _visible(step.interpreter or wanted.interpreter)
                 command = [interpreter, "-I", str(_WORKER / f"{step.program}.py"), inside]
                 cwd = wanted.setup.cwd if step.sees_session else "/"
                 control.begin(command, cwd, changes=_changes(step, wanted, inside), keep="together", place=f"{inside}/log")
                 await self._finish(control, out, step)
                 yield Done(out, inside, _answer(out, step.what), mirror, work)
+
+    def warm_up(self, wanted: KernelSpec) -> None:
+        """Start the zygote of this program's interpreter, which unpacks, if the session has another one."""
+        if not wanted.tier.wrapped and (interpreter := find_interpreter(None)) != wanted.interpreter:
+            self._begin(LaunchKey(interpreter, (), wanted.tier))
 
     def _places(self, step: Step, wanted: KernelSpec, out: str) -> tuple[str, dict[str, str]]:
         """Return the name of the directory inside, and the names of readable files inside by their names in requests."""
@@ -239,6 +255,14 @@ class Sandboxes:
             watching.cancel()
         if over:
             raise InvalidInputError(f"{step.what} wrote {over[0]}, over the limit of {step.limit_of}")
+
+
+def _visible(interpreter: str) -> str:
+    """Return an interpreter's path in a sandbox, which shows its directories without the links that lead there."""
+    directory = os.path.realpath(os.path.dirname(interpreter))
+    if os.path.exists(f"{os.path.dirname(directory)}/pyvenv.cfg"):  # the name of a link says which environment it is
+        return os.path.join(directory, os.path.basename(interpreter))
+    return os.path.realpath(interpreter)
 
 
 def _changes(step: Step, wanted: KernelSpec, inside: str) -> dict[str, str | None]:

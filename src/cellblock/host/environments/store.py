@@ -26,9 +26,6 @@ from cellblock.launch.leftovers import find_places, make_place, remove_abandoned
 from cellblock.walls.packages.archives import Archives
 from cellblock.walls.packages.space import MOST_FILES
 
-MAX_BYTES = 20 * 2**30
-"""Size above which environments that were not used for longest are removed."""
-
 MAX_AGE = 30 * 86400.0
 """Seconds after their last use until environments are removed."""
 
@@ -85,8 +82,14 @@ class Store:
         archives: The downloaded archives.
     """
 
-    def __init__(self) -> None:
-        """Name the directories. They are created on demand."""
+    def __init__(self, limit: int = config.ENVIRONMENT_LIMIT) -> None:
+        """Name the directories. They are created on demand.
+
+        Args:
+            limit: Size in bytes above which environments that were not used for longest are removed.
+        """
+        self._limit = limit
+        self._sizes: dict[str, int] = {}
         self.directory = str(config.state_directory() / "environments")
         self.archives = Archives(self._path("archives"))
 
@@ -165,7 +168,9 @@ class Store:
 
     def size(self, digest: str) -> int:
         """Return the size of an unpacked wheel in bytes."""
-        return sum(size for _, size, _ in self.manifest(digest))
+        if digest not in self._sizes:  # a manifest can have thousands of lines
+            self._sizes[digest] = sum(size for _, size, _ in self.manifest(digest))
+        return self._sizes[digest]
 
     def modules(self, digest: str) -> list[str]:
         """Return the paths of a wheel's modules."""
@@ -409,19 +414,19 @@ class Store:
 
     # -- collection ----------------------------------------------------------------------------------------------------
 
-    def collect(self, most_bytes: int = MAX_BYTES, oldest: float = MAX_AGE) -> list[str]:
+    def collect(self, most_bytes: int | None = None, oldest: float = MAX_AGE) -> list[str]:
         """Remove what was not used for long, or for longest if there is too much. Return the removed environments.
 
         Nothing happens while another process makes something.
 
         Args:
-            most_bytes: Maximum size of the store.
+            most_bytes: Maximum size of the store; None for the store's limit.
             oldest: Maximum age of the last use, in seconds.
         """
         store = self.lock("store")
         try:
             fcntl.flock(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return self._collect(most_bytes, oldest)
+            return self._collect(self._limit if most_bytes is None else most_bytes, oldest)
         except BlockingIOError:
             return []
         finally:
@@ -431,11 +436,13 @@ class Store:
         removed, limit = [], time.time() - oldest
         named = self.kept("environments")
         aged = sorted((_used(self._path("environments", key)), key) for key in _names(self._path("environments")))
+        total = self._total()
         for used, key in aged:
-            if key not in named and (used < limit or self._total() > most_bytes) and self._remove(key):
+            if key not in named and (used < limit or total > most_bytes) and self._remove(key):
                 removed.append(key)
                 self._drop_unused(limit, all_of_them=used >= limit)
-        self._drop_unused(limit, all_of_them=self._total() > most_bytes)
+                total = self._total()
+        self._drop_unused(limit, all_of_them=total > most_bytes)
         return removed
 
     def _remove(self, key: str) -> bool:

@@ -68,6 +68,12 @@ class Settings:
     history_days: float = declared(
         30.0, "Days for which the daemon keeps ended executions and sessions, for searches.", gt=0, le=3650
     )
+    environment_limit: int = declared(
+        config.ENVIRONMENT_LIMIT, "Bytes of stored packages; above it, unused packages are removed.", ge=0
+    )
+    environment_newest: str = declared(
+        "", "Minimum age of packages in the index, such as '7 days'; empty: any.", pattern=config.AGE
+    )
     daemon_idle_timeout: float = declared(3600.0, "Seconds without kernels and clients after which the daemon ends; 0: never.")
     ray_address: str = declared("", "The Ray cluster for named sessions; empty: the daemon of this machine.")
     ray_patience: float = declared(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import stat
 import warnings
 from dataclasses import fields
 from pathlib import Path
@@ -17,8 +16,7 @@ from cellblock.common import config
 from cellblock.errors import InvalidInputError, shown
 from cellblock.service.settings import PREFIXES, Settings, nearest
 
-_MAX_FILE = 64 * 1024
-_LIMITS = {"ge", "gt", "le", "allow_inf_nan"}
+_LIMITS = {"ge", "gt", "le", "allow_inf_nan", "pattern"}
 
 
 class _Sources(BaseSettings):
@@ -91,26 +89,9 @@ def _read_file(path: Path) -> dict[str, Any]:
     Raises:
         InvalidInputError: It cannot be read, others can write to it, or a key is unknown.
     """
-    try:
-        check_owner(path)
-        content = config.parse_toml(config.read_file(path, _MAX_FILE))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the settings in {path} cannot be read: {error}") from None
+    content = config.settings_content(path)
     known = {item.name for item in fields(Settings)}
     for name in content:
         if name not in known:
             raise InvalidInputError(f"{path}: there is no setting {name[:100]!r}{nearest(name)}")
     return content
-
-
-def check_owner(path: Path) -> None:
-    """Check that only this user and root can write to the file.
-
-    Raises:
-        ValueError: Others can.
-    """
-    found = path.stat()
-    if found.st_uid not in (0, os.geteuid()):
-        raise ValueError("it belongs to another user")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ValueError(f"it is writable by other users: chmod go-w {path}")

@@ -23,6 +23,7 @@ class Fetcher:
 
     def __init__(self, index: PackageIndex) -> None:
         self._index = index
+        self._contexts: dict[bool, ssl.SSLContext] = {}
         self._credentials = {_origin(url): found for url in (*index.indexes, *index.links) if (found := _own_credentials(url))}
 
     def open(self, url: str, accept: str = "*/*") -> HTTPResponse:
@@ -72,10 +73,13 @@ class Fetcher:
 
     def _context(self, url: str) -> ssl.SSLContext:
         parts = urlsplit(url)
-        context = ssl.create_default_context(cafile=self._index.certificates)
-        if {parts.hostname, parts.netloc.rpartition("@")[2]} & {*self._index.trusted}:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+        checked = not {parts.hostname, parts.netloc.rpartition("@")[2]} & {*self._index.trusted}
+        if (context := self._contexts.get(checked)) is None:  # reading the certificates takes longer than a request
+            context = ssl.create_default_context(cafile=self._index.certificates)
+            context.check_hostname = checked
+            if not checked:
+                context.verify_mode = ssl.CERT_NONE
+            self._contexts[checked] = context
         return context
 
     def authorize(self, request: urllib.request.Request, own: tuple[str, str] | None = None) -> None:

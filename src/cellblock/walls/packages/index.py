@@ -28,6 +28,7 @@ class PackageIndex:
         certificates: A file of certificates to check the others; None for the system's.
         proxy: The proxy; None for the environment's.
         prereleases: Whether pip considers pre-releases.
+        age: Minimum age of files on pages, in seconds; 0 for none. Directories are not limited.
     """
 
     indexes: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class PackageIndex:
     certificates: str | None = None
     proxy: str | None = None
     prereleases: bool = False
+    age: float = 0.0
 
     @classmethod
     def configured(cls, environment: Mapping[str, str], files: Iterable[Path]) -> PackageIndex:

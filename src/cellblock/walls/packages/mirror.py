@@ -14,11 +14,13 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from http.client import HTTPResponse
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -52,15 +54,39 @@ class _NotServedError(Exception):
         self.status = status
 
 
+class _Page(NamedTuple):
+    """A page of an index.
+
+    Attributes:
+        size: Its size in bytes.
+        text: The page for pip.
+        files: Its files by name.
+        too_new: Number of files that were left out.
+    """
+
+    size: int
+    text: bytes
+    files: dict[str, File]
+    too_new: int
+
+
 class PackageMirror:
     """The index server of one installation, as an async context manager.
 
     Attributes:
         fetcher: Fetches what the pages name.
         unreachable: Whether a page could not be fetched because there was no answer.
+        too_new: Number of files that were left out because of their age, or because the index does not tell it.
     """
 
-    def __init__(self, listener: socket.socket, index: PackageIndex, size: int, archives: Archives | None = None) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        index: PackageIndex,
+        size: int,
+        archives: Archives | None = None,
+        on_archive: Callable[[], object] = lambda: None,
+    ) -> None:
         """Store the arguments. Nothing is served yet.
 
         Args:
@@ -68,12 +94,16 @@ class PackageMirror:
             index: The source of packages.
             size: Maximum total size of served files, in bytes.
             archives: Provides the archives that it has, and gets those that are served.
+            on_archive: Called when an archive is served that was missing.
         """
         self._listener = listener
         self._index = index
         self._archives = archives
+        self._on_archive = on_archive
         self.fetcher = Fetcher(index)
         self.unreachable = False
+        self.too_new = 0
+        self._newest = _time_before(index.age) if index.age else ""
         # Without a sandbox, the listener is on the machine's interface, and other users' programs can reach it. The URLs do
         # not contain the secret: they are on command lines of pip and its builds, which all users can read.
         self._secret = secrets.token_hex(16)
@@ -201,7 +231,7 @@ class PackageMirror:
         if self._pages_left <= 0:
             raise _NotServedError(429, "this installation requested too many pages")
         try:
-            size, page, found = await _in_thread(functools.partial(_read, self.fetcher, url, self._archives))
+            page = await _in_thread(functools.partial(_read, self.fetcher, url, self._newest, self._archives))
         except HTTPError as error:
             raise _NotServedError(
                 error.code if 400 <= error.code < 600 else 502, f"the index answered: {error.reason}"
@@ -209,8 +239,9 @@ class PackageMirror:
         except (OSError, ValueError) as error:
             self.unreachable = self.unreachable or isinstance(error, OSError)
             raise _NotServedError(502, f"the index cannot be read: {_without_urls(error)}") from error
-        self._pages_left -= size + 1024
-        return self._known.setdefault(url, (page, found))
+        self._pages_left -= page.size + 1024
+        self.too_new += page.too_new
+        return self._known.setdefault(url, (page.text, page.files))
 
     async def find(self, path: str) -> File:
         """Return a file by the path of its URL here, from the index's own page.
@@ -255,6 +286,7 @@ class PackageMirror:
         keeping = contextlib.ExitStack()
         kept: Archive | None = None
         if self._archives is not None and digest:
+            self._on_archive()
             kept = keeping.enter_context(self._archives.adding(digest))
         try:
             length = response.getheader("Content-Length")
@@ -347,12 +379,17 @@ def _check_fetches(request: h11.Request) -> None:
         raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
 
 
-def _read(fetcher: Fetcher, url: str, archives: Archives | None) -> tuple[int, bytes, dict[str, File]]:
+def _read(fetcher: Fetcher, url: str, newest: str, archives: Archives | None) -> _Page:
     found, kind, body = read_page(fetcher, url, pages.ACCEPT, _PAGE)
-    files = pages.read(found, kind, body)
+    named = pages.read(found, kind, body)
+    files = {name: file for name, file in named.items() if not newest or "" < file.uploaded < newest}
     known = frozenset[str]() if archives is None else archives.with_metadata()
     shown = [file.with_metadata() if file.sha256 in known else file for file in files.values()]
-    return len(body), pages.write(shown), files
+    return _Page(len(body), pages.write(shown), files, len(named) - len(files))
+
+
+def _time_before(seconds: float) -> str:
+    return datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 async def _in_thread(call: Callable[[], Value], late: Callable[[Value], object] = lambda _: None) -> Value:

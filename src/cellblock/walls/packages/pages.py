@@ -19,6 +19,9 @@ _ATTRIBUTES = ("data-requires-python", "data-yanked", "data-core-metadata", "dat
 
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_ABSOLUTE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/[!-~]*")
+_SCHEMES = ("http://", "https://")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,14 @@ class File:
         url: Its URL.
         hash: For example ``sha256=...``; empty if the page has none.
         attributes: The attributes of its anchor.
+        uploaded: When it was uploaded, in UTC and ISO 8601; empty if the page does not say so.
     """
 
     name: str
     url: str
     hash: str
     attributes: tuple[tuple[str, str], ...]
+    uploaded: str = ""
 
     @property
     def sha256(self) -> str:
@@ -61,7 +66,7 @@ def read(url: str, kind: str, body: bytes) -> dict[str, File]:
         ValueError: It is not a page of an index.
     """
     found = _of_json(url, body) if kind.partition(";")[0].strip().lower() == JSON else _of_html(url, body)
-    return {file.name: file for file in found if file.name and urlsplit(file.url).scheme in ("http", "https")}
+    return {file.name: file for file in found if file.name and file.url.lower().startswith(_SCHEMES)}
 
 
 def write(files: Iterable[File]) -> bytes:
@@ -81,7 +86,9 @@ def _of_json(base: str, body: bytes) -> Iterable[File]:
         raise ValueError("the page names no files")  # noqa: TRY004  # it is the page that is wrong
     for entry in entries:
         if isinstance(entry, dict) and isinstance(entry.get("url"), str) and isinstance(entry.get("filename"), str):
-            yield File(entry["filename"], _joined(base, entry["url"]), _hash(entry.get("hashes")), tuple(_attributes(entry)))
+            url, time = _joined(base, entry["url"]), entry.get("upload-time")
+            uploaded = time if isinstance(time, str) and _TIME.fullmatch(time) else ""
+            yield File(entry["filename"], url, _hash(entry.get("hashes")), tuple(_attributes(entry)), uploaded)
 
 
 def _attributes(entry: dict[str, Any]) -> Iterable[tuple[str, str]]:
@@ -126,6 +133,8 @@ class _Anchors(HTMLParser):
 
 
 def _joined(base: str, url: str) -> str:
+    if _ABSOLUTE.fullmatch(url):  # a page has thousands, and urljoin takes 60 µs for each
+        return url
     try:
         return urljoin(base, url)
     except ValueError:
