@@ -143,7 +143,7 @@ ROOMS: dict[str, set[str]] = {
     "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
     "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
     "fronts/rollouts": {"fronts/executor"},
-    "fronts/mcp_server": {"fronts/where"},
+    "fronts/mcp_server": {"fronts/gateway", "fronts/where"},
     "fronts/cli": {
         "fronts/client",
         "fronts/e2b",
