@@ -257,6 +257,17 @@ async def test_only_the_session_that_names_a_gpu_has_it(machine: Path, native_ho
         assert await value(session, "import os\nos.path.exists('/dev/nvidia0')")
 
 
+async def test_hooks_of_a_description_do_not_run(machine: Path, native_host: Host) -> None:
+    ran = machine / "ran"
+    hook = {"hookName": "createContainer", "path": shutil.which("touch"), "args": ["touch", str(ran)]}
+    describe(
+        machine, lambda data: [one["containerEdits"].setdefault("hooks", []).append(hook) for one in (data, *data["devices"])]
+    )
+    async with native_host.session(policy=ONE) as session:
+        assert await value(session, "import os\nos.path.exists('/dev/nvidia0')")
+    assert not ran.exists()
+
+
 async def test_a_gpu_belongs_to_one_session(machine: Path, native_host: Host) -> None:
     async with native_host.session(policy=ONE) as session:
         other = native_host.session(policy=ONE)

@@ -271,10 +271,8 @@ class _Visit:
             await self._frame()
             return
         origin = f"{self._names.scheme}://{self._host}"
-        given = [value.decode("latin-1") for name, value in self._headers if name == b"origin"]
         socket = self._scope["type"] == "websocket"
-        if given not in ([origin], []) or (socket and not given) or self._is_part_of_another_page():
-            raise _RefusedError(Problem(403, "origin_refused", "requests from other pages are refused"))
+        self._check_origin(origin, needed=socket)
         if not socket and (ticket := self._ticket()) is not None:
             await self._enter(*ticket)
             return
@@ -289,6 +287,16 @@ class _Visit:
                 )
             else:
                 await forwarding.forward(connection, self._scope, self._receive, self._send, headers, self._answered)
+
+    def _check_origin(self, own: str, *, needed: bool) -> None:
+        """Check that no other page makes the request.
+
+        Raises:
+            _RefusedError: One does.
+        """
+        given = [value.decode("latin-1") for name, value in self._headers if name == b"origin"]
+        if given not in ([own], []) or (needed and not given) or self._is_part_of_another_page():
+            raise _RefusedError(Problem(403, "origin_refused", "requests from other pages are refused"))
 
     def _is_part_of_another_page(self) -> bool:
         """Return whether another page of the same domain, to which the browser gives our cookie, loads this as a part."""
