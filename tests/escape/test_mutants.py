@@ -2146,9 +2146,7 @@ MUTANTS: dict[str, Mutant] = {
         f"{GPUS}test_a_description_that_cannot_be_used_says_why[6]", Edit("walls/sandbox/gpus.py", "_path", "return data[key]")
     ),
     "73 places of mounts": mutant(
-        f"{GPUS}test_a_plan_has_the_nodes_of_one_gpu_and_what_a_session_does_not_see",
-        Edit("walls/sandbox/gpus.py", "_LEFT_OUT", "()"),
-        Edit("walls/sandbox/gpus.py", "_OURS", "()"),
+        f"{GPUS}test_a_description_that_cannot_be_used_says_why[4]", Edit("walls/sandbox/gpus.py", "_OURS", "()")
     ),
     "73 memory of PCI devices": mutant(
         f"{GPUS}test_a_plan_has_the_nodes_of_one_gpu_and_what_a_session_does_not_see",
