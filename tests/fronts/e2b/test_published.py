@@ -14,6 +14,7 @@ from websockets.sync.client import connect
 
 import cellblock
 from cellblock import InvalidInputError
+from cellblock.fronts.cli import main
 from cellblock.fronts.e2b.serve import check_publishing, workspace_for
 from fronts.e2b.conftest import run
 from fronts.gateway.test_ports import ECHO, SERVER
@@ -164,3 +165,8 @@ def test_what_cannot_be_published_is_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=why):
         check_publishing(host, workspace_for({"working_dir": str(tmp_path), **options}), certificate)
+
+
+def test_the_option_is_for_e2b_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--publish", "8501"]) == 2
+    assert "--publish needs --e2b" in capsys.readouterr().err
