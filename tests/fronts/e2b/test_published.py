@@ -15,7 +15,8 @@ from websockets.sync.client import connect
 import cellblock
 from cellblock import InvalidInputError
 from cellblock.fronts.cli import main
-from cellblock.fronts.e2b.serve import check_publishing, workspace_for
+from cellblock.fronts.e2b.serve import check_publishing, serve, workspace_for
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from fronts.e2b.conftest import run
 from fronts.gateway.test_ports import ECHO, SERVER
 from gateways import Gateway, own_gateway, token
@@ -165,6 +166,11 @@ def test_what_cannot_be_published_is_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=why):
         check_publishing(host, workspace_for({"working_dir": str(tmp_path), **options}), certificate)
+
+
+def test_a_domain_is_not_ignored() -> None:
+    with pytest.raises(InvalidInputError, match=r"with --e2b, name the ports to show at localhost \(--publish PORT\)"):
+        serve(options=GatewayOptions(ports_domain="https://ports.example.org"))
 
 
 def test_the_option_is_for_e2b_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,12 +57,18 @@ def serve(
         say: As for the gateway.
 
     Raises:
+        InvalidInputError: Ports cannot be shown as the options say.
         CellblockError: As for the gateway.
     """
     require_extra("serve", "HTTP servers")
     from cellblock.fronts.e2b.app import make_app
 
     options = options or GatewayOptions()
+    if options.ports_domain:
+        raise InvalidInputError(
+            "ports_domain (--ports-domain) is for the gateway: with --e2b, name the ports to show at localhost "
+            "(--publish PORT)"
+        )
     options = replace(options, auth=options.auth and not is_loopback(host))
     workspace = workspace_for(settings.current().session_options(options.session_options))
     if options.publish:
