@@ -143,7 +143,7 @@ ROOMS: dict[str, set[str]] = {
     "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
     "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
     "fronts/rollouts": {"fronts/executor"},
-    "fronts/mcp_server": {"fronts/where"},
+    "fronts/mcp_server": {"fronts/gateway", "fronts/where"},
     "fronts/cli": {
         "fronts/client",
         "fronts/e2b",
@@ -227,7 +227,6 @@ TESTED_IN: dict[str, str] = {
     "worker/eager": "host/test_eager.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "launch/custody/custodian_client": "launch/custody/test_custodian.py",
-    "fronts/e2b/watching": "fronts/e2b/test_filesystem.py",
     "launch/init/worker": "launch/init/test_init.py",
     "worker/environment_packages": "host/environments/test_trust.py",
     "launch/keeper/keeper": "tools/mcp/test_stdio.py",
@@ -336,6 +335,7 @@ OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "cloudpickle", "e2b_charts", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "walls/egress": {"h11", "idna"},
     "fronts/kernel_mgr": {"websockets"},
+    "walls/sandbox": {"yaml"},  # if installed
     "walls/keys": {"cryptography", "h11", "keyring"},  # keyring if installed
     "walls/packages": {"h11", "pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {

@@ -97,6 +97,7 @@ PARSERS: dict[str, str] = {
     "wire/packed.py": "it reads what the daemon of this user has packed",
     "wire/saved.py": "a state has 1 MiB at most",
     "wire/values/forms.py": "256 KiB at most, or by code that lets other threads run; pickles only on request",
+    "walls/sandbox/gpus.py": "files of the machine's administrator, of 4 MiB at most",
 }
 """Module → why what it parses is limited or trusted."""
 

@@ -227,6 +227,30 @@ async function main() {
 main().catch((error) => { console.error(error); process.exit(1) })
 """
 
+PORT_PYTHON = """
+import sys, time, urllib.request
+from e2b_code_interpreter import Sandbox
+sandbox = Sandbox.create()
+sandbox.files.write("index.html", "a page")
+port = int(sys.argv[1])
+sandbox.commands.run(f"python3 -m http.server {port}", background=True)
+for _ in range(600):
+    try:
+        print(urllib.request.urlopen(f"http://{sandbox.get_host(port)}/", timeout=30).read().decode())
+        break
+    except urllib.error.HTTPError as error:
+        assert error.code == 502, error.read()
+        time.sleep(0.1)
+"""
+
+PORT_JAVASCRIPT = """
+import { Sandbox } from '@e2b/code-interpreter'
+
+const sandbox = await Sandbox.create()
+const answered = await fetch(`http://${sandbox.getHost(PORT)}/`)
+console.log(await answered.text())
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
@@ -262,6 +286,20 @@ def test_the_examples_of_the_document(server: Gateway) -> None:
         assert run(MODULES / ".bin" / "node", place, url=server.url) == "42\n"
     finally:
         place.unlink()
+
+
+@pytest.mark.usefixtures("server")
+def test_the_host_of_a_port_leads_to_a_server_of_the_sandbox(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with own_gateway("e2b", publish=[port], session_options={"working_dir": str(tmp_path)}) as made:
+        assert run(sys.executable, "-c", PORT_PYTHON, str(port), url=made.url) == "a page\n"
+        place = MODULES.parent / "e2b-port.mjs"  # where it finds the SDK
+        place.write_text(PORT_JAVASCRIPT.replace("PORT", str(port)))
+        try:
+            assert run(MODULES / ".bin" / "node", place, url=made.url) == "a page\n"
+        finally:
+            place.unlink()
 
 
 def test_at_the_ports_that_the_sdks_know_they_need_no_address(server: Gateway, tmp_path: Path) -> None:

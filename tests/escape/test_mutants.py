@@ -81,6 +81,9 @@ FORKS, COPIES = "worker/forks/test_safety.py::", "host/checkpoints/test_"
 SURVIVAL = "host/survival/test_"
 KILLED = f"{SURVIVAL}takeover.py::test_whatever_a_host_was_doing_the_next_one_finds_one_state"
 LIFE = "host/test_lifecycle.py::test_"
+CLONES = "host/clones/test_"
+GPUS = "walls/sandbox/test_gpus.py::"
+PAGES, PUBLISHED = "fronts/gateway/test_ports.py::", "fronts/e2b/test_published.py::"
 
 
 class Mutant(NamedTuple):
@@ -103,6 +106,9 @@ CHECKED = Edit("walls/egress/gate.py", "Gate._check_addresses", "pass")
 ASKED = Edit("walls/egress/gate.py", "Gate._let_through", "return True")
 READ_ONLY = Edit("walls/linux/mount_api.py", "set_read_only", "pass")
 MEMORY = Edit("walls/sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
+KNOWN = "until, is_valid = self._tickets.pop(ticket, (0.0, bool))\nif "
+ENTERED = "\n    return None\nmade = secrets.token_urlsafe(24)\nself._cookies[made] = is_valid\nreturn made"
+HOSTS = "return re.compile("
 
 MUTANTS: dict[str, Mutant] = {
     "69 hosts": mutant(
@@ -1897,6 +1903,278 @@ MUTANTS: dict[str, Mutant] = {
     "53 claims": mutant(
         "wire/values/test_tables.py::test_a_table_that_claims_more_than_it_has_is_refused",
         Edit("wire/values/tables.py", "_check_size", "pass"),
+    ),
+    "71 hooks": mutant(
+        f"{CLONES}git.py::test_hooks_of_a_repository_do_not_run",
+        Edit("host/clones/git.py", "_ALWAYS", '("core.fsmonitor=false",)'),
+    ),
+    "71 variables of git": mutant(
+        f"{CLONES}git.py::test_variables_do_not_lead_git_to_another_repository",
+        Edit("host/clones/git.py", "_environment", "return dict(os.environ)"),
+    ),
+    "71 settings of the user": mutant(
+        f"{CLONES}git.py::test_settings_of_the_user_do_not_apply_to_objects_of_a_session",
+        Edit(
+            "host/clones/git.py",
+            "_environment",
+            "return {name: value for name, value in config.environment().items() if not name.startswith('GIT_')}",
+        ),
+    ),
+    "71 settings of a session": mutant(
+        f"{CLONES}clone.py::test_settings_hooks_and_filters_of_a_session_run_in_its_sandbox_only",
+        Edit(
+            "host/clones/clone.py",
+            "Clone._run",
+            """
+            import subprocess
+            subprocess.run(["git", "-c", "safe.directory=*", "-C", self.path, "status"], check=False)
+            step = Step(
+                _PROGRAM,
+                request,
+                readable={},
+                limit=MOST_PACKED,
+                sees_session=True,
+                mounts=self.mounts,
+                what="git in the clone",
+                limit_of="a clone",
+            )
+            async with self._sandboxes.run(step, self._wanted) as done:
+                yield done
+            """,
+        ),
+    ),
+    "71 the repository": mutant(
+        f"{CLONES}clone.py::test_the_repository_of_the_project_is_read_only",
+        Edit(
+            "host/clones/clone.py",
+            "Clone.mounts",
+            'return Bind(self.path, self.project.path, "rw"), Bind(self.project.repository, f"/tmp/{_ORIGIN}", "rw")',
+        ),
+    ),
+    "71 references": mutant(
+        f"{CLONES}clone.py::test_references_of_a_session_are_not_taken_over",
+        Edit(
+            "host/clones/project.py",
+            "Project.fetch",
+            'self._git("fetch", "--quiet", source, f"+{ref}:{to}", f"+{ref}:refs/heads/main2")',
+        ),
+    ),
+    "71 names of references": mutant(
+        f"{CLONES}clone.py::test_each_name_has_a_reference_of_its_own[names2]",
+        Edit("host/clones/clone.py", "_as_reference", "return re.sub(r'[.]+', '.', name)"),
+    ),
+    "71 names in other directories": mutant(
+        f"{CLONES}clone.py::test_names_in_other_directories_stay_protected",
+        Edit(
+            "host/clones/clone.py",
+            "_policy_for",
+            "return replace(policy, filesystem=replace(policy.filesystem, deny_write=(), deny_read=()))",
+        ),
+    ),
+    "71 commits": mutant(
+        f"{CLONES}incoming.py::test_a_commit_is_a_hash[HEAD]", Edit("host/clones/incoming.py", "_COMMIT", 're.compile(".*")')
+    ),
+    "71 names in trees": mutant(
+        f"{CLONES}incoming.py::test_trees_with_names_that_lead_to_a_repository_are_refused[.git]",
+        Edit(
+            "host/clones/incoming.py",
+            "_index",
+            'run_git(repository, "index-pack", "--fix-thin", "--stdin", data=pack, untrusted=True)',
+        ),
+    ),
+    "71 packs": mutant(
+        f"{CLONES}incoming.py::test_a_pack_has_a_limit",
+        Edit(
+            "host/clones/incoming.py",
+            "_index",
+            'run_git(repository, "index-pack", "--strict", "--fix-thin", "--stdin", data=pack, untrusted=True)',
+        ),
+    ),
+    "71 links in the place of packs": mutant(
+        f"{CLONES}incoming.py::test_a_pack_is_a_plain_file[link]",
+        Edit("host/clones/incoming.py", "_PLAIN", "os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC"),
+    ),
+    "71 protected names": mutant(
+        f"{CLONES}incoming.py::test_names_that_programs_obey_are_refused[.envrc]",
+        Edit("host/clones/incoming.py", "_NAMES", "frozenset()"),
+    ),
+    "71 hooks in the working copy": mutant(
+        f"{CLONES}project.py::test_a_directory_of_hooks_in_the_working_copy_is_known",
+        Edit("host/clones/project.py", "Project.hooks", 'return ""'),
+    ),
+    "71 links that lead out": mutant(
+        f"{CLONES}incoming.py::test_links_that_lead_out_and_submodules_are_refused[link]",
+        Edit("host/clones/incoming.py", "_leads_out", "return False"),
+    ),
+    "71 submodules": mutant(
+        f"{CLONES}incoming.py::test_links_that_lead_out_and_submodules_are_refused[module]",
+        Edit("host/clones/incoming.py", "Incoming._is_dangerous", "return change.mode == _LINK"),
+    ),
+    "72 tickets": mutant(
+        f"{PAGES}test_a_ticket_becomes_a_cookie_of_this_host_once",
+        Edit(
+            "fronts/gateway/ports.py",
+            "Page.enter",
+            f"{KNOWN.replace('pop', 'get')}until <= time.monotonic() or not is_valid():{ENTERED}",
+        ),
+    ),
+    "72 old tickets": mutant(
+        f"{PAGES}test_a_ticket_is_valid_for_two_minutes",
+        Edit("fronts/gateway/ports.py", "Page.enter", f"{KNOWN}not is_valid():{ENTERED}"),
+    ),
+    "72 tickets of revoked tokens": mutant(
+        f"{PAGES}test_a_ticket_is_valid_for_two_minutes",
+        Edit("fronts/gateway/ports.py", "Page.enter", f"{KNOWN}until <= time.monotonic():{ENTERED}"),
+    ),
+    "72 cookies": mutant(
+        f"{PAGES}test_a_ticket_becomes_a_cookie_of_this_host_once",
+        Edit("fronts/gateway/ports.py", "Page.admits", "return True"),
+    ),
+    "72 cookies of other pages": mutant(
+        f"{PAGES}test_the_cookie_of_another_page_does_not_count",
+        Edit("fronts/gateway/ports.py", "Page.admits", "return any(cookies)"),
+    ),
+    "72 cookies of revoked tokens": mutant(
+        f"{PAGES}test_a_cookie_counts_as_long_as_its_token",
+        Edit("fronts/gateway/ports.py", "Page.admits", "return any(one in self._cookies for one in cookies)"),
+    ),
+    "72 cookies without TLS": mutant(
+        "fronts/gateway/test_ports_by_tls.py::test_a_page_is_entered_by_tls_with_a_secure_cookie_of_its_host",
+        Edit("fronts/gateway/ports.py", "Names.cookie", "return COOKIE"),
+    ),
+    "72 rebound names": mutant(
+        f"{PAGES}test_a_foreign_name_reaches_nothing",
+        Edit("fronts/gateway/ports.py", "Names.pattern", f"{HOSTS} rf'(frame.)?{{_LABEL}}[^:]*(?::[0-9]+)?', re.IGNORECASE)"),
+    ),
+    "72 names below pages": mutant(
+        f"{PAGES}test_other_names_below_a_page_are_no_host[x.]",
+        Edit(
+            "fronts/gateway/ports.py", "Names.pattern", f"{HOSTS} rf'(x^)?.*{{_LABEL}}.localhost(?::[0-9]+)?', re.IGNORECASE)"
+        ),
+    ),
+    "72 origins": mutant(
+        f"{PAGES}test_a_request_of_another_page_is_refused", Edit("fronts/gateway/ports.py", "_Visit._check_origin", "pass")
+    ),
+    "72 origins by TLS": mutant(
+        "fronts/gateway/test_ports_by_tls.py::test_requests_of_other_origins_are_refused[http]",
+        Edit("fronts/gateway/ports.py", "_Visit._check_origin", "pass"),
+    ),
+    "72 origins of WebSockets": mutant(
+        f"{PAGES}test_a_web_socket_of_another_page_is_refused[None]",
+        Edit("fronts/gateway/ports.py", "_Visit._check_origin", "pass"),
+    ),
+    "72 parts of pages": mutant(
+        f"{PAGES}test_another_page_of_the_domain_loads_no_part_of_a_page[same-site]",
+        Edit("fronts/gateway/ports.py", "_Visit._is_part_of_another_page", "return False"),
+    ),
+    "72 tickets that lead elsewhere": mutant(
+        f"{PAGES}test_a_ticket_leads_to_no_other_host",
+        Edit(
+            "fronts/gateway/ports.py",
+            "_Visit._ticket",
+            """
+            fields = dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
+            ticket = fields.pop(TICKET, None)
+            return ticket and (ticket, f"{forwarding.path_of(self._scope).decode()}?{urlencode(fields)}")
+            """,
+        ),
+    ),
+    "72 frames": mutant(
+        f"{PAGES}test_a_page_stays_in_its_frame",
+        Edit(
+            "fronts/gateway/ports.py",
+            "_Visit._answered",
+            'return forwarding.passed_headers(headers, self._page.port, b"")',
+        ),
+    ),
+    "72 requests at a time": mutant(
+        f"{PAGES}test_a_page_has_a_limit_of_requests_at_a_time", Edit("fronts/gateway/ports.py", "_AT_ONCE", "10_000")
+    ),
+    "72 tokens and cookies for servers": mutant(
+        f"{PAGES}test_the_server_sees_itself_and_nothing_of_cellblock",
+        Edit(
+            "fronts/gateway/forwarding.py",
+            "own_headers",
+            "return [(b'host', f'localhost:{port}'.encode()), *(one for one in headers if one[0] != b'host')]",
+        ),
+    ),
+    "72 headers about other hosts": mutant(
+        f"{PAGES}test_the_browser_gets_no_headers_about_other_hosts",
+        Edit("fronts/gateway/forwarding.py", "_NOT_ANSWERED", "frozenset()"),
+    ),
+    "72 cookies for other hosts": mutant(
+        f"{PAGES}test_the_browser_gets_no_headers_about_other_hosts",
+        Edit("fronts/gateway/forwarding.py", "_host_only", "return value"),
+    ),
+    "72 heads of answers": mutant(
+        f"{PAGES}test_the_head_of_an_answer_has_a_limit",
+        Edit("fronts/gateway/forwarding.py", "_MAX_HEAD", "1 << 30"),
+    ),
+    "72 rebound names at published ports": mutant(
+        f"{PUBLISHED}test_web_pages_and_rebound_names_are_refused[0]",
+        Edit("fronts/e2b/published.py", "_own_origin", "return f'http://localhost:{port}'"),
+    ),
+    "72 web pages at published ports": mutant(
+        f"{PUBLISHED}test_web_pages_and_rebound_names_are_refused[6]",
+        Edit("fronts/e2b/published.py", "_opens_page", "return False"),
+    ),
+    "72 cookies of localhost": mutant(
+        f"{PUBLISHED}test_a_browser_is_sent_to_the_pages_own_origin",
+        Edit("fronts/e2b/published.py", "_opens_page", "return False"),
+    ),
+    "73 kinds of device nodes": mutant(
+        f"{GPUS}test_a_description_that_cannot_be_used_says_why[1]",
+        Edit(
+            "walls/sandbox/gpus.py",
+            "_nodes",
+            """
+            for node in _objects(edits, "deviceNodes"):
+                path = _path(node, "path", name)
+                if _NODE.fullmatch(path):
+                    yield Bind(node.get("hostPath") or path, path, "dev")
+            """,
+        ),
+    ),
+    "73 other devices": mutant(
+        f"{GPUS}test_a_plan_has_the_nodes_of_one_gpu_and_what_a_session_does_not_see",
+        Edit("walls/sandbox/gpus.py", "_NODE", 're.compile("/dev/(nvidia.*|dri.*)")'),
+    ),
+    "73 nodes that configure parts": mutant(
+        f"{GPUS}test_parts_of_a_gpu_have_their_nodes_and_locks", Edit("walls/sandbox/gpus.py", "_MANAGEMENT", "frozenset()")
+    ),
+    "73 paths": mutant(
+        f"{GPUS}test_a_description_that_cannot_be_used_says_why[6]", Edit("walls/sandbox/gpus.py", "_path", "return data[key]")
+    ),
+    "73 places of mounts": mutant(
+        f"{GPUS}test_a_description_that_cannot_be_used_says_why[4]", Edit("walls/sandbox/gpus.py", "_OURS", "()")
+    ),
+    "73 memory of PCI devices": mutant(
+        f"{GPUS}test_a_plan_has_the_nodes_of_one_gpu_and_what_a_session_does_not_see",
+        Edit("walls/sandbox/gpus.py", "_ATTRIBUTES", '("numa_node", "resource0")'),
+    ),
+    "73 hooks": mutant(
+        f"{GPUS}test_hooks_of_a_description_do_not_run",
+        Edit(
+            "walls/sandbox/gpus.py",
+            "_object",
+            """
+            import subprocess
+            for hook in data.get(key, {}).get("hooks", ()):
+                subprocess.run(hook["args"], check=False)
+            return data[key]
+            """,
+        ),
+    ),
+    "73 YAML": mutant(
+        f"{GPUS}test_names_in_yaml_are_text_and_nothing_in_it_runs",
+        Edit("walls/sandbox/gpus.py", "_parse_yaml", "import yaml\nreturn yaml.load(text, yaml.UnsafeLoader)"),
+    ),
+    "73 GPUs of other sessions": mutant(
+        f"{GPUS}test_a_gpu_belongs_to_one_session", Edit("host/devices.py", "SessionDevices._lock", "pass")
+    ),
+    "73 other names of a GPU": mutant(
+        f"{GPUS}test_parts_of_a_gpu_belong_to_one_session_each",
+        Edit("walls/sandbox/gpus.py", "_spans", "return ((len(repr([*nodes])), 1),)"),
     ),
 }
 

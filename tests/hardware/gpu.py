@@ -10,7 +10,7 @@ import sys
 
 from cellblock import CellblockError, CheckpointError, CodeExecutor, Host, Policy
 from cellblock.host.doctor import explain_policy
-from cellblock.walls.sandbox.gpus import gpu_steps, known_gpus
+from cellblock.walls.sandbox.gpus import find_gpus, known_gpus
 
 CODE = """
 import ctypes, glob, os
@@ -44,7 +44,7 @@ async def main(name: str) -> int:
     print("known", known_gpus())
     policy = Policy(devices=(name,))
     print("policy", explain_policy(policy)["devices"])
-    for step in gpu_steps([name], 2**26, everything=False):
+    for step in find_gpus([name], 2**26, everything=False).steps:
         print("step", step)
     try:
         async with Host(policy=policy) as host, host.session() as session:

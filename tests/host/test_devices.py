@@ -10,6 +10,9 @@ import pytest
 from cellblock import ConflictError, StoreError
 from cellblock.host.devices import SessionDevices
 from cellblock.host.place import NO_PLACES, Places
+from cellblock.walls.sandbox.gpus import GPU_SPAN
+
+ZERO, ONE = {"gpu:0": [(0, GPU_SPAN)]}, {"gpu:1": [(GPU_SPAN, GPU_SPAN)]}
 
 
 class Custodian(Places):
@@ -37,15 +40,15 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_device_has_a_lock_of_its_own() -> None:
     first, second = (SessionDevices(name, ("gpu:0",), NO_PLACES) for name in ("first", "second"))
     both, other = SessionDevices("both", ("gpu:1", "gpu:0"), NO_PLACES), SessionDevices("other", ("gpu:1",), NO_PLACES)
-    first.lock()
-    first.lock()
-    for blocked in (second, both):
+    first.lock(ZERO)
+    first.lock(ZERO)
+    for blocked, wanted in ((second, ZERO), (both, ONE | ZERO)):
         with pytest.raises(ConflictError, match="gpu:0 is used by another session"):
-            blocked.lock()
-    other.lock()  # a refused session has locked nothing
+            blocked.lock(wanted)
+    other.lock(ONE)  # a refused session has locked nothing
     first.release()
     first.release()
-    second.lock()
+    second.lock(ZERO)
     second.release()
     other.release()
 
@@ -53,21 +56,21 @@ def test_each_device_has_a_lock_of_its_own() -> None:
 def test_locks_outlive_the_host() -> None:
     custodian = Custodian()
     killed = SessionDevices("place", ("gpu:0",), custodian)
-    killed.lock()
+    killed.lock(ZERO)
     assert killed._held is not None
     os.close(killed._held)  # its process has ended
     other = SessionDevices("other", ("gpu:0",), NO_PLACES)
     with pytest.raises(ConflictError):
-        other.lock()
+        other.lock(ZERO)
     next_one = SessionDevices("place", ("gpu:0",), custodian)
-    next_one.lock()
+    next_one.lock(ZERO)
     next_one.release()
     assert not custodian.held
-    other.lock()
+    other.lock(ZERO)
     other.release()
 
 
 def test_a_state_directory_that_cannot_be_used_is_named(state: Path) -> None:
     state.touch()
     with pytest.raises(StoreError, match=r"gpus\.lock, where cellblock locks GPUs"):
-        SessionDevices("place", ("gpu:0",), NO_PLACES).lock()
+        SessionDevices("place", ("gpu:0",), NO_PLACES).lock(ZERO)

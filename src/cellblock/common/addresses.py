@@ -32,7 +32,7 @@ def listen(host: str, port: int, what: str) -> socket.socket:
         return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        why = "another program listens there (--port 0 takes a free port)" if taken else error
+        why = "another program listens there: choose another port" if taken else error
         raise InvalidInputError(f"{what} cannot listen at {host}:{port}: {why}") from error
 
 

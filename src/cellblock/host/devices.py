@@ -1,4 +1,4 @@
-"""The devices of one session: a GPU belongs to one session of the user at a time."""
+"""The devices of one session: a GPU, or a part of it, belongs to one session of the user at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,16 +48,19 @@ class SessionDevices:
         """
         if not self._devices:
             return wanted
-        from cellblock.walls.sandbox.gpus import gpu_steps  # rarely used
+        from cellblock.walls.sandbox.gpus import find_gpus  # rarely used
 
         policy = wanted.policy
         # The driver can take long to answer.
-        steps = await in_thread(gpu_steps, self._devices, policy.resources.tmp, everything=policy.filesystem.everything)
-        self.lock()
-        return replace(wanted, setup=replace(wanted.setup, mounts=(*wanted.setup.mounts, *steps)))
+        gpus = await in_thread(find_gpus, self._devices, policy.resources.tmp, everything=policy.filesystem.everything)
+        self.lock(gpus.spans)
+        return replace(wanted, setup=replace(wanted.setup, mounts=(*wanted.setup.mounts, *gpus.steps)))
 
-    def lock(self) -> None:
+    def lock(self, spans: Mapping[str, Iterable[tuple[int, int]]]) -> None:
         """Lock the devices, unless they are locked.
+
+        Args:
+            spans: As for `SessionGpus`.
 
         Raises:
             ConflictError, StoreError: As for `give`.
@@ -71,18 +75,18 @@ class SessionDevices:
             raise StoreError(f"{file}, where cellblock locks GPUs, cannot be opened: {error.strerror}") from error
         self._held = held
         try:
-            for name in self._devices:
-                self._lock(held, name)
+            for name, of_name in spans.items():
+                for first, length in of_name:
+                    self._lock(held, name, first, length)
         except BaseException:
             self._held = None
             os.close(held)
             raise
         self._places.place_made(self._path, held)
 
-    def _lock(self, held: int, name: str) -> None:
-        number = int(name.removeprefix("gpu:"))
+    def _lock(self, held: int, name: str, first: int, length: int) -> None:
         try:
-            fcntl.fcntl(held, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0))
+            fcntl.fcntl(held, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, length, 0))
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise StoreError(f"{name} cannot be locked: {error.strerror}") from error

@@ -183,7 +183,7 @@ def _gpus() -> Check:
         return Check("GPUs", False, False, "their description cannot be read", str(error))
     if known or not there:
         return Check("GPUs", True, False, f"sessions can have {', '.join(known)}" if known else "none of NVIDIA")
-    return Check("GPUs", False, False, "a driver of NVIDIA, but no CDI file in JSON", ADVICE)
+    return Check("GPUs", False, False, "a driver of NVIDIA, but no CDI file", ADVICE)
 
 
 async def report() -> dict[str, Any]:

@@ -432,6 +432,12 @@ def test_an_answer_that_is_no_http_is_an_error(browser: Browser, name: str, answ
     assert (got.status_code, got.json()["code"]) == (502, "no_answer")
 
 
+def test_the_head_of_an_answer_has_a_limit(browser: Browser) -> None:
+    line = b"A: " + b"b" * 50_000 + b"\r\n"
+    raw("/long", b"HTTP/1.1 200 OK\r\n" + line * 20 + b"Content-Length: 0\r\n\r\n")
+    assert browser.get("/long").status_code == 502
+
+
 def test_a_second_answer_is_dropped(browser: Browser) -> None:
     """Response splitting: the next request gets its own answer."""
     second = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cellblock import CheckpointError, ConflictError, Filesystem, Host, InvalidInputError, Policy, StateError, UnsupportedError
 from cellblock.host.checks import fit_policy
 from cellblock.host.doctor import explain_policy
 from cellblock.walls.sandbox import gpus
-from cellblock.walls.sandbox.gpus import gpu_steps, known_gpus
+from cellblock.walls.sandbox.gpus import GPU_SPAN, find_gpus, known_gpus
 from cellblock.walls.sandbox.tiers import LANDLOCK, SRT, Tier
 from cellblock.wire.sandbox import Bind, Link
 from cells import value
@@ -58,7 +60,7 @@ def describe(machine: Path, change: Change = lambda _data: None) -> None:
 
 
 def test_a_plan_has_the_nodes_of_one_gpu_and_what_a_session_does_not_see(machine: Path) -> None:
-    steps = gpu_steps(["gpu:0"], 64 * MIB, everything=False)
+    steps = find_gpus(["gpu:0"], 64 * MIB, everything=False).steps
     nodes = {step.target: step.source for step in steps if isinstance(step, Bind) and step.target.startswith("/dev/nvidia")}
     assert nodes == dict.fromkeys(
         ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"), "/dev/zero"
@@ -74,7 +76,7 @@ def test_a_plan_has_the_nodes_of_one_gpu_and_what_a_session_does_not_see(machine
 
 
 def test_a_session_that_sees_all_of_the_file_system_has_its_sys_already(machine: Path) -> None:
-    steps = gpu_steps(["gpu:0", "gpu:1"], 64 * MIB, everything=True)
+    steps = find_gpus(["gpu:0", "gpu:1"], 64 * MIB, everything=True).steps
     assert not [step for step in steps if getattr(step, "target", "").startswith("/sys")]
     assert {"/dev/nvidia0", "/dev/nvidia1"} <= {step.target for step in steps if isinstance(step, Bind)}
 
@@ -109,7 +111,7 @@ def mount(source: str, target: str) -> Change:
 def test_a_description_that_cannot_be_used_says_why(machine: Path, change: Change, complaint: str) -> None:
     describe(machine, change)
     with pytest.raises(UnsupportedError, match=complaint):
-        gpu_steps(["gpu:0"], 64 * MIB, everything=False)
+        find_gpus(["gpu:0"], 64 * MIB, everything=False)
 
 
 def test_a_file_that_is_no_json_is_named(machine: Path) -> None:
@@ -118,11 +120,102 @@ def test_a_file_that_is_no_json_is_named(machine: Path) -> None:
         known_gpus()
 
 
+def as_yaml(machine: Path) -> None:
+    """Describe the machine as NVIDIA's toolkit does by default."""
+    description = machine / "cdi" / "nvidia.json"
+    data = json.loads(description.read_text())
+    description.with_suffix(".yaml").write_text(yaml.safe_dump(data))
+    description.unlink()
+
+
+def test_a_description_can_be_yaml(machine: Path) -> None:
+    expected = find_gpus(["gpu:0"], 64 * MIB, everything=False), known_gpus()
+    as_yaml(machine)
+    assert (find_gpus(["gpu:0"], 64 * MIB, everything=False), known_gpus()) == expected
+
+
+def test_names_in_yaml_are_text_and_nothing_in_it_runs(machine: Path) -> None:
+    as_yaml(machine)
+    text = (machine / "cdi" / "nvidia.yaml").read_text()
+    (machine / "cdi" / "nvidia.yaml").write_text(text.replace("name: '1'", "name: 0:1"))
+    assert "gpu:0:1" in known_gpus()
+    for wrong in ("kind: !!python/object/apply:os.mkdir ['ran']\n", "a: [", "? " * 5000):
+        (machine / "cdi" / "nvidia.yaml").write_text(wrong)
+        if wrong.startswith("kind"):
+            assert known_gpus() == ()
+            continue
+        with pytest.raises(UnsupportedError, match=r"nvidia\.yaml cannot be read"):
+            known_gpus()
+    assert not Path("ran").exists()
+
+
+def test_yaml_needs_its_parser_unless_json_describes_the_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    json_too = (machine / "cdi" / "nvidia.json").read_text()
+    as_yaml(machine)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(
+        UnsupportedError, match=r"yaml is YAML, which needs PyYAML: .* or run 'nvidia-ctk cdi generate --format=json"
+    ):
+        known_gpus()
+    (machine / "cdi" / "own.json").write_text(json_too)
+    assert "gpu:1" in known_gpus()
+
+
+def parts(data: dict[str, Any]) -> None:
+    """Divide the first GPU into three parts, of which two share memory, as NVIDIA's toolkit describes them (MIG)."""
+    caps = {"0:0": (3, 4), "0:1": (3, 5), "0:2": (12, 13)}
+    data["devices"] = [
+        {
+            "name": name,
+            "containerEdits": {
+                "deviceNodes": [
+                    {"path": "/dev/nvidia0", "hostPath": "/dev/zero"},
+                    *({"path": f"/dev/nvidia-caps/nvidia-cap{cap}", "hostPath": "/dev/zero"} for cap in (1, 2, *mine)),
+                ]
+            },
+        }
+        for name, mine in caps.items()
+    ] + data["devices"]
+
+
+def test_parts_of_a_gpu_have_their_nodes_and_locks(machine: Path) -> None:
+    describe(machine, parts)
+    assert known_gpus()[:3] == ("gpu:0", "gpu:1", "gpu:0:0")
+    found = find_gpus(["gpu:0:1"], 64 * MIB, everything=False)
+    nodes = {step.target for step in found.steps if isinstance(step, Bind) and step.target.startswith("/dev/nvidia")}
+    assert nodes == {
+        *("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
+        *("/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap5"),  # not those that configure all parts
+    }
+    spans = find_gpus(["gpu:0:0", "gpu:0:1", "gpu:0:2", "gpu:0", "gpu:1", "gpu:all"], 64 * MIB, everything=False).spans
+    assert [spans[f"gpu:0:{part}"] for part in range(3)] == [((4, 1),), ((5, 1),), ((13, 1),)]
+    assert spans["gpu:0"] == ((0, GPU_SPAN),)
+    assert spans["gpu:all"] == (*spans["gpu:0"], *spans["gpu:1"])
+    with pytest.raises(UnsupportedError, match="has no gpu:0:9, but gpu:0, gpu:1, gpu:0:0, gpu:0:1, gpu:0:2, gpu:all"):
+        find_gpus(["gpu:0:9"], 64 * MIB, everything=False)
+
+
+async def test_parts_of_a_gpu_belong_to_one_session_each(machine: Path, native_host: Host) -> None:
+    describe(machine, parts)
+    listing = "import os\nsorted(os.listdir('/dev/nvidia-caps'))"
+    async with (
+        native_host.session(policy=Policy(devices=("gpu:0:1",))) as first,
+        native_host.session(policy=Policy(devices=("gpu:0:2",))) as second,
+    ):
+        assert await value(first, listing) == ["nvidia-cap3", "nvidia-cap5"]
+        assert await value(second, listing) == ["nvidia-cap12", "nvidia-cap13"]
+        for taken in ("gpu:0:1", "gpu:0", "gpu:GPU-955ef018-3bd9-5f27-80b3-fa20ee8d19c5", "gpu:all"):
+            with pytest.raises(ConflictError, match=f"{taken} is used by another session"):
+                await native_host.session(policy=Policy(devices=(taken,))).start()
+
+
 def test_the_gpus_of_a_machine_are_listed(machine: Path) -> None:
-    assert known_gpus() == ("gpu:0", "gpu:1")
+    assert known_gpus() == ("gpu:0", "gpu:1", "gpu:all", "gpu:GPU-955ef018-3bd9-5f27-80b3-fa20ee8d19c5")
 
 
-@pytest.mark.parametrize("name", ["gpu", "gpu:", "gpu:x", "gpu:0:1", "gpu:123", "tpu:0", "/dev/kvm", "gpu:٣"])
+@pytest.mark.parametrize(
+    "name", ["gpu", "gpu:", "gpu:0:", "gpu:../0", "gpu:a b", "gpu:" + 101 * "0", "tpu:0", "/dev/kvm", "gpu:٣"]
+)
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match="name GPUs, such as 'gpu:0'"):
         Policy(devices=(name,)).checked()
@@ -162,6 +255,17 @@ async def test_only_the_session_that_names_a_gpu_has_it(machine: Path, native_ho
             assert "Read-only" in str((await session.execute(f"open({path!r}, 'w')")).error)
         await session.reset()
         assert await value(session, "import os\nos.path.exists('/dev/nvidia0')")
+
+
+async def test_hooks_of_a_description_do_not_run(machine: Path, native_host: Host) -> None:
+    ran = machine / "ran"
+    hook = {"hookName": "createContainer", "path": shutil.which("touch"), "args": ["touch", str(ran)]}
+    describe(
+        machine, lambda data: [one["containerEdits"].setdefault("hooks", []).append(hook) for one in (data, *data["devices"])]
+    )
+    async with native_host.session(policy=ONE) as session:
+        assert await value(session, "import os\nos.path.exists('/dev/nvidia0')")
+    assert not ran.exists()
 
 
 async def test_a_gpu_belongs_to_one_session(machine: Path, native_host: Host) -> None:

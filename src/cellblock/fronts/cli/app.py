@@ -271,6 +271,12 @@ def serve(
     e2b: Annotated[
         bool, typer.Option("--e2b", help="Serve programs for E2B (E2B_DEBUG=true), at ports 49999 and 49983 (docs/e2b.md).")
     ] = False,
+    publish: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="PORT", min=1, max=65535, help="With --e2b: show this port of the sandbox at localhost. Can be repeated."
+        ),
+    ] = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Serve the sessions of this Ray cluster (docs/cluster.md).")
     ] = None,
@@ -285,6 +291,9 @@ def serve(
 
     if ray is not None:
         os.environ["CELLBLOCK_RAY_ADDRESS"] = ray
+    if publish and not e2b:
+        say("cellblock: --publish needs --e2b; 'cellblock open NAME PORT' opens other sessions' pages")
+        return USAGE
     if e2b:
         from cellblock.fronts.e2b.serve import serve as serve_http
     else:
@@ -295,6 +304,7 @@ def serve(
         hosts=tuple(allow_name or ()),
         allowed_origins=tuple(allow_origin or ()),
         ports_domain=ports_domain,
+        publish=tuple(publish or ()),
         session_options=options,
     )
     serve_http(host, *([] if port is None else [port]), options=setup, certificate=certificate, key=key)

@@ -18,6 +18,7 @@ from cellblock.fronts.e2b import file_routes, filesystem, processes
 from cellblock.fronts.e2b.answers import as_json, as_text, read
 from cellblock.fronts.e2b.contexts import Contexts, Workspace, contexts_of
 from cellblock.fronts.e2b.executions import execute
+from cellblock.fronts.e2b.published import Published
 from cellblock.fronts.e2b.watching import Watchers
 from cellblock.fronts.gateway.guard import Guard, Headers, Refused
 from cellblock.fronts.gateway.tracing import Traced
@@ -95,7 +96,8 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
     app.state.programs = programs
     app.state.watchers = watchers
     app.state.max_upload = options.max_upload
-    return Traced(E2BGuard(allowed(app), options, check, [upload]))
+    guarded = E2BGuard(allowed(app), options, check, [upload])
+    return Traced(Published(guarded, options.publish, link, contexts) if options.publish else guarded)
 
 
 def allowed(app: ASGIApp) -> ASGIApp:

@@ -11,13 +11,15 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
+from cellblock.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedError
 from cellblock.fronts.gateway.kernelspecs import installed, places_of
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.operations.executions import Submit
+from cellblock.operations.programs import Ports
 from cellblock.operations.sessions import Create, Destroy, List, Restart, Status
 
 if TYPE_CHECKING:
@@ -161,6 +163,32 @@ class Contexts:
     async def ready(self) -> str:
         """Return the name of the session of Python's default context, and create it if needed."""
         return str((await self.ask(Status))["name"])
+
+    async def listening(self, port: int) -> str:
+        """Return the id of the session in which a server listens at a port.
+
+        Raises:
+            NotFoundError: No context has such a server.
+            ConflictError: Several contexts have one.
+        """
+        found: dict[str, str] = {}
+        others: set[int] = set()
+        for record in await self._link.call(List()):
+            if language_in(record["name"], self._prefix) is None:
+                continue
+            with suppress(NotFoundError):  # it has just ended
+                ports = await self._link.call(Ports(record["kernel_id"]))
+                others.update(ports)
+                if port in ports:
+                    found[record["name"]] = record["kernel_id"]
+        if len(found) > 1:
+            raise ConflictError(
+                f"servers of {len(found)} contexts listen at port {port}: stop all but one of {', '.join(found)}"
+            )
+        if not found:
+            listed = f"its servers listen at {', '.join(map(str, sorted(others)))}" if others else "start a server first"
+            raise NotFoundError(f"nothing listens at port {port} of the sandbox: {listed}")
+        return next(iter(found.values()))
 
     async def all(self) -> list[Context]:
         """Return all contexts: the default ones, then the others by age."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common.extras import require_extra
+from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.serve import is_loopback
 from cellblock.fronts.gateway.serve import serve as serve_gateway
@@ -56,14 +57,22 @@ def serve(
         say: As for the gateway.
 
     Raises:
+        InvalidInputError: Ports cannot be shown as the options say.
         CellblockError: As for the gateway.
     """
     require_extra("serve", "HTTP servers")
     from cellblock.fronts.e2b.app import make_app
 
     options = options or GatewayOptions()
+    if options.ports_domain:
+        raise InvalidInputError(
+            "ports_domain (--ports-domain) is for the gateway: with --e2b, name the ports to show at localhost "
+            "(--publish PORT)"
+        )
     options = replace(options, auth=options.auth and not is_loopback(host))
     workspace = workspace_for(settings.current().session_options(options.session_options))
+    if options.publish:
+        check_publishing(host, workspace, certificate)
 
     def make(options: GatewayOptions, place: Place) -> ASGIApp:
         return make_app(options, open_link(place), place, workspace)
@@ -78,6 +87,22 @@ def serve(
         make=make,
         greeting="cellblock listens at {} for programs that use E2B: they need E2B_DEBUG=true",
     )
+
+
+def check_publishing(host: str, workspace: Workspace, certificate: Path | None) -> None:
+    """Check that servers of the sandbox can be shown at ports of this machine.
+
+    Raises:
+        InvalidInputError: They cannot.
+    """
+    options = workspace.options
+    if requested_tier(options.get("sandbox", True), options.get("isolate"), None).name != "native":
+        raise InvalidInputError("publish (--publish) needs isolate='native': elsewhere, servers have the machine's own ports")
+    if not is_loopback(host) or certificate is not None:
+        raise InvalidInputError(
+            "publish (--publish) is for programs on this machine, where the SDKs expect HTTP at localhost: leave out --host "
+            "and --certificate"
+        )
 
 
 def workspace_for(given: Mapping[str, Any]) -> Workspace:

@@ -279,11 +279,14 @@ class CodeExecutor(AsyncOnly):
         """
         require_extra("serve", "pages of ports")
         from cellblock.fronts.gateway.exposed import Exposed
+        from cellblock.fronts.gateway.forwarding import direct_connection
+        from cellblock.fronts.gateway.ports import check_listens
 
         session = self.session
+        check_listens(port, await session.ports(), "the session")
         if self._exposed is None:
-            self._exposed = Exposed(session)
-        return await self._exposed.open(port, bare=bare)
+            self._exposed = Exposed(lambda _, port: direct_connection(session, port))
+        return await self._exposed.open("", port, bare=bare)
 
     async def ports(self) -> list[int]:
         """Return the ports of the code's servers, as `Session.ports` does."""

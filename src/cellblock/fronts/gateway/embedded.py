@@ -47,7 +47,7 @@ class EmbeddedGateway:
             fixed: The options of all sessions created by clients; by default those in `options`.
         """
         self.token = options.token or secrets.token_urlsafe(32)
-        self.sessions = NamedSessions(host, fixed=fixed)
+        self.sessions = NamedSessions(host, fixed=fixed, notes_servers=False)
         self.port = 0
         self._options = replace(options, token=self.token, embedded=True)
         self._server = Server(self.sessions, default_timeout=None)

@@ -39,7 +39,7 @@ _MAX_HEAD = 64 * 1024
 _PATIENCE = 60.0
 """Seconds to wait for the head of an answer."""
 _HANDSHAKE = frozenset(b"sec-websocket-" + name for name in (b"key", b"version", b"extensions", b"protocol"))
-_NOT_SENT = frozenset((b"host", b"origin", b"referer", b"forwarded", b"expect"))
+_NOT_SENT = frozenset((b"host", b"origin", b"referer", b"forwarded", b"expect", b"e2b-traffic-access-token"))
 _NOT_ANSWERED = frozenset((b"strict-transport-security", b"alt-svc", b"clear-site-data", b"server", b"date"))
 """Headers that concern this machine's other servers, or the connection to the browser."""
 

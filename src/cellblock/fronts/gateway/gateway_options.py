@@ -24,6 +24,7 @@ class GatewayOptions:
         ports_domain: The address below which browsers on other machines see pages of servers in sessions, such as
             ``https://ports.example.org``. All names below it must lead here, perhaps through a proxy that ends TLS and keeps
             the ``Host``. Empty for pages on this machine only.
+        publish: Ports of this machine at which the server for E2B's clients shows the sandbox's servers.
         max_body: Maximum bytes of a request that is not an upload.
         max_upload: Maximum bytes of an uploaded file.
         at_once: Concurrent requests of one token, open streams included.
@@ -41,6 +42,7 @@ class GatewayOptions:
     hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     ports_domain: str = ""
+    publish: tuple[int, ...] = ()
     max_body: int = 16 * MIB
     max_upload: int = 4096 * MIB
     at_once: int = 512

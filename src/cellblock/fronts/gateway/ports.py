@@ -42,8 +42,8 @@ COOKIE = "cellblock-port"
 TICKET = "cellblock-ticket"
 _LABEL = r"(p[0-9]+-[0-9a-f]{16})"
 _DOMAIN = re.compile(r"(https?)://((?:[a-z0-9-]{1,63}\.)+[a-z0-9-]{1,63})(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
-_VALID = 120.0
-"""Seconds for which a ticket can be used."""
+VALID = 120.0
+"""Seconds for which a ticket can be used, by default."""
 _AT_ONCE = 64
 """Requests to one page at a time."""
 _MOST = 1000
@@ -128,13 +128,13 @@ class Page:
         self._tickets: dict[str, tuple[float, Callable[[], bool]]] = {}
         self._cookies: dict[str, Callable[[], bool]] = {}
 
-    def ticket(self, is_valid: Callable[[], bool]) -> str:
-        """Return a new ticket, which counts as long as its caller's token is valid."""
+    def ticket(self, is_valid: Callable[[], bool], seconds: float = VALID) -> str:
+        """Return a new ticket, which counts for some seconds, and as long as its caller's token is valid."""
         now = time.monotonic()
         self._tickets = {text: one for text, one in self._tickets.items() if one[0] > now}
         self._cookies = {text: check for text, check in self._cookies.items() if check()}
         made = secrets.token_urlsafe(24)
-        self._tickets[made] = (now + _VALID, is_valid)
+        self._tickets[made] = (now + seconds, is_valid)
         return made
 
     def enter(self, ticket: str) -> str | None:
@@ -179,7 +179,7 @@ class PageHosts:
         self._token = token
         self._pages: dict[str, Page] = {}
 
-    def open(self, session: str, port: int, at: int, token: str = "", *, bare: bool = False) -> str:
+    def open(self, session: str, port: int, at: int, token: str = "", *, bare: bool = False, seconds: float = VALID) -> str:
         """Open a page, or open it again. Return its URL, with a new ticket.
 
         Args:
@@ -188,6 +188,7 @@ class PageHosts:
             at: The port of the gateway.
             token: The caller's token, with which the page ends.
             bare: As for `Page`.
+            seconds: How long the ticket can be used.
         """
         same = (one for one in self._pages.values() if (one.session, one.port, one.bare) == (session, port, bare))
         page = next(same, None)
@@ -196,7 +197,7 @@ class PageHosts:
             while len(self._pages) >= _MOST:
                 del self._pages[next(iter(self._pages))]
             self._pages[page.host] = page
-        ticket = page.ticket(functools.partial(self._is_valid, token))
+        ticket = page.ticket(functools.partial(self._is_valid, token), seconds)
         names = self.names
         host = f"{'' if bare else names.frame}{page.host}.{names.domain}{names.port if names.public else f':{at}'}"
         return f"{names.scheme}://{host}/?{TICKET}={ticket}"
@@ -270,10 +271,8 @@ class _Visit:
             await self._frame()
             return
         origin = f"{self._names.scheme}://{self._host}"
-        given = [value.decode("latin-1") for name, value in self._headers if name == b"origin"]
         socket = self._scope["type"] == "websocket"
-        if given not in ([origin], []) or (socket and not given) or self._is_part_of_another_page():
-            raise _RefusedError(Problem(403, "origin_refused", "requests from other pages are refused"))
+        self._check_origin(origin, needed=socket)
         if not socket and (ticket := self._ticket()) is not None:
             await self._enter(*ticket)
             return
@@ -288,6 +287,16 @@ class _Visit:
                 )
             else:
                 await forwarding.forward(connection, self._scope, self._receive, self._send, headers, self._answered)
+
+    def _check_origin(self, own: str, *, needed: bool) -> None:
+        """Check that no other page makes the request.
+
+        Raises:
+            _RefusedError: One does.
+        """
+        given = [value.decode("latin-1") for name, value in self._headers if name == b"origin"]
+        if given not in ([own], []) or (needed and not given) or self._is_part_of_another_page():
+            raise _RefusedError(Problem(403, "origin_refused", "requests from other pages are refused"))
 
     def _is_part_of_another_page(self) -> bool:
         """Return whether another page of the same domain, to which the browser gives our cookie, loads this as a part."""

@@ -83,6 +83,7 @@ def serve(
     socks = listen_at(host, (port, *more_ports))
     scheme = "https" if certificate else "http"
     addresses = [f"{scheme}://{bracketed(host)}:{sock.getsockname()[1]}" for sock in socks]
+    socks += listen_at("127.0.0.1", options.publish, "the server for --publish")
 
     def greet() -> None:
         if on_start is not None:
@@ -92,6 +93,8 @@ def serve(
         if greeting is GREETING:
             tell(_CONSOLE.format(addresses[0], addresses[0]))
         tell(_about_tokens(options, once=once))
+        for published in options.publish:
+            tell(f"Port {published} of the sandbox is at http://localhost:{published}")
 
     _run(config((make or make_app)(options, place), certificate, key), socks, greet)
 
@@ -232,14 +235,14 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
     )
 
 
-def listen_at(host: str, ports: Sequence[int]) -> list[socket.socket]:
+def listen_at(host: str, ports: Sequence[int], what: str = "the gateway") -> list[socket.socket]:
     """Listen on all given ports, or on none.
 
     Raises:
         InvalidInputError: A port cannot be used.
     """
     with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(listen(host, port, "the gateway")) for port in ports]
+        socks = [stack.enter_context(listen(host, port, what)) for port in ports]
         stack.pop_all()
         return socks
 

@@ -8,10 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import SandboxError, StateError
+from cellblock.fronts.mcp_server.server_pages import ServerPages
 
 if TYPE_CHECKING:
     from cellblock.fronts.mcp_server.server_options import ServerOptions
     from cellblock.host import Host
+    from cellblock.model.sessions import SessionRecord
     from cellblock.service.daemon.link import SessionLink
 
 
@@ -24,6 +26,9 @@ class Place(Protocol):
 
     async def begin(self) -> None:
         """Prepare for the first session."""
+
+    async def note_servers(self, session: SessionRecord) -> list[str]:
+        """Return lines about new servers of the code, unless its output has them."""
 
     async def close(self) -> None:
         pass
@@ -48,8 +53,9 @@ class Here:
         self._options = options
         self._given = host is not None
         self._host = host or NewHost(isolate="none")
-        self._server = Server(NamedSessions(self._host))
+        self._server = Server(NamedSessions(self._host, notes_servers=False))
         self.link = DaemonLink(connect=functools.partial(connect, self._server))
+        self._pages = ServerPages(self.link)
 
     async def begin(self) -> None:
         """Warm up, and check the options now: errors at the start are seen, errors of a cell may not be.
@@ -65,8 +71,12 @@ class Here:
             with suppress(SandboxError):  # a fault of the machine, which the first cell explains
                 await self._host.session(options).close()
 
+    async def note_servers(self, session: SessionRecord) -> list[str]:
+        return await self._pages.note(session)
+
     async def close(self) -> None:
         """End all sessions."""
+        await self._pages.close()
         await self._server.sessions.close()
         if not self._given:
             await self._host.close()
@@ -101,6 +111,10 @@ class Elsewhere:
         from cellblock.fronts.where import open_link
 
         self._link = await asyncio.to_thread(open_link)
+
+    async def note_servers(self, session: SessionRecord) -> list[str]:
+        """Return nothing: the output names the servers."""
+        return []
 
     async def close(self) -> None:
         """Close the connections. Sessions that were not ended continue."""

@@ -41,6 +41,9 @@ _LISTED = 5000
 _WRONG = 5
 """Wrong arguments that an answer describes."""
 
+_ALIVE = ("success", "error")
+"""How cells end that leave their kernel alive."""
+
 _INSTALLING = 600.0
 """Seconds that pip may take."""
 
@@ -100,7 +103,8 @@ class Tools:
             said = await answers.cell(
                 self._clients, followed.session, followed.id, result, max_output_chars, handle, as_files=as_files
             )
-            return answers.with_notes(said, followed.notes)
+            servers = await self._clients.place.note_servers(followed.session) if result.status in _ALIVE else []
+            return answers.with_notes(said, [*followed.notes, *servers])
         finally:
             await followed.close()
 

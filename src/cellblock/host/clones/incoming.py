@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import AccessError, InvalidInputError
 from cellblock.host.clones.git import GitError, run_git
@@ -77,9 +77,7 @@ class Incoming:
             with open(descriptor, "rb", buffering=0) as pack:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise InvalidInputError("the pack of the clone is not a regular file")
-                limit = f"--max-input-size={MOST_PACKED}"
-                # --strict also refuses trees with .git or its variants, and objects that refer to missing ones.
-                run_git(repository, "index-pack", "--strict", "--fix-thin", "--stdin", limit, data=pack, untrusted=True)
+                _index(repository, pack)
             made = cls(repository, base, commit)
             _git(repository, "update-ref", _REF, commit)
             made._git("rev-list", "--objects", "--quiet", commit, f"^{base}")
@@ -145,6 +143,13 @@ class Incoming:
 
     def _git(self, *arguments: str) -> bytes:
         return _git(self.repository, *arguments)
+
+
+def _index(repository: str, pack: IO[bytes]) -> None:
+    """Add the objects of a pack to a repository."""
+    limit = f"--max-input-size={MOST_PACKED}"
+    # --strict also refuses trees with .git or its variants, and objects that refer to missing ones.
+    run_git(repository, "index-pack", "--strict", "--fix-thin", "--stdin", limit, data=pack, untrusted=True)
 
 
 def _git(repository: str, *arguments: str) -> bytes:

@@ -78,6 +78,7 @@ class NamedSessions:
         *,
         mark: str = "",
         workspaces: Path | None = None,
+        notes_servers: bool = True,
     ) -> None:
         """Load the sessions of the store.
 
@@ -90,6 +91,7 @@ class NamedSessions:
             fixed: Options of all sessions that are made here, instead of the clients' options; None: clients choose.
             mark: The suffix of the sessions' ids, in a cluster: eight hexadecimal digits.
             workspaces: Where sessions get a directory of their own if their makers name none; it ends with them.
+            notes_servers: Whether output names servers of the code, with `cellblock open`, which asks the daemon.
 
         Raises:
             StoreError: The store cannot be used.
@@ -101,6 +103,7 @@ class NamedSessions:
         self._fixed = fixed
         self._mark = mark
         self._workspaces = workspaces
+        self._notes_servers = notes_servers
         self._sessions: dict[str, NamedSession] = {}
         self._names: dict[str, NamedSession] = {}
         self.overview = Overview(self._sessions, self.approvals)
@@ -685,7 +688,8 @@ class NamedSessions:
                 await self._end(named)
                 continue
             named.save_if_due()
-            if named.current is not None and (named.turn.locked() or now - named.used < _RECENT):
+            recent = named.turn.locked() or now - named.used < _RECENT
+            if self._notes_servers and named.current is not None and recent:
                 named.servers.look(named.current)
             waiting = self._waiting.get(named.record.kernel_id)
             if waiting is not None and asyncio.get_running_loop().time() >= waiting.next and not waiting.turn.locked():

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,17 @@ from cellblock.wire.sandbox import Bind, Link, Step
 
 _KIND = "nvidia.com/gpu"
 _DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+_YAML = (".yaml", ".yml")
 _PROC, _SYS = "/proc/driver/nvidia/gpus", "/sys"
 _MAX_FILE = 4 * 2**20
 _MAX_MOUNTS = 500
 
 # What computing needs, without displays and video. Others are more attack surface.
-_NODE = re.compile(r"/dev/(nvidia\d{1,3}|nvidiactl|nvidia-uvm|nvidia-uvm-tools)", re.ASCII)
+_NODE = re.compile(r"/dev/(nvidia\d{1,3}|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-caps/nvidia-cap\d{1,5})", re.ASCII)
+_GPU = re.compile(r"/dev/nvidia(\d+)", re.ASCII)
+_PART = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d+)", re.ASCII)
+_MANAGEMENT = frozenset(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (0, 1, 2))
+"""Nodes that configure and monitor the parts of all GPUs (MIG)."""
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE | re.ASCII)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _ATTRIBUTES = (
@@ -35,18 +41,34 @@ _ATTRIBUTES = (
 )
 """Files about a PCI device. Others, such as ``resource0``, give root access to its memory."""
 _MODULES = ("nvidia", "nvidia_uvm")
+GPU_SPAN = 1 << 20
+"""The length of the range of numbers that a lock of a whole GPU covers. A part (MIG) covers one number in the range."""
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
 _OURS = ("/dev", "/proc", "/sys", "/tmp", "/home")
 _LEFT_OUT = ("/etc", "/run", "/var")
 """Settings of displays and sockets of services."""
 
-ADVICE = "install NVIDIA's container toolkit, and run 'nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json'"
+_COMMAND = "run 'nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json'"
+ADVICE = f"install NVIDIA's container toolkit, and {_COMMAND}"
 """How to describe the GPUs of a machine."""
 
 
-def gpu_steps(names: Iterable[str], shared_memory: int, *, everything: bool) -> tuple[Step, ...]:
-    """Return the steps that give a session these GPUs, with a ``/dev`` and a ``/sys`` of its own.
+@dataclass(frozen=True, slots=True)
+class SessionGpus:
+    """The GPUs of a session.
+
+    Attributes:
+        steps: The steps that give them to it, with a ``/dev`` and a ``/sys`` of its own.
+        spans: Each name's ranges of numbers, as first number and length. Overlapping ranges are the same hardware.
+    """
+
+    steps: tuple[Step, ...]
+    spans: Mapping[str, tuple[tuple[int, int], ...]]
+
+
+def find_gpus(names: Iterable[str], shared_memory: int, *, everything: bool) -> SessionGpus:
+    """Return the GPUs with these names.
 
     Args:
         names: Names of devices (`Policy.devices`).
@@ -56,65 +78,105 @@ def gpu_steps(names: Iterable[str], shared_memory: int, *, everything: bool) -> 
     Raises:
         UnsupportedError: This machine has no such GPU, or its description cannot be used.
     """
-    names = dict.fromkeys(names)
-    if not names:
-        return ()
     nodes: dict[str, Bind] = {}
     mounts: dict[str, Bind] = {}
+    spans: dict[str, tuple[tuple[int, int], ...]] = {}
     described = _described()
-    for name in names:
+    for name in dict.fromkeys(names):
+        own: list[str] = []
         for edits in _edits(described, name):
-            nodes |= {node.target: node for node in _nodes(edits, name)}
+            found = {node.target: node for node in _nodes(edits, name)}
+            own += found
+            nodes |= found
             mounts |= {mount.target: mount for mount in _mounts(edits, name)}
-    if not any(re.fullmatch(r"/dev/nvidia\d+", path) for path in nodes):
-        raise UnsupportedError(f"devices: the CDI file names no device node /dev/nvidia… for {', '.join(names)}: {ADVICE}")
+        spans[name] = _spans(own)
+        if not spans[name]:
+            raise UnsupportedError(f"devices: the CDI file names no device node /dev/nvidia… for {name}: {ADVICE}")
     system = [] if everything else system_tree(_system(nodes))
-    return (*system, *device_tree(nodes.values()), *own_devices(shared_memory), *mounts.values())
+    steps = (*system, *device_tree(nodes.values()), *own_devices(shared_memory), *mounts.values())
+    return SessionGpus(steps, spans)
+
+
+def _spans(nodes: Iterable[str]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of numbers for the hardware behind device nodes.
+
+    The nodes of a part (MIG) are its GPU, its memory, and its own, whose number is the highest. More nodes are several parts.
+    """
+    gpus = sorted({int(match[1]) for match in map(_GPU.fullmatch, nodes) if match})
+    parts = sorted({int(match[1]) for match in map(_PART.fullmatch, nodes) if match})
+    if len(gpus) == 1 and 0 < len(parts) <= 2:
+        return ((gpus[0] * GPU_SPAN + parts[-1], 1),)
+    return tuple((number * GPU_SPAN, GPU_SPAN) for number in gpus)
 
 
 def known_gpus() -> tuple[str, ...]:
-    """Return the names of the GPUs that sessions of this machine can have.
+    """Return the names of the GPUs, and of their parts, that sessions of this machine can have: numbers first.
 
     Raises:
         UnsupportedError: A description cannot be read.
     """
-    found = [device["name"] for data in _described() for device in _objects(data, "devices")]
-    return tuple(f"gpu:{name}" for name in sorted({*filter(str.isdecimal, map(str, found))}, key=int))
+    found = {str(device.get("name")) for data in _described() for device in _objects(data, "devices")}
+    return tuple(f"gpu:{name}" for name in sorted(found, key=lambda name: (not name.isdecimal(), len(name), name)))
 
 
 def _described() -> list[dict[str, Any]]:
     """Return the machine's descriptions of GPUs."""
-    found = []
-    for path in (path for directory in _DIRECTORIES for path in sorted(Path(directory).glob("*.json"))):
+    found, unread = [], ""
+    for path in (path for directory in _DIRECTORIES for path in sorted(Path(directory).glob("*"))):
+        if path.suffix not in (".json", *_YAML):
+            continue
         try:
             with path.open("rb") as file:
-                data = parse_json(file.read(_MAX_FILE), what="it")
-        except (OSError, ValueError) as error:
+                text = file.read(_MAX_FILE)
+            data = parse_json(text, what="it") if path.suffix == ".json" else _parse_yaml(text)
+        except ImportError:
+            unread = unread or str(path)
+            continue
+        except (OSError, ValueError, RecursionError) as error:
             raise UnsupportedError(f"devices: the CDI file {path} cannot be read: {error}") from None
         if isinstance(data, dict) and data.get("kind") == _KIND:
             found.append(data)
+    if unread and not found:
+        raise UnsupportedError(
+            f"devices: the CDI file {unread} is YAML, which needs PyYAML: pip install pyyaml, or {_COMMAND}"
+        )
     return found
+
+
+def _parse_yaml(text: bytes) -> Any:
+    """Parse YAML, in which every scalar is text: otherwise the name ``0:1`` would be a number.
+
+    Raises:
+        ImportError: PyYAML is not installed.
+        ValueError: It is invalid.
+    """
+    import yaml
+
+    try:
+        return yaml.load(text, yaml.BaseLoader)  # noqa: S506  # it makes text, lists and dictionaries only
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _edits(described: list[dict[str, Any]], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a device needs: for all devices of its file, and for itself."""
-    number = name.removeprefix("gpu:")
+    wanted = name.removeprefix("gpu:")
     for data in described:
         for device in _objects(data, "devices"):
-            if device.get("name") == number:
+            if device.get("name") == wanted:
                 return _object(data, "containerEdits"), _object(device, "containerEdits")
     known = ", ".join(known_gpus())
     if known:
         raise UnsupportedError(f"devices: this machine has no {name}, but {known}")
     raise UnsupportedError(
-        f"devices: no file *.json in {' or '.join(_DIRECTORIES)} describes {name} (of kind {_KIND}): {ADVICE}"
+        f"devices: no file *.json or *.yaml in {' or '.join(_DIRECTORIES)} describes {name} (of kind {_KIND}): {ADVICE}"
     )
 
 
 def _nodes(edits: dict[str, Any], name: str) -> Iterator[Bind]:
     for node in _objects(edits, "deviceNodes"):
         path = _path(node, "path", name)
-        if not _NODE.fullmatch(path):
+        if not _NODE.fullmatch(path) or path in _MANAGEMENT:
             continue
         source = _path(node, "hostPath", name) if node.get("hostPath") else path
         try:

@@ -82,7 +82,7 @@ DEFAULTS = ("cellblock", SANDBOX_RUNTIME)
 """Whose defaults the missing keys of settings keep."""
 
 
-_DEVICE = re.compile(r"gpu:\d{1,2}", re.ASCII)
+_DEVICE = re.compile(r"gpu:[a-z0-9](?:[\w.:-]{0,98}[a-z0-9])?", re.ASCII | re.IGNORECASE)
 
 
 def is_complete(data: object) -> bool:
