@@ -184,7 +184,8 @@ class Session(AsyncOnly):
         clone = None
         if options.workspace is not None:
             clone = clone_for(
-                resolved, host.keeper, number, remains, hooks.name, start_from, changes=options.workspace == "dirty-clone"
+                *(resolved, host.keeper, number, remains, hooks.name, start_from, self._branch),
+                changes=options.workspace == "dirty-clone",
             )
             resolved = clone.move(resolved, host.facts)
         self._cwd = resolved.stay_in or resolved.cwd
@@ -263,6 +264,7 @@ class Session(AsyncOnly):
             ),
             self._branch,
             self._around.packages.go_to,
+            self._around.clone,
         )
 
     def _parts(self, number: int) -> SessionParts:
@@ -802,7 +804,7 @@ class Session(AsyncOnly):
         """The files of the session's working directory, with the session's permissions."""
         from cellblock.host.files import Files
 
-        alias = "" if self._around.clone is None else self._around.clone.project.path
+        alias = "" if self._around.clone is None else self._around.clone.shown
         changed = self._checkpoints.automatic.files_changed
         return Files(Path(self._cwd), walls=self._walls, on_change=changed, alias=alias)
 
@@ -963,7 +965,7 @@ class Session(AsyncOnly):
         Raises:
             SnapshotError: The files cannot be copied: too many, too large, or no space.
             InvalidInputError: ``files="copy"`` without a ``working_dir``, or another argument is invalid.
-            StateError: The session works in a clone, or has a GPU.
+            StateError: The session has a GPU, or works in a clone and `files` is ``shared``.
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
         """
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
@@ -986,7 +988,8 @@ class Session(AsyncOnly):
             InvalidInputError: The session has no directory of its own.
             SnapshotError, CheckpointError, StateError, LaunchError: As for `checkpoint`.
         """
-        self._check_no_clone("cannot have branches")
+        if self._around.clone is not None and files == "shared":
+            raise StateError(f"{self._name} works in a clone, of which each branch needs its own copy: omit files='shared'")
         return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
     async def adopt(self, branch: Session) -> Changes:
@@ -1019,8 +1022,6 @@ class Session(AsyncOnly):
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
         branch._cells.check_running()
-        self._check_no_clone("cannot take another session's files")
-        branch._check_no_clone("ends with its session")
         return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
 
     # -- clones --------------------------------------------------------------------------------------------------------

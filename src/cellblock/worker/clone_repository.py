@@ -33,6 +33,8 @@ def _git(*arguments: str, data: str = "", to: str = "", **variables: str) -> str
         _GitError: It fails.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # The copy of a branch is in another clone.
+    environment["GIT_CEILING_DIRECTORIES"] = os.path.dirname(os.getcwd())
     command = ["git", "-c", "safe.directory=*", *arguments]
     output = open(to, "xb") if to else subprocess.PIPE  # noqa: SIM115 - closed with this process
     try:

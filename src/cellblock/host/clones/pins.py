@@ -43,6 +43,17 @@ class Pin:
         self._lock = f"{place}-pin"
         self._record = _records() / self.number
         self._held = places.take_place(self._lock)
+        self._base = ""
+
+    def base(self) -> str:
+        """Return the commit that the clone began with. Blocks.
+
+        Raises:
+            StateError: It is unknown.
+        """
+        if not self._base:
+            self._base = self._project.pinned(self.ref)
+        return self._base
 
     async def set(self, commit: str) -> None:
         """Record the reference, and make it.
@@ -60,6 +71,7 @@ class Pin:
             assert held is not None
             self._places.place_made(self._lock, held)
         await in_thread(self._project.pin, self.ref, commit)
+        self._base = commit
 
     def _write(self) -> None:
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
