@@ -186,6 +186,7 @@ class Session(AsyncOnly):
             clone = clone_for(
                 *(resolved, host.keeper, number, remains, hooks.name, start_from, self._branch),
                 changes=options.workspace == "dirty-clone",
+                loads=hooks.loads,
             )
             resolved = clone.move(resolved, host.facts)
         self._cwd = resolved.stay_in or resolved.cwd
@@ -1064,12 +1065,6 @@ class Session(AsyncOnly):
             raise StateError(f"{self._name} does not work in a clone: create it with workspace='clone' (--clone)")
         return self._around.clone
 
-    def _check_no_clone(self, what: str) -> None:
-        if self._around.clone is not None:
-            raise StateError(
-                f"{self._name} works in a clone, which {what}: fetch or apply its changes (clone_fetch, clone_apply)"
-            )
-
     # -- saved sessions ------------------------------------------------------------------------------------------------
 
     async def save(
@@ -1094,8 +1089,6 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
-        if workspace:
-            self._check_no_clone("cannot be saved with its files")
         return await self.saving.save(path, workspace=workspace, timeout=timeout)
 
     async def load(
@@ -1119,8 +1112,6 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
-        if workspace:
-            self._check_no_clone("cannot take saved files")
         return await self.saving.load(path, workspace=workspace, timeout=timeout)
 
     @property
@@ -1133,7 +1124,7 @@ class Session(AsyncOnly):
         """Saves and loads the session, for `save`, `load`, and services that save while cells run."""
         from cellblock.host.saving import Saving  # rarely used
 
-        return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room)
+        return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room, self._around.clone)
 
     @property
     def _room(self) -> int:

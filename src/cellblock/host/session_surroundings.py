@@ -75,12 +75,20 @@ def clone_for(
     branch: BranchDirectory | None,
     *,
     changes: bool,
+    loads: bool,
 ) -> Clone:
-    """Return the clone of a session, which is made later. Arguments are as for `Session`, and:
+    """Return the clone of a session, which is made later.
 
     Args:
+        resolved: The session's options, filled in.
+        keeper: Preserves sessions for the next host.
+        number: The session's number.
+        remains: The remains of an earlier host's session, if it continues one.
+        name: The session's name; may be empty.
+        start_from: The state that the session starts from, if any.
         branch: The directory of its files, if it is a branch with its own files.
         changes: Whether the clone begins with uncommitted changes of the project.
+        loads: As for `SessionHooks`.
 
     Raises:
         InvalidInputError, StateError, UnsupportedError: The session cannot work in a clone.
@@ -93,8 +101,8 @@ def clone_for(
             f"session {number} cannot begin with that state, because it would have no clone: fork a session in a clone, "
             "without files='shared', or make a new session with workspace='clone'"
         )
-    places = places_of(keeper, resolved.tier)
-    return Clone(resolved, place_of(keeper, number, remains), name, places, changes=changes, branch=branch, origin=origin)
+    how = (resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier))
+    return Clone(*how, changes=changes, loads=loads, branch=branch, origin=origin)
 
 
 def place_of(keeper: Keeper, number: int, remains: SessionRemains | None) -> str:

@@ -11,27 +11,30 @@ import fcntl
 import functools
 import os
 import re
-from collections.abc import AsyncIterator
+import secrets
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from cellblock.common.open_flags import READ
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host.clones.incoming import MOST_PACKED, Incoming
 from cellblock.host.clones.pins import Pin
 from cellblock.host.clones.project import Project, find_repository
+from cellblock.host.environments.linking import opened
 from cellblock.host.environments.sandbox import Done, Sandboxes, Step
+from cellblock.host.files.info import BRANCHES
 from cellblock.host.files.steps import in_thread
 from cellblock.host.place import NO_PLACES, PATIENCE, Places, SessionPlace
-from cellblock.launch.leftovers import remove_abandoned
+from cellblock.launch.leftovers import remove_abandoned, remove_place
 from cellblock.model.clones import Applied, CloneChanges, Fetched
 from cellblock.walls.sandbox.plan import masked_paths, resolve_paths
 from cellblock.walls.sandbox.policy import ENV, MAKEABLE, PROTECTED, SECRET
 from cellblock.wire.sandbox import Bind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions
@@ -39,8 +42,15 @@ if TYPE_CHECKING:
     from cellblock.walls.sandbox.probe import Facts
 
 _T = TypeVar("_T")
+Take: TypeAlias = Callable[[int, str, str], bool]
+"""Moves an entry to the trash: takes its open folder, its name there and its path. Returns whether all of it was moved."""
+
 _PROGRAM = "clone_repository"
 _ORIGIN = ".origin"
+MOST_SAVED = 4 * MOST_PACKED
+"""Maximum bytes that saving or loading a clone writes: an archive of its files, and the files."""
+_PATIENCE = 300.0
+_PIECE = 2**20
 _OURS = frozenset((*PROTECTED, *SECRET))
 
 
@@ -49,8 +59,10 @@ class Clone(SessionPlace):
 
     Attributes:
         project: The user's repository.
-        root: The directory that the sandbox shows at the place of the project. The last of the sessions that use it removes it.
+        root: The directory that the sandbox shows at the place of the project. The last session that uses it removes it.
         files: The clone: `root`, or a branch's copy in it.
+        unused: Whether it was just made for a saved clone, which nothing was loaded from yet.
+        policies: The policy that `move` was given, and the policy that it returned.
     """
 
     def __init__(
@@ -61,6 +73,7 @@ class Clone(SessionPlace):
         places: Places = NO_PLACES,
         *,
         changes: bool = False,
+        loads: bool = False,
         branch: BranchDirectory | None = None,
         origin: Clone | None = None,
     ) -> None:
@@ -72,6 +85,7 @@ class Clone(SessionPlace):
             name: The session's name; may be empty.
             places: As for `SessionPlace`.
             changes: Whether the clone begins with uncommitted changes of the project.
+            loads: Whether a saved clone is loaded next, so that no repository is needed.
             branch: The directory of the session's files, if it is a branch.
             origin: The clone of the session that a new branch is made from.
 
@@ -89,14 +103,15 @@ class Clone(SessionPlace):
         super().__init__(f"{place}-clone", places)
         if origin is None:
             path = os.path.realpath(resolved.cwd)
-            self.project = Project(path, find_repository(path))
+            self.project = Project(path, _repository_for(path, loads=loads or self.made))
         else:
             self.project = origin.project
         self.root = self.path if branch is None else branch.root
         self.files = self.path if branch is None else branch.files
         self._origin = origin
-        self._shared = self.made or branch is not None
-        self._moved: tuple[Policy, Policy] | None = None if origin is None else origin._moved
+        self.unused = False
+        self._loads = loads
+        self.policies: tuple[Policy, Policy] | None = None if origin is None else origin.policies
         self._pin = Pin(self.project, place, places)
         self._name = _as_reference(name) or self._pin.number
         self._changes = changes
@@ -113,13 +128,13 @@ class Clone(SessionPlace):
             top = self.project.path
             return Path(self.root, path.relative_to(top)) if path.is_relative_to(top) else path
 
-        if self._moved is None or self._moved[0] != resolved.policy:
-            self._moved = resolved.policy, _policy_for(resolved.policy, self.root, facts)
+        if self.policies is None or self.policies[0] != resolved.policy:
+            self.policies = resolved.policy, _policy_for(resolved.policy, self.root, facts)
         return replace(
             resolved,
             cwd=self.root,
             stay_in=self.files,
-            policy=self._moved[1],
+            policy=self.policies[1],
             images_dir=moved(resolved.images_dir),
             spill_dir=None if resolved.spill_dir is None else moved(resolved.spill_dir),
             writable=tuple(str(moved(Path(path))) for path in resolved.writable),
@@ -128,7 +143,10 @@ class Clone(SessionPlace):
     @property
     def mounts(self) -> tuple[Bind, ...]:
         """The mounts that show the clone at the place of the project, and the repository, whose objects it shares."""
-        return Bind(self.root, self.project.path, "rw"), Bind(self.project.repository, f"/tmp/{_ORIGIN}", "ro")
+        clone = Bind(self.root, self.project.path, "rw")
+        if not self.project.repository:
+            return (clone,)
+        return clone, Bind(self.project.repository, f"/tmp/{_ORIGIN}", "ro", optional=True)
 
     @property
     def shown(self) -> str:
@@ -154,7 +172,17 @@ class Clone(SessionPlace):
             await self._pin.set(base)
             self._origin = None
             return
-        base = await in_thread(functools.partial(self.project.check, changes=self._changes))
+        self.unused = self._loads
+        if not self.project.repository:
+            self.make()  # empty, for the saved clone
+            return
+        try:
+            base = await in_thread(functools.partial(self.project.check, changes=self._changes))
+        except (InvalidInputError, UnsupportedError):
+            if not self._loads:
+                raise
+            self.make()
+            return
         self.make()
         settings = await in_thread(self.project.settings)
         branch = f"cellblock/{self._name}"
@@ -174,8 +202,6 @@ class Clone(SessionPlace):
             fcntl.flock(held, fcntl.LOCK_SH)
         self._held, self.made = held, True
         self._places.place_made(self.path, held)
-        assert self._origin is not None
-        self._origin._shared = True
 
     async def base(self) -> str:
         """Return the commit that the clone began with."""
@@ -189,10 +215,10 @@ class Clone(SessionPlace):
             CellblockError: The sandbox could not be created.
         """
 
-        def compare(incoming: Incoming) -> CloneChanges:
+        def compare(incoming: Incoming, _: Project) -> CloneChanges:
             return CloneChanges(incoming.base, incoming.files, incoming.patch.decode(errors="replace"))
 
-        return await self._receive(compare, uncommitted=True)
+        return await self._receive(compare, uncommitted=True, writes=False)
 
     async def fetch(self) -> Fetched:
         """Fetch the commits of the clone into the project's repository.
@@ -202,8 +228,8 @@ class Clone(SessionPlace):
         """
         ref = f"refs/remotes/cellblock/{self._name}"
 
-        def fetch(incoming: Incoming) -> Fetched:
-            return Fetched(ref, incoming.commit, incoming.fetch(self.project, ref))
+        def fetch(incoming: Incoming, project: Project) -> Fetched:
+            return Fetched(ref, incoming.commit, incoming.fetch(project, ref))
 
         return await self._receive(fetch, uncommitted=False)
 
@@ -216,48 +242,140 @@ class Clone(SessionPlace):
             InvalidInputError, CellblockError: As for `diff`.
         """
 
-        def apply(incoming: Incoming) -> Applied:
+        def apply(incoming: Incoming, project: Project) -> Applied:
             if not allow_protected:
-                incoming.check_harmless(self.project.hooks())
+                incoming.check_harmless(project.hooks())
             files = incoming.files
             if not files:
                 return Applied(())
-            return replace(self.project.apply(incoming.patch, three_way=three_way), files=files)
+            return replace(project.apply(incoming.patch, three_way=three_way), files=files)
 
         return await self._receive(apply, uncommitted=True)
 
-    async def _receive(self, use: Callable[[Incoming], _T], *, uncommitted: bool) -> _T:
+    async def _receive(self, use: Callable[[Incoming, Project], _T], *, uncommitted: bool, writes: bool = True) -> _T:
         """Pack the changes in a sandbox, verify them on the host, and return what a function makes of them."""
         async with self._turn:
-            base = await self.base()
-            request = {"do": "pack", "base": base, "uncommitted": uncommitted}
+            base, project = await self.base(), self.project
+            if not project.repository:  # the user may have made one
+                project = replace(project, repository=_repository_for(project.path, loads=True))
+            if writes:
+                project.check_exists()
+            has_base = await in_thread(project.has, base)
+            request = {"do": "pack", "base": base, "has_base": has_base, "uncommitted": uncommitted}
             async with self._run(request) as done:
                 if "error" in done.answer:
                     raise StateError(f"the changes of the clone cannot be packed: {done.error}")
 
                 def receive() -> _T:
                     commit = done.answer.get("commit")
-                    return use(Incoming.receive(done.out, done.work, self.project, base, commit))
+                    return use(Incoming.receive(done.out, done.work, project, base, commit), project)
 
                 return await in_thread(receive)
 
+    async def whole(self, files: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Yield files of the clone as a tar stream that needs no other repository: git packs their objects in a sandbox.
+
+        Args:
+            files: The files, as a tar stream.
+
+        Raises:
+            StateError: They are no repository, or it is incomplete.
+            InvalidInputError: They are too large.
+            CellblockError: The sandbox could not be created.
+        """
+        async with self._run({"do": "save"}, files) as done:
+            if "error" in done.answer:
+                raise StateError(f"the clone cannot be saved: {done.error}. Repair it, or save without its files")
+            with await in_thread(_open_archive, done.out) as archive:
+                while piece := await in_thread(archive.read, _PIECE):
+                    yield piece
+
+    async def load(
+        self, files: AsyncIterator[bytes], base: str, prepare: Callable[[], Awaitable[None]], take: Take | None
+    ) -> None:
+        """Replace the files of the clone by those of a saved one.
+
+        Args:
+            files: The saved files, as a tar stream.
+            base: The commit that the saved clone began with.
+            prepare: Called once the files are extracted. Nothing is replaced before.
+            take: Takes an entry of the clone; None to remove the present files.
+
+        Raises:
+            InvalidInputError: The files are no repository, or too large. Nothing was replaced.
+            StateError: The present files cannot be moved.
+            CellblockError: The sandbox could not be created.
+        """
+        new = f".cellblock-{secrets.token_hex(8)}"  # a later session of this directory removes it
+        async with self._turn:
+            try:
+                async with self._run({"do": "load", "into": new}, files) as done:
+                    if "error" in done.answer:
+                        raise InvalidInputError(f"the saved clone cannot be loaded: {done.error}")
+                await prepare()
+                self.unused = False
+                await in_thread(self._replace, new, take)
+            except OSError as error:
+                raise StateError(f"the saved clone cannot be loaded: {error.filename}: {error.strerror}") from error
+            finally:
+                await in_thread(remove_place, f"{self.files}/{new}")
+            await self._pin.set(base)
+
+    def _replace(self, new: str, take: Take | None) -> None:
+        old = f"{new}-old"
+        with opened(self.files) as top, opened(new, top) as inside:
+            os.mkdir(old, 0o700, dir_fd=top)
+            with opened(old, top) as outside:
+                info = os.fstat(outside)
+                try:
+                    for name in os.listdir(top):
+                        if name in (new, old) or name.startswith(BRANCHES):
+                            continue
+                        if take is not None and not take(top, name, name):
+                            raise StateError(f"the clone was not loaded: {name!r} cannot be moved to the trash")
+                        with contextlib.suppress(FileNotFoundError):  # it is in the trash
+                            os.rename(name, name, src_dir_fd=top, dst_dir_fd=outside)
+                    for name in os.listdir(inside):
+                        if not name.startswith(BRANCHES):
+                            os.rename(name, name, src_dir_fd=inside, dst_dir_fd=top)
+                finally:
+                    remove_place(f"{self.files}/{old}", (info.st_dev, info.st_ino))
+
     @contextlib.asynccontextmanager
-    async def _run(self, request: dict[str, Any]) -> AsyncIterator[Done]:
+    async def _run(self, request: dict[str, Any], files: AsyncIterator[bytes] | None = None) -> AsyncIterator[Done]:
         assert self._sandboxes is not None
         assert self._wanted is not None
+
+        async def fill(out: str) -> None:
+            assert files is not None
+            size = 0
+            archive = os.open(f"{out}/files.tar", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(archive, "wb") as file:
+                async for piece in files:
+                    size += len(piece)
+                    if size > MOST_SAVED:
+                        raise InvalidInputError(f"the files of the clone exceed {MOST_SAVED >> 20:,} MiB")
+                    await in_thread(file.write, piece)
+
         wanted = replace(self._wanted, setup=replace(self._wanted.setup, cwd=self.files))
         step = Step(
             _PROGRAM,
             request,
             readable={},
-            limit=MOST_PACKED,
+            limit=MOST_PACKED if files is None else MOST_SAVED,
+            fill=None if files is None else fill,
             sees_session=True,
             mounts=self.mounts,
             what="git in the clone",
             limit_of="a clone",
         )
-        async with self._sandboxes.run(step, wanted) as done:
-            yield done
+        try:
+            async with asyncio.timeout(_PATIENCE) as limit, self._sandboxes.run(step, wanted) as done:
+                yield done
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise StateError(f"{step.what} took more than {_PATIENCE:g} s") from None
 
     async def remove(self, patience: float = PATIENCE) -> None:
         """Remove the clone, and let git prune the commit that it began with."""
@@ -267,13 +385,38 @@ class Clone(SessionPlace):
 
     def delete(self, held: int | None) -> None:
         """Delete the directory, unless the session of the clone or another branch of it lives."""
-        if not self._shared:
+        try:
+            assert held is not None
+            fcntl.flock(held, fcntl.LOCK_UN)  # also for the custodian's descriptor
+        except OSError:  # a file system without locks
             super().delete(held)
-            return
-        if held is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(held, fcntl.LOCK_UN)  # also for the custodian's descriptor
-        remove_abandoned(self.root)
+        else:
+            remove_abandoned(self.root)
+
+
+def _open_archive(out: str) -> IO[bytes]:
+    """Open the archive that a sandbox has written."""
+    try:
+        with opened(out) as directory:
+            descriptor = os.open("saved.tar", READ | os.O_NONBLOCK, dir_fd=directory)
+    except OSError as error:
+        raise StateError(f"the clone cannot be saved: its archive cannot be opened: {error.strerror}") from error
+    archive = open(descriptor, "rb")  # noqa: SIM115  # the caller closes it
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode) or info.st_size > MOST_SAVED:
+        archive.close()
+        raise InvalidInputError("the clone cannot be saved: its archive is not a file, or too large")
+    return archive
+
+
+def _repository_for(path: str, *, loads: bool) -> str:
+    """Return the repository of a project; empty if there is none and `loads` is true."""
+    try:
+        return find_repository(path)
+    except InvalidInputError:
+        if not loads:
+            raise
+        return ""
 
 
 def _as_reference(name: str) -> str:

@@ -57,6 +57,7 @@ class Step:
         limit: Maximum bytes that it may write.
         fetches: Whether it gets an index.
         copies: Files to copy into its directory, by their names there.
+        fill: Writes more into its directory, whose path it takes.
         mounts: More mounts, if it sees the session. Native sandbox only.
         what: Its name in errors.
         limit_of: The owner of the limit, in errors.
@@ -70,6 +71,7 @@ class Step:
     sees_session: bool = False
     fetches: bool = False
     copies: Mapping[str, str] = field(default_factory=dict)
+    fill: Callable[[str], Awaitable[None]] | None = None
     mounts: tuple[Bind, ...] = ()
     what: str = "an installation"
     limit_of: str = "this session (resources.packages)"
@@ -144,6 +146,8 @@ class Sandboxes:
             os.mkdir(work := f"{top}/work")
             for name, path in step.copies.items():
                 await asyncio.to_thread(shutil.copyfile, path, f"{out}/{name}")
+            if step.fill is not None:
+                await step.fill(out)
             inside, places = self._places(step, wanted, out)
             for path, name in places.items():
                 if name.startswith(f"{out}/"):
