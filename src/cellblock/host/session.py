@@ -1023,7 +1023,11 @@ class Session(AsyncOnly):
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
         branch._cells.check_running()
-        return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
+        changes = await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
+        clone, other = self._around.clone, branch._around.clone
+        if clone is not None and other is not None and branch.files_mode == "copy":
+            await clone.begin_with(await other.base())  # one of them may have loaded another clone
+        return changes
 
     # -- clones --------------------------------------------------------------------------------------------------------
 

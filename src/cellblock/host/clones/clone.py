@@ -207,6 +207,11 @@ class Clone(SessionPlace):
         """Return the commit that the clone began with."""
         return await in_thread(self._pin.base)
 
+    async def begin_with(self, base: str) -> None:
+        """Record another commit as the one that the clone began with, after its files were replaced."""
+        if base != await self.base():
+            await self._pin.set(base)
+
     async def diff(self) -> CloneChanges:
         """Return the changes since the clone was made, committed or not.
 
