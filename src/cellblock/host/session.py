@@ -1063,6 +1063,11 @@ class Session(AsyncOnly):
         return await self._clone.apply(three_way=three_way, allow_protected=allow_protected)
 
     @property
+    def clone_is_new(self) -> bool:
+        """Whether the session works in a clone that was made to load a saved one."""
+        return self._around.clone is not None and self._around.clone.unused
+
+    @property
     def _clone(self) -> Clone:
         self._cells.check_running()
         if self._around.clone is None:

@@ -404,8 +404,8 @@ class NamedSession:
         else:
             codes, lost = self._run_after(Durable.execution_of(save), running=False)
         self._loss = "restored_earlier" if lost or known_until else "restored"
-        until = {"host": host, "known_until": known_until}
-        await self.durable.note_loss(self._loss, told(at, codes, lost, [], None, **until))
+        tell = functools.partial(told, at, codes, lost, host=host, known_until=known_until, clone=session.clone_is_new)
+        await self.durable.note_loss(self._loss, tell([], None))
         try:
             changed = await self.durable.load(session, save, workspace=whole)
         except CellblockError as error:
@@ -415,7 +415,7 @@ class NamedSession:
             return False
         self._prepared = kernel_of(session.position)
         self.since = ""  # its history is in the save
-        lines = told(at, codes, lost, changed, session.loaded, **until)
+        lines = tell(changed, session.loaded)
         await self.durable.note_loss(self._loss, lines)
         for line in lines:
             session.reader.note(f"[cellblock] {line}")
