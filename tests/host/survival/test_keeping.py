@@ -148,6 +148,34 @@ async def test_a_clone_outlives_the_host(killed: Killed) -> None:
 
 
 @pytest.mark.slow
+async def test_branches_of_a_clone_outlive_the_host(killed: Killed) -> None:
+    project = Repository(killed.workspace)
+    project.commit(a="one")
+    body = """
+    (branch,) = await session.fork()
+    branch.succession.relabel("branch")
+    await branch.execute("!echo two > a && git commit -qam two")
+    """
+    killed.run(body, isolate="native", workspace="clone")
+    options = {"working_dir": killed.workspace, "images_dir": killed.state / "images", "workspace": "clone"}
+    async with next_host(killed.state, "native") as (host, remains):
+        left = {one.label: one for one in remains}
+        session = host.session(remains=left["label"], label="label", **options)
+        branch = host.session(remains=left["branch"], label="branch", **options)
+        await session.start()
+        await session.close()
+        await branch.start()
+        assert (await branch.execute("!git log -1 --format=%s")).text == "two"
+        assert (await branch.clone_fetch()).commits == 1
+        await branch.reset()
+        assert (await branch.execute("!git log -1 --format=%s")).text == "two"
+        root = Path(branch.workspace).parent
+        await branch.close()
+        await processes.eventually(lambda: not root.exists())
+    assert "refs/cellblock/" not in project.git("for-each-ref")
+
+
+@pytest.mark.slow
 async def test_undo_goes_back_over_cells_of_the_host_before(killed: Killed) -> None:
     killed.run("await session.execute('x = 41'); await session.execute('y = 1')")
     async with killed.session() as session:
