@@ -24,6 +24,7 @@ from cellblock.service.named.json_options import read_options
 from cellblock.service.named.named_checkpoints import adopt, fork
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.session import NamedSession
+from cellblock.service.store.named import NamedStore
 from daemons import own_daemon
 from git_repositories import Repository
 from named_sessions import OPTIONS, after_a_kill, saved, submit
@@ -642,11 +643,12 @@ def test_a_durable_branch_does_not_write_to_the_workspace_that_it_came_from(home
 
 @pytest.mark.slow
 async def test_a_clone_and_its_branch_continue_from_their_saves_without_a_repository(
-    sessions: NamedSessions, zygote_host: Host, state: Path, tmp_path: Path
+    native_host: Host, state: Path, tmp_path: Path
 ) -> None:
+    sessions = NamedSessions(native_host, NamedStore(state))
     project = Repository(tmp_path / "project")
     project.commit(a="one")
-    options = {"durable": 0.01, "isolate": "native", "working_dir": str(project.path), "workspace": "clone"}
+    options = {"durable": 0.01, "working_dir": str(project.path), "workspace": "clone"}
     named = await sessions.create("one", options)
     await run(sessions, named, "x = 1\n!echo two > a && git commit -qam two && echo u > u && ln -s a l")
     await fork(sessions, "one", ["branch"])
@@ -659,7 +661,7 @@ async def test_a_clone_and_its_branch_continue_from_their_saves_without_a_reposi
     await run(sessions, named, "!git reset -q --hard HEAD~1")
     project.path.rename(tmp_path / "gone")
     project.path.mkdir()
-    after = await later(sessions, zygote_host, state)
+    after = await later(sessions, native_host, state)
     look = "!git log --format=%s; git status --porcelain; cat a; readlink l; git fsck --no-dangling\nx"
     result = await run(after, after.find("one"), look)
     assert str(result.text).endswith("\ntwo\na commit\n?? l\n?? u\ntwo\na\n1")
@@ -671,3 +673,4 @@ async def test_a_clone_and_its_branch_continue_from_their_saves_without_a_reposi
     assert fetched.ref == "refs/remotes/cellblock/branch"
     assert new.git("log", "--format=%s", fetched.ref) == "three\ntwo\na commit"
     await after.close()
+    await sessions.close()
