@@ -129,6 +129,7 @@ def _load(request: dict[str, Any], out: str) -> dict[str, Any]:
 def _main(out: str) -> None:
     request = json.loads(Path(out, "request.json").read_text())
     try:
+        os.chdir(request["clone"])
         match request["do"]:
             case "create":
                 answer = _create(request)

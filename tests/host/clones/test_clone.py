@@ -235,11 +235,19 @@ async def test_a_clone_stays_until_its_last_branch_ends(native_host: Host, repos
 
 
 @pytest.mark.slow
-async def test_a_broken_clone_of_a_branch_is_an_error(cloned: Session, repository: Repository) -> None:
+async def test_a_broken_clone_of_a_branch_is_an_error(cloned: Session, tmp_path: Path) -> None:
     (branch,) = await cloned.fork()
     await run(branch, "!rm -rf .git")  # the directory above it has another clone
     with pytest.raises(StateError, match="the changes of the clone cannot be packed"):
         await branch.clone_fetch()
+    other = Repository(tmp_path / "other")
+    other.commit(secret="SECRET")
+    name = Path(branch.workspace).name
+    await run(cloned, f"!mv {name} moved && ln -s {other.path} {name}")
+    for work in (branch.clone_diff, branch.clone_fetch, branch.clone_apply):
+        with pytest.raises(StateError, match="the changes of the clone cannot be packed"):
+            await work()
+    await run(cloned, f"!rm {name} && mv moved {name}")
     await run(cloned, "!rm .git/info/exclude")
     assert (await cloned.clone_diff()).files == ()
     await branch.close()

@@ -362,10 +362,10 @@ class Clone(SessionPlace):
                         raise InvalidInputError(f"the files of the clone exceed {MOST_SAVED >> 20:,} MiB")
                     await in_thread(file.write, piece)
 
-        wanted = replace(self._wanted, setup=replace(self._wanted.setup, cwd=self.files))
+        # The program enters the clone, not the host: the session can put a link in place of a branch's directory.
         step = Step(
             _PROGRAM,
-            request,
+            {**request, "clone": self.shown},
             readable={},
             limit=MOST_PACKED if files is None else MOST_SAVED,
             fill=None if files is None else fill,
@@ -375,7 +375,7 @@ class Clone(SessionPlace):
             limit_of="a clone",
         )
         try:
-            async with asyncio.timeout(_PATIENCE) as limit, self._sandboxes.run(step, wanted) as done:
+            async with asyncio.timeout(_PATIENCE) as limit, self._sandboxes.run(step, self._wanted) as done:
                 yield done
         except TimeoutError:
             if not limit.expired():
