@@ -990,7 +990,7 @@ class Session(AsyncOnly):
             SnapshotError, CheckpointError, StateError, LaunchError: As for `checkpoint`.
         """
         if self._around.clone is not None and files == "shared":
-            raise StateError(f"{self._name} works in a clone, of which each branch needs its own copy: omit files='shared'")
+            raise StateError(f"{self._name} works in a clone, and each branch needs its own copy: omit files='shared'")
         return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
     async def adopt(self, branch: Session) -> Changes:

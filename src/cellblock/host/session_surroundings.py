@@ -101,8 +101,9 @@ def clone_for(
             f"session {number} cannot begin with that state, because it would have no clone: fork a session in a clone, "
             "without files='shared', or make a new session with workspace='clone'"
         )
+    directories = None if branch is None else (branch.root, branch.files)
     how = (resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier))
-    return Clone(*how, changes=changes, loads=loads, branch=branch, origin=origin)
+    return Clone(*how, changes=changes, loads=loads, branch=directories, origin=origin)
 
 
 def place_of(keeper: Keeper, number: int, remains: SessionRemains | None) -> str:

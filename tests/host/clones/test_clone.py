@@ -271,7 +271,7 @@ async def test_settings_of_a_session_run_in_the_sandbox_of_its_branches_only(
 
 @pytest.mark.slow
 async def test_branches_of_a_clone_share_no_files(cloned: Session) -> None:
-    with pytest.raises(StateError, match="each branch needs its own copy: omit files='shared'"):
+    with pytest.raises(StateError, match="and each branch needs its own copy: omit files='shared'"):
         await cloned.fork(files="shared")
     checkpoint = await cloned.checkpoint(files="copy")
     with pytest.raises(StateError, match="it would have no clone: fork a session in a clone"):

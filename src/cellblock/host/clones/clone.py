@@ -35,7 +35,6 @@ from cellblock.walls.sandbox.policy import ENV, MAKEABLE, PROTECTED, SECRET
 from cellblock.wire.sandbox import Bind
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions
     from cellblock.walls.sandbox.policy import Policy
@@ -74,7 +73,7 @@ class Clone(SessionPlace):
         *,
         changes: bool = False,
         loads: bool = False,
-        branch: BranchDirectory | None = None,
+        branch: tuple[str, str] | None = None,
         origin: Clone | None = None,
     ) -> None:
         """Set the paths without creating anything.
@@ -86,7 +85,7 @@ class Clone(SessionPlace):
             places: As for `SessionPlace`.
             changes: Whether the clone begins with uncommitted changes of the project.
             loads: Whether a saved clone is loaded next, so that no repository is needed.
-            branch: The directory of the session's files, if it is a branch.
+            branch: If the session is a branch, the directory of its session's clone, and the copy in it.
             origin: The clone of the session that a new branch is made from.
 
         Raises:
@@ -106,8 +105,7 @@ class Clone(SessionPlace):
             self.project = Project(path, _repository_for(path, loads=loads or self.made))
         else:
             self.project = origin.project
-        self.root = self.path if branch is None else branch.root
-        self.files = self.path if branch is None else branch.files
+        self.root, self.files = (self.path, self.path) if branch is None else branch
         self._origin = origin
         self.unused = False
         self._loads = loads
@@ -197,7 +195,7 @@ class Clone(SessionPlace):
         try:
             held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            raise StateError(f"the clone that the branch would be copied from is gone: {error.strerror}") from error
+            raise StateError(f"the clone that the branch would be copied from was removed: {error.strerror}") from error
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(held, fcntl.LOCK_SH)
         self._held, self.made = held, True
@@ -208,7 +206,7 @@ class Clone(SessionPlace):
         return await in_thread(self._pin.base)
 
     async def begin_with(self, base: str) -> None:
-        """Record another commit as the one that the clone began with, after its files were replaced."""
+        """Record another first commit of the clone, after its files were replaced."""
         if base != await self.base():
             await self._pin.set(base)
 
@@ -298,7 +296,7 @@ class Clone(SessionPlace):
     async def load(
         self, files: AsyncIterator[bytes], base: str, prepare: Callable[[], Awaitable[None]], take: Take | None
     ) -> None:
-        """Replace the files of the clone by those of a saved one.
+        """Replace the files of the clone by the files of a saved clone.
 
         Args:
             files: The saved files, as a tar stream.
@@ -415,7 +413,7 @@ def _open_archive(out: str) -> IO[bytes]:
 
 
 def _repository_for(path: str, *, loads: bool) -> str:
-    """Return the repository of a project; empty if there is none and `loads` is true."""
+    """Return the repository of a project; empty if the project has none and `loads` is true."""
     try:
         return find_repository(path)
     except InvalidInputError:

@@ -57,17 +57,17 @@ class Project:
 
     Attributes:
         path: The top of the working copy.
-        repository: The repository; empty if there is none, because a saved clone is loaded.
+        repository: The repository; empty if the project has none, and a saved clone is loaded.
     """
 
     path: str
     repository: str
 
     def check_exists(self) -> None:
-        """Check that there is a repository.
+        """Check that the repository exists.
 
         Raises:
-            StateError: There is none.
+            StateError: It does not exist.
         """
         if not self.repository:
             raise StateError(
