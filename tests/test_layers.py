@@ -97,11 +97,13 @@ ROOMS: dict[str, set[str]] = {
         "host/telemetry",
     },
     "host/environments": {"host/environment", "host/files", "host/kernels", "host/launch"},
+    "host/clones": {"host/environments", "host/files", "host/launch", "host/options", "host/place"},
     "host/exchange": {"host/kernels"},
     "host/explanations": {"host/files", "host/kernels"},
     "host/programs": {"host/checks", "host/descriptors", "host/kernels", "host/telemetry"},
     "host/checkpoints": {
         "host/checks",
+        "host/clones",
         "host/closing",
         "host/exchange",
         "host/files",
@@ -113,6 +115,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "host/survival": {
         "host/checkpoints",
+        "host/clones",
         "host/descriptors",
         "host/kernels",
         "host/launch",

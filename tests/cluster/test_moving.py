@@ -16,8 +16,10 @@ from cellblock.cluster import RayHosts
 from cellblock.cluster.names import Names, Site
 from cellblock.cluster.session import ClusterSession
 from cellblock.errors import BusyError, ConflictError
+from cellblock.operations.clones import CloneApply, CloneFetch
 from cluster.nodes import daemon_of, kill, until
 from cluster.small import MEMORY, OPTIONS, SmallCluster, age_lease, hosts_of, small_cluster
+from git_repositories import Repository
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -97,6 +99,26 @@ async def test_an_idle_session_moves_with_variables_files_and_keys(cluster: Smal
     await branch.close()
     await session.close()
     assert await hosts.list_sessions() == []
+
+
+async def test_a_clone_moves_with_its_session(cluster: SmallCluster, hosts: RayHosts, tmp_path: Path) -> None:
+    project = Repository(tmp_path / "project")
+    project.commit(a="one")
+    session = await hosts.get_or_create("cloned", working_dir=str(project.path), workspace="clone")
+    await session.execute("x = 1\n!echo two > a && git commit -qam two && echo s > b && git add b && ln -s a l")
+    look = "!pwd; git status --porcelain -b; git log --format=%s; cat a; git fsck --no-dangling\nx"
+    before = (await session.execute(look)).text
+    node = node_of(cluster, session)
+    said = await drained(cluster, node)
+    assert (said["moved"], said["left"]) == (1, {})
+    assert node_of(cluster, session) != node
+    assert (await session.execute(look)).text == before
+    assert len(project.git("for-each-ref", "refs/cellblock").splitlines()) == 1
+    assert (await hosts.link.call(CloneFetch("cloned")))["commits"] == 1
+    assert (await hosts.link.call(CloneApply("cloned")))["files"] == ["a", "b", "l"]
+    assert (project.path / "a").read_text() == "two\n"
+    await session.close()
+    assert project.git("for-each-ref", "refs/cellblock") == ""
 
 
 async def test_cells_go_on_while_their_session_moves_and_each_runs_once(cluster: SmallCluster, hosts: RayHosts) -> None:

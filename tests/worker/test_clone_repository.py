@@ -15,7 +15,7 @@ from git_repositories import Repository
 def work(clone: Path, out: Path, **request: Any) -> dict[str, Any]:
     """Run the program in a directory, and return its answer."""
     out.mkdir()
-    (out / "request.json").write_text(json.dumps(request))
+    (out / "request.json").write_text(json.dumps({"clone": str(clone), "has_base": True, **request}))
     subprocess.run([sys.executable, "-I", clone_repository.__file__, str(out)], cwd=clone, check=True)
     answer: dict[str, Any] = json.loads((out / "answer.json").read_text())
     return answer
@@ -36,6 +36,19 @@ def test_a_clone_shares_objects_and_changes_are_packed(tmp_path: Path) -> None:
     assert answer["commit"] != base
     assert (tmp_path / "3/changes.pack").read_bytes()[:4] == b"PACK"
     assert sorted((clone / ".git").rglob("*")) == before
+
+
+def test_the_pack_has_the_whole_history_if_the_project_lacks_the_first_commit(tmp_path: Path) -> None:
+    clone = Repository(tmp_path / "clone")
+    base = clone.commit(a="one")
+    clone.commit(a="two")
+    for name, has_base in (("part", True), ("whole", False)):
+        work(clone.path, tmp_path / name, do="pack", base=base, uncommitted=False, has_base=has_base)
+    new = Repository(tmp_path / "new")
+    with (tmp_path / "whole/changes.pack").open("rb") as pack:
+        subprocess.run(["git", "index-pack", "--strict", "--stdin"], cwd=new.path, stdin=pack, check=True, capture_output=True)
+    assert new.git("cat-file", "-t", base) == "commit"
+    assert (tmp_path / "part/changes.pack").stat().st_size < (tmp_path / "whole/changes.pack").stat().st_size
 
 
 def test_errors_of_git_are_answers(tmp_path: Path) -> None:

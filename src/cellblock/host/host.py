@@ -294,7 +294,7 @@ class Host(AsyncOnly):
         Raises:
             CellblockError: As for `session`, `Session.start` and `Session.load`. The new session is closed.
         """
-        session = self.session(options, hooks=hooks, **keywords)
+        session = self.session(options, hooks=replace(hooks or SessionHooks(), loads=workspace), **keywords)
         try:
             await session.start()
             await session.load(path, workspace=workspace, timeout=timeout)

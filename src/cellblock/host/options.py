@@ -312,6 +312,7 @@ class SessionHooks:
         name: The name of the session, for people; may be empty.
         network: Returns the network rules to use instead of new ones: the rules of an earlier process, or of other branches.
         network_changed: Records a change of the network, with who changed it, before it takes effect.
+        loads: Whether saved files are loaded before the first cell. A session in a clone then needs no repository.
     """
 
     tool_port: OnListener | None = None
@@ -320,6 +321,7 @@ class SessionHooks:
     name: str = ""
     network: ShareNetwork | None = None
     network_changed: Callable[[Mapping[str, Any], str], Awaitable[None]] | None = None
+    loads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

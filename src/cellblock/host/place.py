@@ -68,8 +68,13 @@ class SessionPlace:
             self.made = True
             self._places.place_made(self.path, self._held)
 
-    def clean(self) -> None:
-        """Remove what belongs to it elsewhere. Called in a thread, before the directory is removed."""
+    def delete(self, held: int | None) -> None:
+        """Delete the directory, and what belongs to it elsewhere. Called in a thread.
+
+        Args:
+            held: The descriptor that holds its lock.
+        """
+        remove_place(self.path)
 
     async def remove(self, patience: float = PATIENCE) -> None:
         """Remove the directory. A slow removal continues in a thread, which the program waits for at its exit.
@@ -86,8 +91,7 @@ class SessionPlace:
         removed = asyncio.Event()
 
         def remove() -> None:
-            self.clean()
-            remove_place(self.path)
+            self.delete(held)
             if held is not None:
                 os.close(held)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits

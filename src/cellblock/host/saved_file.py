@@ -22,11 +22,13 @@ from cellblock.common.version import __version__
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.host.new_file import NewFile, Telling, UnnamedFile
 from cellblock.model import HistoryEntry
+from cellblock.model.clones import COMMIT
 from cellblock.model.saving import SaveReport
 from cellblock.model.untrusted import parse_json
 from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
 
 MANIFEST, VARIABLES, CELLS, WORKSPACE = "manifest.json", "variables.pickle", "cells.jsonl", "workspace.tar"
+CLONE = "clone"
 PIECE = 1024 * 1024
 """Bytes that are read or written at once."""
 
@@ -144,11 +146,13 @@ class LoadedFile:
         manifest: Its manifest.
         cells: The cells of the session, oldest first.
         has_workspace: Whether it contains the workspace's files.
+        base: The commit that the session's clone began with, if these files are a clone; else empty.
     """
 
     manifest: Manifest
     cells: list[HistoryEntry]
     has_workspace = False
+    base = ""
 
     def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
         """Set the path. `open` opens the file.
@@ -226,15 +230,20 @@ class LoadedFile:
         if any(group.size < 0 for group in state.groups) or sum(group.size for group in state.groups) != total:
             raise InvalidInputError("its pickles do not have the lengths in its manifest")
         self.has_workspace = WORKSPACE in self._zip.namelist()
+        if CLONE in self._zip.namelist():
+            self.base = self._zip.read(CLONE).decode("ascii")
+            if not COMMIT.fullmatch(self.base) or not self.has_workspace:
+                raise InvalidInputError("its clone has no valid first commit, or no files")
         self.manifest, self.cells = manifest, [*self._read_cells()]
         file.most = 2 * PIECE
 
     def _check_members(self, size: int) -> None:
         members = self._zip.infolist()
-        known = {MANIFEST, VARIABLES, CELLS, WORKSPACE}
+        known = {MANIFEST, VARIABLES, CELLS, WORKSPACE, CLONE}
         found = [member.filename for member in members]
-        if len(set(found)) < len(found) or not known - {WORKSPACE} <= set(found) <= known:
-            raise InvalidInputError(f"it must hold {MANIFEST}, {VARIABLES}, {CELLS}, and {WORKSPACE} at most, each once")
+        if len(set(found)) < len(found) or not known - {WORKSPACE, CLONE} <= set(found) <= known:
+            optional = f"{WORKSPACE} and {CLONE}"
+            raise InvalidInputError(f"it must hold {MANIFEST}, {VARIABLES}, {CELLS}, and {optional} at most, each once")
         for member in members:
             _check_stored(member)
         _check_total(members, size)

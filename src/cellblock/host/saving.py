@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread
 from cellblock.host.new_file import UnnamedFile
 from cellblock.host.remote_file import RemoteFile, as_path
-from cellblock.host.saved_file import PIECE, VARIABLES, WORKSPACE, LoadedFile, SavedFile
+from cellblock.host.saved_file import CLONE, PIECE, VARIABLES, WORKSPACE, LoadedFile, SavedFile
 from cellblock.host.snapshots import Missing
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import LeftOut, LoadReport, SaveReport
@@ -32,12 +32,13 @@ from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.clones.clone import Clone
     from cellblock.host.files import Files
-    from cellblock.host.files.staging import Keep
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.snapshots import Snapshot
+    from cellblock.host.snapshots.trash import Entry
     from cellblock.model import CodeExecutionResult
 
 _ROOM = 4096  # for the other parts of a message
@@ -58,6 +59,7 @@ class Ends:
         run_and_take: Runs a silent cell, and passes on each value that it sends.
         room: Maximum size of a value in bytes.
         workspace: Working directory.
+        shown: The path of the working directory in the session.
         files: Files of the working directory.
     """
 
@@ -65,6 +67,7 @@ class Ends:
     run_and_take: Callable[[str, OnInput | None, Take, float | None], Awaitable[CodeExecutionResult]]
     room: int
     workspace: str
+    shown: str
     files: Files
 
 
@@ -89,7 +92,9 @@ class Saving:
         loaded: The report of the last loaded session, if any.
     """
 
-    def __init__(self, cells: Cells, checkpoints: Checkpoints, files: Files, workspace: str, room: int) -> None:
+    def __init__(
+        self, cells: Cells, checkpoints: Checkpoints, files: Files, workspace: str, room: int, clone: Clone | None
+    ) -> None:
         """Store the arguments.
 
         Args:
@@ -98,19 +103,39 @@ class Saving:
             files: The files of its workspace.
             workspace: Its working directory.
             room: Maximum size of a value in bytes.
+            clone: The clone that it works in, if it does.
         """
         self._cells = cells
         self._checkpoints = checkpoints
-        self._ends = Ends(cells.run_silently, cells.run_and_take, room, workspace, files)
+        self._clone = clone
+        shown = workspace if clone is None else clone.shown
+        self._ends = Ends(cells.run_silently, cells.run_and_take, room, workspace, shown, files)
         self.loaded: LoadReport | None = None
 
     async def save(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> SaveReport:
         present, path = self._cells.past.present, as_path(path)
+        archive: Archive | None = None
+        base = ""
+        if workspace:
+            archive = functools.partial(_files, self._ends.files)
+        if workspace and self._clone is not None:
+            archive, base = self._files_of_clone, await self._clone.base()
         if (remote := RemoteFile.at(path)) is None:
-            return await _save(self._ends, SavedFile(path), present, workspace=workspace, timeout=timeout)
+            return await _save(self._ends, SavedFile(path), present, timeout=timeout, archive=archive, base=base)
         await remote.prepare()
         file = SavedFile(UnnamedFile())
-        return await _save(self._ends, file, present, workspace=workspace, timeout=timeout, remote=remote)
+        return await _save(self._ends, file, present, timeout=timeout, archive=archive, base=base, remote=remote)
+
+    async def _files_of_clone(self, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]:
+        """Yield the current files of the clone as a tar stream."""
+        async with self._cells.turn():
+            files = await self._checkpoints.files.take()
+        try:
+            async with aclosing(self._pieces(files, left_out)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            self._checkpoints.files.drop(files)
 
     @property
     def last_state(self) -> LastState:
@@ -140,13 +165,16 @@ class Saving:
         if checkpoint is None:
             raise CheckpointError("there is no checkpoint of that state")
         past, why = [cell.entry for cell in checkpoint.moment.past], checkpoint.without_files
+        if self._clone is not None and checkpoint.snapshot is None:
+            raise CheckpointError(f"the checkpoint has no files: {why}")
         files = None if checkpoint.snapshot is None else checkpoints.files.hold(checkpoint.snapshot)
         try:
             kernel = await checkpoints.resuming.look_at(checkpoint)
             try:
                 archive = None if files is None else functools.partial(self._pieces, files)
+                base = "" if self._clone is None else await self._clone.base()
                 file = SavedFile(path)
-                report = await _save(self._ends_of(kernel), file, past, workspace=False, timeout=timeout, archive=archive)
+                report = await _save(self._ends_of(kernel), file, past, timeout=timeout, archive=archive, base=base)
             finally:
                 await kernel.discard()  # its exit handlers and buffered text belong to the session
         finally:
@@ -163,12 +191,15 @@ class Saving:
         )
 
     async def _pieces(self, files: Snapshot, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]:
-        """Yield a snapshot as a tar stream."""
+        """Yield a snapshot as a tar stream. The files of a clone get all objects that they refer to."""
         found: list[tuple[str, str]] = []
-        pieces = self._checkpoints.files.pack(files, found)
+        pieces = _in_pieces(self._checkpoints.files.pack(files, found))
+        if self._clone is not None:
+            pieces = self._clone.whole(pieces)
         try:
-            while (piece := await in_thread(next, pieces, None)) is not None:
-                yield piece
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
         except OSError as error:
             raise SnapshotError(f"the files of the session cannot be saved: {error.strerror}") from error
         left_out += [LeftOut(path, reason) for path, reason in found]
@@ -205,10 +236,17 @@ class Saving:
             if (remote := RemoteFile.at(path)) is not None:
                 path, name = await stack.enter_async_context(remote.read()), remote.url
             file = LoadedFile(path, name)
-            keep = self._checkpoints.files.keeping("load").keep if workspace and changed is None else None
+            trash = self._checkpoints.files.keeping("load") if workspace and changed is None else None
             self.loaded, cells = await _load(
-                self._ends, file, self._renew, workspace=workspace, timeout=timeout, changed=changed, keep=keep
+                *(self._ends, file, self._renew),
+                workspace=workspace,
+                timeout=timeout,
+                changed=changed,
+                trash=trash,
+                clone=self._clone,
             )
+            if self._clone is not None:
+                self._checkpoints.automatic.files_changed()
         self._cells.past.replace(cells)
         self._checkpoints.begin_with_line()
         self._checkpoints.begin()
@@ -224,9 +262,9 @@ async def _save(
     file: SavedFile,
     cells: Iterable[HistoryEntry],
     *,
-    workspace: bool,
     timeout: float | None,
     archive: Archive | None = None,
+    base: str = "",
     remote: RemoteFile | None = None,
 ) -> SaveReport:
     """Save the state of a kernel.
@@ -235,15 +273,13 @@ async def _save(
         ends: The session.
         file: The file, which is closed at the end.
         cells: Its cells.
-        workspace: Whether to save the current workspace files.
         timeout: Time limit for pickling, in seconds.
-        archive: Yields a tar stream of files to save instead, and adds omitted files to its argument.
+        archive: Yields a tar stream of the files to save, and adds omitted files to its argument.
+        base: The commit that the session's clone began with, if the files are a clone.
         remote: The destination of the complete file.
     """
-    if remote is None and (workspace or archive is not None):
+    if remote is None and archive is not None:
         _check_outside(file.file.path, ends.workspace)
-    if workspace:
-        archive = functools.partial(_files, ends.files)
     try:
         await in_thread(file.open)
         await _provide_cloudpickle(ends.run)
@@ -255,8 +291,11 @@ async def _save(
             async with aclosing(archive(left_out)) as stream:
                 async for data in stream:
                     await in_thread(file.write, data)
+        if base:
+            await in_thread(file.begin, CLONE)
+            await in_thread(file.write, base.encode())
         kept = [*cells]
-        state = replace(state, left_out=tuple(left_out), directory=_relative(state.directory, ends.workspace))
+        state = replace(state, left_out=tuple(left_out), directory=_relative(state.directory, ends.shown))
         await in_thread(file.finish, state, kept)
         path: Path | str = file.file.path
         if remote is not None:
@@ -320,7 +359,8 @@ async def _load(
     workspace: bool,
     timeout: float | None,
     changed: list[str] | None = None,
-    keep: Keep | None = None,
+    trash: Entry | None = None,
+    clone: Clone | None = None,
 ) -> tuple[LoadReport, list[HistoryEntry]]:
     """Load a saved session.
 
@@ -331,7 +371,8 @@ async def _load(
         workspace: Whether to unpack the workspace files.
         timeout: Time limit for reading the pickles, in seconds.
         changed: If given, existing files are unchanged, and this collects those that differ from the saved ones.
-        keep: Saves files that are replaced (`Files.untar`).
+        trash: Receives files that are replaced.
+        clone: The clone that the session works in. Its files are replaced as a whole; with `changed`, only if it is unused.
 
     Returns:
         The report, and the cells of the saved session.
@@ -342,13 +383,24 @@ async def _load(
             workspace = workspace and file.has_workspace
         elif workspace and not file.has_workspace:
             raise InvalidInputError(f"{file.name} has no files: the session was saved without its workspace")
-        await prepare()
+        if workspace and bool(file.base) != (clone is not None):
+            where = "a session in a clone (workspace='clone')" if file.base else "a session without workspace='clone'"
+            raise InvalidInputError(f"the files in {file.name} can be loaded into {where} only")
         skipped: list[LeftOut] = []
-        if workspace:
+        if clone is None or not workspace:
+            await prepare()
+        elif changed is None or clone.unused:
+            take = None if trash is None or clone.unused else trash.take
+            await clone.load(_in_pieces(file.workspace()), file.base, prepare, take)
+        else:
+            await prepare()
+            workspace = False
+        if workspace and clone is None:
             pieces = file.workspace()
             if changed is not None:
                 missing = Missing(pieces, ends.workspace)
                 pieces = missing.pieces()
+            keep = None if trash is None else trash.keep
             unpacked = await ends.files.untar(_in_pieces(pieces), keep=keep)
             if changed is not None:
                 changed += missing.changed
@@ -362,7 +414,7 @@ async def _load(
 
 
 async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Loaded:
-    prepared = await in_thread(_lines, file, ends.workspace)
+    prepared = await in_thread(_lines, file, ends.shown)
     lines = iter(prepared)
     pieces = file.variables()
     failure: BaseException | None = None
@@ -417,7 +469,7 @@ def _batches(cells: list[HistoryEntry]) -> Iterator[list[tuple[int | None, str]]
         yield batch
 
 
-async def _in_pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _in_pieces(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
     while (piece := await in_thread(next, pieces, None)) is not None:
         yield piece
 

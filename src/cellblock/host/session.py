@@ -184,7 +184,9 @@ class Session(AsyncOnly):
         clone = None
         if options.workspace is not None:
             clone = clone_for(
-                resolved, host.keeper, number, remains, hooks.name, start_from, changes=options.workspace == "dirty-clone"
+                *(resolved, host.keeper, number, remains, hooks.name, start_from, self._branch),
+                changes=options.workspace == "dirty-clone",
+                loads=hooks.loads,
             )
             resolved = clone.move(resolved, host.facts)
         self._cwd = resolved.stay_in or resolved.cwd
@@ -263,6 +265,7 @@ class Session(AsyncOnly):
             ),
             self._branch,
             self._around.packages.go_to,
+            self._around.clone,
         )
 
     def _parts(self, number: int) -> SessionParts:
@@ -803,7 +806,7 @@ class Session(AsyncOnly):
         """The files of the session's working directory, with the session's permissions."""
         from cellblock.host.files import Files
 
-        alias = "" if self._around.clone is None else self._around.clone.project.path
+        alias = "" if self._around.clone is None else self._around.clone.shown
         changed = self._checkpoints.automatic.files_changed
         return Files(Path(self._cwd), walls=self._walls, on_change=changed, alias=alias)
 
@@ -964,7 +967,7 @@ class Session(AsyncOnly):
         Raises:
             SnapshotError: The files cannot be copied: too many, too large, or no space.
             InvalidInputError: ``files="copy"`` without a ``working_dir``, or another argument is invalid.
-            StateError: The session works in a clone, or has a GPU.
+            StateError: The session has a GPU, or works in a clone and `files` is ``shared``.
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
         """
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
@@ -987,7 +990,8 @@ class Session(AsyncOnly):
             InvalidInputError: The session has no directory of its own.
             SnapshotError, CheckpointError, StateError, LaunchError: As for `checkpoint`.
         """
-        self._check_no_clone("cannot have branches")
+        if self._around.clone is not None and files == "shared":
+            raise StateError(f"{self._name} works in a clone, and each branch needs its own copy: omit files='shared'")
         return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
     async def adopt(self, branch: Session) -> Changes:
@@ -1020,9 +1024,11 @@ class Session(AsyncOnly):
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
         branch._cells.check_running()
-        self._check_no_clone("cannot take another session's files")
-        branch._check_no_clone("ends with its session")
-        return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
+        changes = await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
+        clone, other = self._around.clone, branch._around.clone
+        if clone is not None and other is not None and branch.files_mode == "copy":
+            await clone.begin_with(await other.base())  # one of them may have loaded another clone
+        return changes
 
     # -- clones --------------------------------------------------------------------------------------------------------
 
@@ -1058,17 +1064,16 @@ class Session(AsyncOnly):
         return await self._clone.apply(three_way=three_way, allow_protected=allow_protected)
 
     @property
+    def clone_is_new(self) -> bool:
+        """Whether the session works in a clone that was made to load a saved one."""
+        return self._around.clone is not None and self._around.clone.unused
+
+    @property
     def _clone(self) -> Clone:
         self._cells.check_running()
         if self._around.clone is None:
             raise StateError(f"{self._name} does not work in a clone: create it with workspace='clone' (--clone)")
         return self._around.clone
-
-    def _check_no_clone(self, what: str) -> None:
-        if self._around.clone is not None:
-            raise StateError(
-                f"{self._name} works in a clone, which {what}: fetch or apply its changes (clone_fetch, clone_apply)"
-            )
 
     # -- saved sessions ------------------------------------------------------------------------------------------------
 
@@ -1094,8 +1099,6 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
-        if workspace:
-            self._check_no_clone("cannot be saved with its files")
         return await self.saving.save(path, workspace=workspace, timeout=timeout)
 
     async def load(
@@ -1119,8 +1122,6 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
-        if workspace:
-            self._check_no_clone("cannot take saved files")
         return await self.saving.load(path, workspace=workspace, timeout=timeout)
 
     @property
@@ -1133,7 +1134,7 @@ class Session(AsyncOnly):
         """Saves and loads the session, for `save`, `load`, and services that save while cells run."""
         from cellblock.host.saving import Saving  # rarely used
 
-        return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room)
+        return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room, self._around.clone)
 
     @property
     def _room(self) -> int:

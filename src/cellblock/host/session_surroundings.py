@@ -59,7 +59,7 @@ def resolve_for(
     """
     if moment is not None and options.same_surroundings(moment.options):
         resolved = moment.resolved
-    elif branch is None:
+    elif branch is None or options.workspace is not None:  # a clone is moved there later
         return resolve(options, defaults, facts)
     else:
         resolved = resolve(replace(options, working_dir=branch.root), defaults, facts)
@@ -73,22 +73,38 @@ def clone_for(
     remains: SessionRemains | None,
     name: str,
     start_from: Beginning | None,
+    branch: BranchDirectory | None,
     *,
     changes: bool,
+    loads: bool,
 ) -> Clone:
     """Return the clone of a session, which is made later.
+
+    Args:
+        resolved: The session's options, filled in.
+        keeper: Preserves sessions for the next host.
+        number: The session's number.
+        remains: The remains of an earlier host's session, if it continues one.
+        name: The session's name; may be empty.
+        start_from: The state that the session starts from, if any.
+        branch: The directory of its files, if it is a branch with its own files.
+        changes: Whether the clone begins with uncommitted changes of the project.
+        loads: As for `SessionHooks`.
 
     Raises:
         InvalidInputError, StateError, UnsupportedError: The session cannot work in a clone.
     """
     from cellblock.host.clones.clone import Clone  # rarely used
 
-    if start_from is not None:
+    origin = None if start_from is None else start_from.checkpoint.moment.clone
+    if start_from is not None and (origin is None or start_from.files != "copy"):
         raise StateError(
-            f"session {number} cannot begin with the state of a session in a clone: branches of clones are not supported. "
-            "Make a new session with workspace='clone'"
+            f"session {number} cannot begin with that state, because it would have no clone: fork a session in a clone, "
+            "without files='shared', or make a new session with workspace='clone'"
         )
-    return Clone(resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier), changes=changes)
+    directories = None if branch is None else (branch.root, branch.files)
+    how = (resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier))
+    return Clone(*how, changes=changes, loads=loads, branch=directories, origin=origin)
 
 
 def place_of(keeper: Keeper, number: int, remains: SessionRemains | None) -> str:
@@ -299,7 +315,7 @@ class SessionSurroundings:
         setup = Setup(
             env=self.env,
             cwd=resolved.cwd,
-            stay_in=resolved.stay_in if self.clone is None else self.clone.project.path,
+            stay_in=resolved.stay_in if self.clone is None else self.clone.shown,
             packages=self.packages.inside,
             commands=commands,
             listeners={name: _LISTENERS[name] for name in takers},

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from cellblock.model.plain import Plain
+
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""The name of a commit."""
 
 
 @dataclass(frozen=True, slots=True)

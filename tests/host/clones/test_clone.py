@@ -10,8 +10,11 @@ import pytest
 
 from cellblock import CodeExecutor, Filesystem, Host, InvalidInputError, Policy, Session, UnsupportedError
 from cellblock.errors import AccessError, StateError
+from cellblock.host.checkpoints.checkpoint import Beginning
+from cellblock.host.clones import clone
 from cellblock.host.clones.clone import _as_reference
 from git_repositories import Repository
+from processes import eventually
 
 
 @pytest.fixture
@@ -172,13 +175,115 @@ async def test_an_unrelated_history_is_fetched(cloned: Session, repository: Repo
     assert (await cloned.clone_fetch()).commits == 1
 
 
-async def test_what_does_not_work_in_a_clone_is_refused(cloned: Session, tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="works in a clone, which cannot have branches"):
-        await cloned.fork()
-    with pytest.raises(StateError, match="cannot be saved with its files"):
-        await cloned.save(tmp_path / "save", workspace=True)
-    with pytest.raises(StateError, match="cannot take saved files"):
-        await cloned.load(tmp_path / "save", workspace=True)
+STATE = "!pwd; git status --porcelain -b; git log --format=%s; cat c; git fsck --no-dangling"
+
+
+async def test_each_branch_has_a_clone_of_its_own(cloned: Session, repository: Repository) -> None:
+    await run(cloned, "!echo two >> a.txt && git commit -qam two && echo s > b && git add b && echo u > c && ln -s a.txt l")
+    before = await run(cloned, STATE)
+    first, second = await cloned.fork(2)
+    inside = (await run(first, "!pwd")).removeprefix(f"{repository.path}/")
+    assert inside.startswith(".cellblock-branch-")
+    assert (await run(first, STATE)).replace(f"/{inside}", "") == before
+    assert len(repository.git("for-each-ref", "refs/cellblock").splitlines()) == 3
+    await run(first, "!git commit -qm three")
+    assert (await first.clone_diff()).files == (await cloned.clone_diff()).files == ("a.txt", "b", "c", "l")
+    found = [await one.clone_fetch() for one in (cloned, first, second)]
+    assert [one.commits for one in found] == [1, 2, 1]
+    assert len({one.ref for one in found}) == 3
+    assert repository.git("log", "-1", "--format=%s", found[1].ref) == "three"
+    await first.undo()
+    assert await run(first, "!git log -1 --format=%s") == "two"
+    await second.reset()  # its next kernel is a fresh one
+    assert (await second.clone_apply()).files == ("a.txt", "b", "c", "l")
+    assert (repository.path / "c").read_text() == "u\n"
+    await first.close()
+    await second.close()
+    assert len(repository.git("for-each-ref", "refs/cellblock").splitlines()) == 1
+    assert await run(cloned, STATE) == before
+
+
+@pytest.mark.slow
+async def test_an_adopted_branch_gives_the_session_its_clone(cloned: Session, repository: Repository) -> None:
+    await run(cloned, "!echo two > a.txt && git commit -qam two")
+    (branch,) = await cloned.fork()
+    await run(branch, "!echo three > a.txt && git commit -qam three")
+    await run(branch, "!echo new > c")
+    await cloned.adopt(branch)
+    assert await run(cloned, "!git log --format=%s; git status --porcelain; git fsck") == "three\ntwo\na commit\n?? c"
+    assert (await cloned.clone_fetch()).commits == 2
+    await cloned.undo(3)
+    assert await run(cloned, "!git log --format=%s; git status --porcelain") == "two\na commit"
+    assert len(repository.git("for-each-ref", "refs/cellblock").splitlines()) == 1
+
+
+@pytest.mark.slow
+async def test_a_clone_stays_until_its_last_branch_ends(native_host: Host, repository: Repository) -> None:
+    async with native_host.session(working_dir=repository.path, workspace="clone") as session:
+        await run(session, "!echo two > a.txt && git commit -qam two")
+        (branch,) = await session.fork()
+        (inner,) = await branch.fork()
+        root = Path(session.workspace)
+    await branch.close()
+    assert root.exists()
+    await inner.reset()
+    assert await run(inner, "!git log -1 --format=%s") == "two"
+    assert (await inner.clone_fetch()).commits == 1
+    await inner.close()
+    await eventually(lambda: not root.exists())
+    assert repository.git("for-each-ref", "refs/cellblock") == ""
+
+
+@pytest.mark.slow
+async def test_a_broken_clone_of_a_branch_is_an_error(cloned: Session, tmp_path: Path) -> None:
+    (branch,) = await cloned.fork()
+    await run(branch, "!rm -rf .git")  # the directory above it has another clone
+    with pytest.raises(StateError, match="the changes of the clone cannot be packed"):
+        await branch.clone_fetch()
+    other = Repository(tmp_path / "other")
+    other.commit(secret="SECRET")
+    name = Path(branch.workspace).name
+    await run(cloned, f"!mv {name} moved && ln -s {other.path} {name}")
+    for work in (branch.clone_diff, branch.clone_fetch, branch.clone_apply):
+        with pytest.raises(StateError, match="the changes of the clone cannot be packed"):
+            await work()
+    await run(cloned, f"!rm {name} && mv moved {name}")
+    await run(cloned, "!rm .git/info/exclude")
+    assert (await cloned.clone_diff()).files == ()
+    await branch.close()
+
+
+@pytest.mark.slow
+async def test_settings_of_a_session_run_in_the_sandbox_of_its_branches_only(
+    cloned: Session, repository: Repository, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    await run(cloned, HOSTILE.replace("{mark}", str(mark)))
+    (branch,) = await cloned.fork()
+    await run(branch, "!git commit -q --no-verify -am hostile")
+    assert "+changed" in (await branch.clone_diff()).patch
+    await branch.clone_fetch()
+    await branch.clone_apply()
+    await cloned.adopt(branch)
+    assert not mark.exists()
+    assert (repository.path / "a.txt").read_text() == "changed\n"
+
+
+@pytest.mark.slow
+async def test_branches_of_a_clone_share_no_files(cloned: Session) -> None:
+    with pytest.raises(StateError, match="and each branch needs its own copy: omit files='shared'"):
+        await cloned.fork(files="shared")
+    checkpoint = await cloned.checkpoint(files="copy")
+    with pytest.raises(StateError, match="it would have no clone: fork a session in a clone"):
+        cloned._host.session(start_from=Beginning(checkpoint))
+
+
+@pytest.mark.slow
+async def test_git_that_does_not_end_is_stopped(cloned: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clone, "_PATIENCE", 3.0)
+    await run(cloned, "!git config core.fsmonitor 'sleep 600; false'")
+    with pytest.raises(StateError, match="took more than 3 s"):
+        await cloned.clone_diff()
 
 
 async def test_other_sessions_have_no_clone(native_host: Host, repository: Repository, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cellblock import Host
 
 async def main():
     async with Host() as host, host.session(working_dir={project!r}, workspace="clone") as session:
+        await session.fork()
         await session.execute("1")
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -20,7 +20,7 @@ import pytest
 import processes
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
-from cellblock.host.options import SessionHooks
+from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.host.session import Session
 from cellblock.host.survival.recording import TapeRecording
 from cellblock.launch.custody.custodian import SOCKET
@@ -144,6 +144,34 @@ async def test_a_clone_outlives_the_host(killed: Killed) -> None:
     async with killed.session("native", workspace="clone") as session:
         assert (await session.execute("!git log -1 --format=%s")).text == "two"
         assert (await session.clone_fetch()).commits == 1
+    assert "refs/cellblock/" not in project.git("for-each-ref")
+
+
+@pytest.mark.slow
+async def test_branches_of_a_clone_outlive_the_host(killed: Killed) -> None:
+    project = Repository(killed.workspace)
+    project.commit(a="one")
+    body = """
+    (branch,) = await session.fork()
+    branch.succession.relabel("branch")
+    await branch.execute("!echo two > a && git commit -qam two")
+    """
+    killed.run(body, isolate="native", workspace="clone")
+    options = SessionOptions(working_dir=killed.workspace, images_dir=killed.state / "images", workspace="clone")
+    async with next_host(killed.state, "native") as (host, remains):
+        left = {one.label: one for one in remains}
+        session = host.session(options, remains=left["label"], label="label")
+        branch = host.session(options, remains=left["branch"], label="branch")
+        await session.start()
+        await session.close()
+        await branch.start()
+        assert (await branch.execute("!git log -1 --format=%s")).text == "two"
+        assert (await branch.clone_fetch()).commits == 1
+        await branch.reset()
+        assert (await branch.execute("!git log -1 --format=%s")).text == "two"
+        root = Path(branch.workspace).parent
+        await branch.close()
+        await processes.eventually(lambda: not root.exists())
     assert "refs/cellblock/" not in project.git("for-each-ref")
 
 
@@ -517,7 +545,7 @@ print(call(b"second"))
             global serving
             serving = asyncio.create_task(asyncio.start_server(serve, sock=listener))
 
-        from cellblock.host.options import SessionHooks
+        from cellblock.host.options import SessionHooks, SessionOptions
         other = host.session(
             working_dir=session.workspace, images_dir="/tmp", label="tools", hooks=SessionHooks(tool_port=take)
         )

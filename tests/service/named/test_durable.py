@@ -24,7 +24,9 @@ from cellblock.service.named.json_options import read_options
 from cellblock.service.named.named_checkpoints import adopt, fork
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.session import NamedSession
+from cellblock.service.store.named import NamedStore
 from daemons import own_daemon
+from git_repositories import Repository
 from named_sessions import OPTIONS, after_a_kill, saved, submit
 from processes import eventually
 
@@ -637,3 +639,38 @@ def test_a_durable_branch_does_not_write_to_the_workspace_that_it_came_from(home
     switch_off()
     result = cellblock.execute("b", "import os; x, os.path.exists('own')")
     assert result.return_value == "(2, False)"
+
+
+@pytest.mark.slow
+async def test_a_clone_and_its_branch_continue_from_their_saves_without_a_repository(
+    native_host: Host, state: Path, tmp_path: Path
+) -> None:
+    sessions = NamedSessions(native_host, NamedStore(state))
+    project = Repository(tmp_path / "project")
+    project.commit(a="one")
+    options = {"durable": 0.01, "working_dir": str(project.path), "workspace": "clone"}
+    named = await sessions.create("one", options)
+    await run(sessions, named, "x = 1\n!echo two > a && git commit -qam two && echo u > u && ln -s a l")
+    await fork(sessions, "one", ["branch"])
+    branch = sessions.find("branch")
+    await run(sessions, branch, "x = 2\n!git commit -q --allow-empty -m three")
+    for one in (named, branch):
+        await saved(one)
+        assert one.durable is not None
+        one.durable._next = time.monotonic() + 1000
+    await run(sessions, named, "!git reset -q --hard HEAD~1")
+    project.path.rename(tmp_path / "gone")
+    project.path.mkdir()
+    after = await later(sessions, native_host, state)
+    look = "!git log --format=%s; git status --porcelain; cat a; readlink l; git fsck --no-dangling\nx"
+    result = await run(after, after.find("one"), look)
+    assert str(result.text).endswith("\ntwo\na commit\n?? l\n?? u\ntwo\na\n1")
+    assert "one later cell changed in memory and in the clone is lost: `!git reset" in result.stderr
+    result = await run(after, after.find("branch"), look)
+    assert str(result.text).endswith("\nthree\ntwo\na commit\n?? l\n?? u\ntwo\na\n2")
+    new = Repository(project.path)
+    fetched = await (await after.live("branch")).clone_fetch()
+    assert fetched.ref == "refs/remotes/cellblock/branch"
+    assert new.git("log", "--format=%s", fetched.ref) == "three\ntwo\na commit"
+    await after.close()
+    await sessions.close()

@@ -31,7 +31,6 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
             {"workspace": "."},
             "workspace must be 'clone', 'dirty-clone' or None, not '.': the option for a dir",
         ),
-        ({"workspace": "clone", "durable": True}, "durable sessions cannot work in a clone"),
         ({"processes": 1}, r"the sandbox's policy limits it: sandbox_config=\{'resources': \{'processes': …\}\}$"),
         ({"memory": 1}, "memory must be from 64 MiB to"),
         ({"read": 1}, "read must be a path"),

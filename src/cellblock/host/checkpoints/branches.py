@@ -113,9 +113,10 @@ class BranchDirectory(SessionPlace):
             self._removed = True
             await self.remove()
 
-    def clean(self) -> None:
-        """Delete the recorded directory."""
+    def delete(self, held: int | None) -> None:
+        """Delete the recorded directory and the record."""
         _remove(self.path)
+        super().delete(held)
 
 
 def branch_recorded_at(path: str, places: Places) -> BranchDirectory | None:

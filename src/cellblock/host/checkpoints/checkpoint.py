@@ -13,6 +13,7 @@ from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
+    from cellblock.host.clones.clone import Clone
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.kernels.state_events import Numbered, Saved
@@ -63,6 +64,7 @@ class Moment:
         wanted: The specification of the session's kernels.
         branch: The directory of the session's files, if it is not the workspace.
         history: The session's history.
+        clone: The clone that the session works in, if it does.
     """
 
     copy: Copy
@@ -74,6 +76,7 @@ class Moment:
     wanted: KernelSpec
     branch: BranchDirectory | None
     history: SessionState
+    clone: Clone | None = None
 
     @property
     def root(self) -> str:

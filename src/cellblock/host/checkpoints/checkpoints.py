@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Beginning
     from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles, Then
+    from cellblock.host.clones.clone import Clone
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.family import Copy
@@ -90,6 +91,7 @@ class Checkpoints:
         files: CheckpointFiles,
         branch: BranchDirectory | None,
         packages: Callable[[int], None],
+        clone: Clone | None,
     ) -> None:
         """Start without checkpoints.
 
@@ -106,6 +108,7 @@ class Checkpoints:
             files: Snapshots and restores the session's files.
             branch: The directory of these files, if it is not the sandbox's workspace.
             packages: Called with each state to which the session returns, for programs and fresh kernels.
+            clone: The clone that the session works in, if it does.
         """
         self._name = name
         self._host = host
@@ -119,6 +122,7 @@ class Checkpoints:
         self.ended = ""
         self.redos = Redos()
         self._packages = packages
+        self._clone = clone
         self.resuming = Resuming(host.kernels, wanted, environment, packages)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.crashes = Crashes(name, self)
@@ -206,7 +210,7 @@ class Checkpoints:
 
     def add(self, saved: Saved, copy: Copy) -> Checkpoint:
         """Return a checkpoint of the session's state, possibly an earlier host's."""
-        rest = saved.line, saved.state, self._wanted, self.branch, self.past
+        rest = saved.line, saved.state, self._wanted, self.branch, self.past, self._clone
         checkpoint = Checkpoint(saved, Moment(copy, self._host, self._options, self._resolved, *rest), self)
         self._kept.append(checkpoint)
         return checkpoint

@@ -312,8 +312,8 @@ class CheckpointFiles:
         return again
 
     def pack(self, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
-        """Return files as a tar stream, to read in a thread (`snapshots.pack`)."""
-        return pack(self._make_store(), snapshot, left_out)
+        """Return files as a tar stream, to read in a thread (`snapshots.pack`). A clone's links are included."""
+        return pack(self._make_store(), snapshot, left_out, links=self._repository)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Drop a snapshot. Its files, possibly many, are removed in a thread."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -11,6 +10,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from cellblock.errors import AccessError, InvalidInputError
 from cellblock.host.clones.git import GitError, run_git
 from cellblock.host.environments.linking import opened
+from cellblock.model.clones import COMMIT
 from cellblock.walls.sandbox.policy import PROTECTED, SECRET
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MOST_PACKED = 512 * 2**20
 """Maximum bytes of a pack from a session."""
 
 _REF = "refs/heads/changes"
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_FORMATS = {40: "sha1", 64: "sha256"}
 _LINK, _MODULE = "120000", "160000"
 _MAX_TARGET = 4096
 _SHOWN = 5
@@ -66,11 +66,12 @@ class Incoming:
         Raises:
             InvalidInputError: The pack or an object is invalid, incomplete or too large.
         """
-        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
             raise InvalidInputError("the clone has no valid commit")
-        _git(repository, "init", "--quiet", "--bare", "--template=", f"--object-format={project.object_format}", ".")
-        with open(f"{repository}/objects/info/alternates", "wb") as file:
-            file.write(os.fsencode(project.objects) + b"\n")
+        _git(repository, "init", "--quiet", "--bare", "--template=", f"--object-format={_FORMATS[len(base)]}", ".")
+        if project.repository:
+            with open(f"{repository}/objects/info/alternates", "wb") as file:
+                file.write(os.fsencode(project.objects) + b"\n")
         try:
             with opened(out) as directory:
                 descriptor = os.open("changes.pack", _PLAIN, dir_fd=directory)

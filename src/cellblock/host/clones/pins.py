@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from cellblock.common import config
-from cellblock.errors import CellblockError, StoreError
+from cellblock.errors import CellblockError, StateError, StoreError
 from cellblock.host.clones.project import Project
 from cellblock.host.files.steps import in_thread
 from cellblock.host.place import Places
@@ -43,32 +43,58 @@ class Pin:
         self._lock = f"{place}-pin"
         self._record = _records() / self.number
         self._held = places.take_place(self._lock)
+        self._base = ""
+
+    def base(self) -> str:
+        """Return the commit that the clone began with. Blocks.
+
+        Raises:
+            StateError: It is unknown.
+        """
+        if not self._base:
+            try:
+                _, _, ref, *base = map(str, json.loads(self._record.read_bytes()))
+            except (OSError, ValueError) as error:
+                raise StateError(
+                    f"the first commit of the clone is unknown: {self._record} cannot be read: {error}"
+                ) from error
+            self._base = base[0] if base else self._project.pinned(ref)  # an earlier version recorded the reference only
+        return self._base
 
     async def set(self, commit: str) -> None:
-        """Record the reference, and make it.
+        """Record the commit, and make the reference, if the repository has the commit.
 
         Raises:
             StoreError: It cannot be recorded.
             StateError: git refuses it.
         """
-        if (held := self._held) is None:
-            try:
-                await in_thread(self._write)
-            except OSError as error:
-                raise StoreError(f"{self._record}, a record of a clone, cannot be written: {error.strerror}") from error
-            held = self._held
-            assert held is not None
-            self._places.place_made(self._lock, held)
-        await in_thread(self._project.pin, self.ref, commit)
+        new = self._held is None
+        try:
+            await in_thread(self._write, commit)
+        except OSError as error:
+            raise StoreError(f"{self._record}, a record of a clone, cannot be written: {error.strerror}") from error
+        if new:
+            assert self._held is not None
+            self._places.place_made(self._lock, self._held)
+        self._base = commit
+        if await in_thread(self._project.has, commit):
+            await in_thread(self._project.pin, self.ref, commit)
+        else:
+            await in_thread(_unpin, self._project, self.ref)
 
-    def _write(self) -> None:
+    def _write(self, commit: str) -> None:
+        data = json.dumps([self._project.path, self._project.repository, self.ref, commit]).encode()
+        if self._held is not None:
+            os.pwrite(self._held, data, 0)
+            os.ftruncate(self._held, len(data))
+            return
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A name that no sweep removes, until it is locked.
         new = self._record.with_suffix(".new")
         held = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
-            os.write(held, json.dumps([self._project.path, self._project.repository, self.ref]).encode())
+            os.write(held, data)
             os.replace(new, self._record)
         except OSError:
             os.close(held)
@@ -99,7 +125,7 @@ def _remove_abandoned(record: Path) -> None:
     with record.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            path, repository, ref = map(str, json.loads(file.read()))
+            path, repository, ref, *_ = map(str, json.loads(file.read()))
         except ValueError as error:
             _log.info("%s is not a record of a clone: %s", record, error)
         else:
@@ -108,6 +134,8 @@ def _remove_abandoned(record: Path) -> None:
 
 
 def _unpin(project: Project, ref: str) -> None:
+    if not project.repository:
+        return
     try:
         project.unpin(ref)
     except CellblockError as error:  # the user has removed the project

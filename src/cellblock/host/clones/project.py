@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,11 +57,22 @@ class Project:
 
     Attributes:
         path: The top of the working copy.
-        repository: The repository.
+        repository: The repository; empty if the project has none, and a saved clone is loaded.
     """
 
     path: str
     repository: str
+
+    def check_exists(self) -> None:
+        """Check that the repository exists.
+
+        Raises:
+            StateError: It does not exist.
+        """
+        if not self.repository:
+            raise StateError(
+                f"{self.path} has no git repository, so the changes of the saved clone cannot get there: run 'git init' there"
+            )
 
     def check(self, *, changes: bool) -> str:
         """Check that a clone can share the objects of the repository. Return the commit that it begins with.
@@ -114,11 +126,6 @@ class Project:
         """The directory of its objects."""
         return os.path.join(self.repository, "objects")
 
-    @property
-    def object_format(self) -> str:
-        """The hash of its objects."""
-        return self._text("rev-parse", "--show-object-format")
-
     def pin(self, ref: str, commit: str) -> None:
         """Keep a commit from being pruned."""
         self._git("update-ref", ref, commit)
@@ -134,12 +141,20 @@ class Project:
         except GitError:
             raise StateError(f"{ref} is missing in {self.path}, so the changes of the clone are unknown") from None
 
+    def has(self, commit: str) -> bool:
+        """Return whether the repository has a commit."""
+        return self.repository != "" and self._finds("cat-file", "-e", f"{commit}^{{commit}}", accept=(1, 128))
+
     def unpin(self, ref: str) -> None:
         """Remove a reference."""
         self._git("update-ref", "-d", ref)
 
     def fetch(self, source: str, ref: str, to: str) -> None:
-        """Fetch a reference of a verified repository, without tags and submodules."""
+        """Fetch a reference of a verified repository, without tags and submodules.
+
+        Raises:
+            StateError: git refuses it.
+        """
         options = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--no-prune")
         self._git("fetch", *options, source, f"+{ref}:{to}")
 
@@ -173,11 +188,11 @@ class Project:
     def _text(self, *arguments: str) -> str:
         return os.fsdecode(self._git(*arguments).strip())
 
-    def _finds(self, *arguments: str) -> bool:
+    def _finds(self, *arguments: str, accept: Collection[int] = (1,)) -> bool:
         try:
             self._git(*arguments)
         except GitError as error:
-            if error.status != 1:
+            if error.status not in accept:
                 raise
             return False
         return True

@@ -61,6 +61,7 @@ class Step:
         fetches: Whether it gets an index.
         age: Minimum age of files of the index in seconds; None for the index's.
         copies: Files to copy into its directory, by their names there.
+        fill: Writes more into its directory, whose path it takes.
         mounts: More mounts, if it sees the session. Native sandbox only.
         what: Its name in errors.
         limit_of: The owner of the limit, in errors.
@@ -75,6 +76,7 @@ class Step:
     fetches: bool = False
     age: float | None = None
     copies: Mapping[str, str] = field(default_factory=dict)
+    fill: Callable[[str], Awaitable[None]] | None = None
     mounts: tuple[Bind, ...] = ()
     what: str = "an installation"
     limit_of: str = "this session (resources.packages)"
@@ -153,6 +155,8 @@ class Sandboxes:
             os.mkdir(work := f"{top}/work")
             for name, path in step.copies.items():
                 await asyncio.to_thread(shutil.copyfile, path, f"{out}/{name}")
+            if step.fill is not None:
+                await step.fill(out)
             inside, places = self._places(step, wanted, out)
             for path, name in places.items():
                 if name.startswith(f"{out}/"):

@@ -18,19 +18,20 @@ from cellblock.host.snapshots.tree import Snapshot
 _PIECE = 1024 * 1024
 
 
-def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
+def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]], *, links: bool = False) -> Iterator[bytes]:
     """Yield a snapshot as pieces of an uncompressed tar stream. Do not drop the snapshot meanwhile.
 
     Args:
         store: The snapshot's store.
         snapshot: The snapshot.
         left_out: Collects excluded paths with reasons: links, and files without content.
+        links: Whether the stream contains links.
 
     Raises:
         OSError: A file cannot be read.
     """
     pieces, size = [], 0
-    for data in _pack(store, "", snapshot.root, left_out):
+    for data in _pack(store, "", snapshot.root, left_out, links=links):
         pieces.append(data)
         size += len(data)
         if size >= _PIECE:
@@ -39,16 +40,18 @@ def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> I
     yield b"".join([*pieces, END])
 
 
-def _pack(store: Store, above: str, folder: Folder, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
+def _pack(store: Store, above: str, folder: Folder, left_out: list[tuple[str, str]], *, links: bool) -> Iterator[bytes]:
     for name, entry in folder.entries.items():
         path = f"{above}{name}"
         if isinstance(entry, Folder):
             yield header(path, entry.mode)
-            yield from _pack(store, f"{path}/", entry, left_out)
+            yield from _pack(store, f"{path}/", entry, left_out, links=links)
         elif isinstance(entry, File) and is_kept(entry):
             known = facts(entry)
             yield header(path, known.mode, modified=known.mtime_ns // 10**9, size=known.size)
             yield from _content(store, entry)
+        elif isinstance(entry, Link) and links:
+            yield header(path, 0o777, target=entry.target)
         elif isinstance(entry, LeftOut):
             left_out.append((path, entry.reason))
         else:

@@ -275,9 +275,14 @@ class Keeping(Keeper):
         """Remove directories that the previous host had not assigned to a session, or was removing, when it was killed."""
         known = {path for session in self.sessions for path in session.places}
         known |= {branch.path for branch in self._branches.values()}
-        for path in {*self._held_places} - known:
+        left = {*self._held_places} - known
+        for path in left:
             await (branch_recorded_at(path, self) or SessionPlace(path, self)).remove(patience=0)
         run_aside(remove_branches_of_the_dead, "cellblock-removal")  # no process holds them now
+        if any(path.endswith("-pin") for path in left):
+            from cellblock.host.clones.pins import remove_pins_of_the_dead  # rarely used
+
+            run_aside(remove_pins_of_the_dead, "cellblock-removal")
 
     def close(self) -> None:
         """Close what was not taken over. The custodian keeps holding the rest."""

@@ -391,6 +391,7 @@ def told(
     *,
     host: str = "",
     known_until: str = "",
+    clone: bool = False,
 ) -> list[str]:
     """Return the message about a session that continues from a save.
 
@@ -402,7 +403,9 @@ def told(
         loaded: The report of the restored state.
         host: The machine that ran the session before; empty if it was this one.
         known_until: The last time for which the cells on that machine are known; empty if all are known.
+        clone: Whether the session works in a clone, which continues from the save, too.
     """
+    where = "in memory and in the clone" if clone else "in memory"
     ran = f"The session ran on {host}, which ended or released it." if host else "The session's kernel ended."
     lines = [f"{ran} The session continues from the save of {at}."]
     if WENT_BACK in codes:
@@ -412,10 +415,10 @@ def told(
         shown = "; ".join(_in_short(code) for code in codes)
         more = f"; and {lost - len(codes)} more" if lost > len(codes) else ""
         lines.append(
-            f"What {'one later cell' if lost == 1 else f'{lost} later cells'} changed in memory is lost: {shown}{more}."
+            f"What {'one later cell' if lost == 1 else f'{lost} later cells'} changed {where} is lost: {shown}{more}."
         )
     if known_until:
-        lines.append(f"It is unknown which cells ran after {known_until}; what they changed in memory is lost, too.")
+        lines.append(f"It is unknown which cells ran after {known_until}; what they changed {where} is lost, too.")
     if changed:
         more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
         lines.append(f"Files changed since then stay unchanged: {', '.join(changed[:_MOST])}{more}.")

@@ -115,11 +115,6 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     """
     check_names(data, {name for names in DECLARATIONS.values() for name in names})
     named = NamedOptions(**_checked(data))
-    if data.get("workspace") and named.durable:
-        raise InvalidInputError(
-            "durable sessions cannot work in a clone, which ends with its session: leave out durable, or workspace='clone' "
-            "(--clone), and fetch the session's commits"
-        )
     tier = requested_tier(named.sandbox, data.get("isolate"), host)
     check_kernel_type(named.kernel_type, tier)
     policy = requested_policy(None, named.sandbox_config, _sandbox_options(data), tier, host)

@@ -28,8 +28,6 @@ def check_can_move(named: NamedSession, *, whole: bool) -> None:
     record = named.record
     if record.kernel_type != OWN_KERNEL:
         raise UnsupportedError(f"only Python sessions can move, and its kernel type is {record.kernel_type!r}")
-    if named.options.get("workspace"):
-        raise UnsupportedError("it works in a clone, which stays on its node: fetch or apply its changes")
     if is_branch(record.workspace):
         raise UnsupportedError("it is a branch, and branches stay on the node of their session")
     if not whole or (session := named.current) is None:

@@ -64,7 +64,9 @@ async def fork(
         raise InvalidInputError(f"each branch needs a name of its own; these were given: {', '.join(names) or 'none'}")
     named = sessions.find(session)
     live = await sessions.live(session)
-    options = replace(named.read, session=replace(named.read.session, working_dir=live.workspace))
+    options = named.read
+    if options.session.workspace is None:
+        options = replace(options, session=replace(options.session, working_dir=live.workspace))
     left = iter(names)
 
     def make(beginning: Beginning) -> _Branch:

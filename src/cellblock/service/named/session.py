@@ -346,6 +346,7 @@ class NamedSession:
                 start_from=start_from,
                 network=None if self._store is None else self._store.networks.joining(number),
                 name=self.record.name,
+                loads=self._moved is not None or self._save_to_load is not None,
             )
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)
@@ -383,14 +384,19 @@ class NamedSession:
                     )
         return running.session
 
+    @property
+    def _save_to_load(self) -> Path | None:
+        """The save that a session continues from, if its kernel was lost."""
+        return self.durable.last if self.durable is not None and self.lost else None
+
     async def _go_on_from_save(self, session: Session) -> bool:
         """Continue a session whose kernel was lost from its last save; return whether that worked. A result says so."""
         assert self._store is not None or self.durable is None
-        if self.durable is None or not self.lost or (save := self.durable.last) is None:
+        if self.durable is None or (save := self._save_to_load) is None:
             return False
         at = _local_time(save.stat().st_mtime)
-        # The copied files of a branch were removed, so it works in the workspace of its origin.
-        whole = not is_branch(self.record.workspace)
+        # The copied files of a branch were removed, so it works in the workspace of its origin, or in a clone of its own.
+        whole = bool(self.options.get("workspace")) or not is_branch(self.record.workspace)
         host = known_until = ""
         if (left := self._left) is not None:
             codes, lost, host = [*left.ran], left.lost, left.host
@@ -398,8 +404,8 @@ class NamedSession:
         else:
             codes, lost = self._run_after(Durable.execution_of(save), running=False)
         self._loss = "restored_earlier" if lost or known_until else "restored"
-        until = {"host": host, "known_until": known_until}
-        await self.durable.note_loss(self._loss, told(at, codes, lost, [], None, **until))
+        tell = functools.partial(told, at, codes, lost, host=host, known_until=known_until, clone=session.clone_is_new)
+        await self.durable.note_loss(self._loss, tell([], None))
         try:
             changed = await self.durable.load(session, save, workspace=whole)
         except CellblockError as error:
@@ -409,7 +415,7 @@ class NamedSession:
             return False
         self._prepared = kernel_of(session.position)
         self.since = ""  # its history is in the save
-        lines = told(at, codes, lost, changed, session.loaded, **until)
+        lines = tell(changed, session.loaded)
         await self.durable.note_loss(self._loss, lines)
         for line in lines:
             session.reader.note(f"[cellblock] {line}")

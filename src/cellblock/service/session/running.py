@@ -78,6 +78,7 @@ class RunningSession:
         start_from: Beginning | None = None,
         network: ShareNetwork | None = None,
         name: str = "",
+        loads: bool = False,
     ) -> None:
         """Start the session and its services, in a task that `close` can end.
 
@@ -93,6 +94,7 @@ class RunningSession:
             start_from: As for `Host.session`.
             network: As for `SessionHooks`.
             name: As for `SessionHooks`.
+            loads: As for `SessionHooks`.
 
         Raises:
             StateError: The session was closed meanwhile.
@@ -112,6 +114,7 @@ class RunningSession:
                 start_from=start_from,
                 network=network,
                 name=name,
+                loads=loads,
             )
             await _start_within(self.session, timeout, on_input)
             if tool_server is not None:

@@ -62,6 +62,7 @@ def open_session(
     start_from: Beginning | None = None,
     network: ShareNetwork | None = None,
     name: str = "",
+    loads: bool = False,
 ) -> tuple[Session, SessionServices]:
     """Create a session and its services without starting them. The caller closes both.
 
@@ -75,6 +76,7 @@ def open_session(
         start_from: As for `Host.session`.
         network: As for `SessionHooks`.
         name: As for `SessionHooks`.
+        loads: As for `SessionHooks`.
 
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
@@ -102,6 +104,7 @@ def open_session(
             name=name,
             network=network,
             network_changed=services.record_change,
+            loads=loads,
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
         policy=with_readable(options, named.readable, host),
