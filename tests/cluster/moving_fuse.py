@@ -1,0 +1,41 @@
+"""Kills the daemon of a node at a point of a move. Imported by the daemons of `test_moving_kills`, before they begin.
+
+The point is in a file of the node's directory, which is removed when the move begins: the next daemon is not killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from cellblock.common.database import Database
+from cellblock.service.daemon import moving
+from cellblock.service.daemon.client_connection import Client
+from cellblock.service.daemon.daemon_state import Server
+from cellblock.service.store.writer import Writer
+from exact_kills import MOVES
+from fuses import Fuse
+
+FILE = "fuse"
+
+
+def install(directory: Path) -> None:
+    """Let the daemon of a node's directory be killed."""
+    calls = ((os, "fsync"), (os, "link"), (os, "mkdir"), (Database, "transaction"), (Writer, "_commit"), (Client, "_send"))
+    fuse = Fuse(0, *MOVES, *calls)
+    place = moving._place
+
+    def begin(server: Server) -> tempfile.TemporaryDirectory[str]:
+        """Arm the fuse: both nodes make a place for the save first."""
+        if (file := directory / FILE).exists():
+            fuse.point = int(file.read_text())
+            file.unlink()
+            fuse.armed = True
+        return place(server)
+
+    setattr(moving, "_place", begin)  # noqa: B010  # mypy knows no functions that are replaced
+
+
+install(Path(sys.orig_argv[3]).parent)

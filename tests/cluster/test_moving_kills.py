@@ -1,0 +1,103 @@
+"""Daemons and directors are killed at any point of a move: one node has the session, with its variables and files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock.cluster import RayHosts
+from cellblock.errors import CellblockError, DaemonError
+from cellblock.operations.executions import Submit
+from cellblock.operations.sessions import Census
+from cluster.nodes import daemon_of, until
+from cluster.small import SmallCluster, SmallHost, hosts_of, small_cluster
+
+TESTS = Path(__file__).parents[1]
+FILE = "fuse"
+INSTALL = """
+import sys
+if "cellblock.daemon" in sys.orig_argv:
+    import cluster.moving_fuse
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    """Two nodes, whose daemons can be killed at a point of a move."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(INSTALL)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    async with small_cluster(tmp_path, 2) as made:
+        yield made
+
+
+@pytest.fixture
+async def hosts(cluster: SmallCluster) -> AsyncIterator[RayHosts]:
+    made = hosts_of(cluster)
+    yield made
+    await made.close()
+
+
+async def names(host: SmallHost) -> list[str] | None:
+    """Return the sessions of a node; None while its daemon does not answer."""
+    try:
+        async with asyncio.timeout(10):
+            return [*(await host.daemon.call(Census()))["names"]]
+    except (DaemonError, TimeoutError):
+        return None
+
+
+async def only_holder(cluster: SmallCluster) -> SmallHost:
+    """Wait until both daemons answer and one node has the session; return that node."""
+
+    async def settled() -> bool:
+        return [await names(host) for host in cluster.hosts.values()] in ([["s"], []], [[], ["s"]])
+
+    await until(settled, 60)
+    assert await settled()
+    (holder,) = [host for host in cluster.hosts.values() if await names(host)]
+    return holder
+
+
+def pid(host: SmallHost) -> int:
+    return daemon_of({"processes": {"node": host.process.pid}})
+
+
+async def check(host: SmallHost, value: int) -> None:
+    """Check the session's variable and its file."""
+    result = await host.daemon.call(Submit("s", wait=True), b"x, open('f').read()")
+    assert result["return_value"] == f"({value}, '{value}')", result
+
+
+@pytest.mark.parametrize("part", ["source", "target"])
+@pytest.mark.sampled(2)
+async def test_if_a_daemon_is_killed_at_any_point_of_a_move_one_node_has_the_session(
+    cluster: SmallCluster, hosts: RayHosts, part: str
+) -> None:
+    await hosts.get_or_create("s")
+    points = [int(point) for point in os.environ.get("POINTS", "").split()] or random.sample(range(1, 150), 4)
+    print("points", points)
+    for value, point in enumerate(points):
+        source = await only_holder(cluster)
+        (target,) = (host for host in cluster.hosts.values() if host is not source)
+        code = f"x = {value}; f = open('f', 'w').write('{value}')"
+        await source.daemon.call(Submit("s", wait=True), code.encode())
+        chosen = source if part == "source" else target
+        before = pid(chosen)
+        (chosen.directory / FILE).write_text(str(point))
+        sites = cluster.director._names.sites
+        try:
+            moved = await cluster.director._move(sites[source.mark], sites[target.mark], "s", 5.0, True)
+        except CellblockError as error:
+            moved = repr(error)
+        holder = await only_holder(cluster)
+        print(point, "killed" if pid(chosen) != before else "lives", "moved" if holder is target else "stays", moved)
+        await check(holder, value)
