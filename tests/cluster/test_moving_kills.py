@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cellblock.cluster import RayHosts
 from cellblock.errors import CellblockError, DaemonError
+from cellblock.model.sessions import mark_of
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Census
 from cluster.nodes import daemon_of, until
@@ -19,6 +22,7 @@ from cluster.small import SmallCluster, SmallHost, hosts_of, small_cluster
 
 TESTS = Path(__file__).parents[1]
 FILE = "fuse"
+CODE = "x = {0}; f = open('f', 'w').write('{0}')"
 INSTALL = """
 import sys
 if "cellblock.daemon" in sys.orig_argv:
@@ -57,14 +61,16 @@ async def names(host: SmallHost) -> list[str] | None:
 
 async def only_holder(cluster: SmallCluster) -> SmallHost:
     """Wait until both daemons answer and one node has the session; return that node."""
+    found: list[list[str] | None] = []
 
     async def settled() -> bool:
-        return [await names(host) for host in cluster.hosts.values()] in ([["s"], []], [[], ["s"]])
+        found[:] = [await names(host) for host in cluster.hosts.values()]
+        return None not in found and sorted(one or [] for one in found) == [[], ["s"]]
 
-    await until(settled, 60)
-    assert await settled()
-    (holder,) = [host for host in cluster.hosts.values() if await names(host)]
-    return holder
+    with suppress(AssertionError):
+        await until(settled, 60)
+    assert await settled(), found
+    return [*cluster.hosts.values()][found.index(["s"])]
 
 
 def pid(host: SmallHost) -> int:
@@ -73,8 +79,14 @@ def pid(host: SmallHost) -> int:
 
 async def check(host: SmallHost, value: int) -> None:
     """Check the session's variable and its file."""
-    result = await host.daemon.call(Submit("s", wait=True), b"x, open('f').read()")
+    result = await host.daemon.call(Submit("s", key=f"look {value}", wait=True), b"x, open('f').read()")
     assert result["return_value"] == f"({value}, '{value}')", result
+
+
+def left_in(host: SmallHost, has: bool) -> list[str]:
+    """Return what a move has left in a node: saves, notes about it, and files of a session that the node does not have."""
+    left = [*(host.directory / "state").glob("move-*"), *(host.directory / "state").glob("arriving-*")]
+    return [*map(str, left), *(map(str, (host.directory / "workspaces").glob("*/*")) if not has else ())]
 
 
 @pytest.mark.parametrize("part", ["source", "target"])
@@ -88,8 +100,7 @@ async def test_if_a_daemon_is_killed_at_any_point_of_a_move_one_node_has_the_ses
     for value, point in enumerate(points):
         source = await only_holder(cluster)
         (target,) = (host for host in cluster.hosts.values() if host is not source)
-        code = f"x = {value}; f = open('f', 'w').write('{value}')"
-        await source.daemon.call(Submit("s", wait=True), code.encode())
+        await source.daemon.call(Submit("s", key=f"run {value}", wait=True), CODE.format(value).encode())
         chosen = source if part == "source" else target
         before = pid(chosen)
         (chosen.directory / FILE).write_text(str(point))
@@ -101,3 +112,28 @@ async def test_if_a_daemon_is_killed_at_any_point_of_a_move_one_node_has_the_ses
         holder = await only_holder(cluster)
         print(point, "killed" if pid(chosen) != before else "lives", "moved" if holder is target else "stays", moved)
         await check(holder, value)
+        for host in cluster.hosts.values():
+            await until(lambda host=host, has=host is holder: left_in(host, has) == [])  # type: ignore[misc]
+
+
+async def test_if_the_director_is_killed_at_any_moment_of_a_move_one_node_has_the_session(
+    cluster: SmallCluster, hosts: RayHosts
+) -> None:
+    """Its connections end with it."""
+    session = await hosts.get_or_create("s")
+    took = 1.0
+    for value in range(6):
+        source = await only_holder(cluster)
+        (target,) = (host for host in cluster.hosts.values() if host is not source)
+        await source.daemon.call(Submit("s", key=f"run {value}", wait=True), CODE.format(value).encode())
+        sites = cluster.director._names.sites
+        move = asyncio.create_task(cluster.director._move(sites[source.mark], sites[target.mark], "s", 5.0, True))
+        if value == 0:
+            began = time.monotonic()
+            assert await move == mark_of(session.id)
+            took = time.monotonic() - began
+        else:
+            await asyncio.sleep(random.random() * took)
+            move.cancel()
+            await asyncio.wait([move])
+        await check(await only_holder(cluster), value)
