@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.cluster import RayHosts
-from cellblock.errors import CellblockError, DaemonError
+from cellblock.errors import CellblockError, DaemonError, MovingError, NotFoundError
 from cellblock.model.sessions import mark_of
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Census
@@ -77,10 +77,24 @@ def pid(host: SmallHost) -> int:
     return daemon_of({"processes": {"node": host.process.pid}})
 
 
-async def check(host: SmallHost, value: int) -> None:
-    """Check the session's variable and its file."""
-    result = await host.daemon.call(Submit("s", key=f"look {value}", wait=True), b"x, open('f').read()")
-    assert result["return_value"] == f"({value}, '{value}')", result
+async def ask(cluster: SmallCluster, key: str, code: str) -> tuple[SmallHost, str | None]:
+    """Run code once in the session, wherever it is; return its node and the value. A daemon may be starting."""
+    deadline = time.monotonic() + 60
+    while True:
+        holder = await only_holder(cluster)
+        try:
+            result = await holder.daemon.call(Submit("s", key=key, wait=True), code.encode())
+            return holder, result["return_value"]
+        except (DaemonError, MovingError, NotFoundError):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+
+async def check(cluster: SmallCluster, value: int) -> SmallHost:
+    """Check the session's variable and its file; return its node."""
+    holder, found = await ask(cluster, f"look {value}", "x, open('f').read()")
+    assert found == f"({value}, '{value}')"
+    return holder
 
 
 def left_in(host: SmallHost, has: bool) -> list[str]:
@@ -98,9 +112,8 @@ async def test_if_a_daemon_is_killed_at_any_point_of_a_move_one_node_has_the_ses
     points = [int(point) for point in os.environ.get("POINTS", "").split()] or random.sample(range(1, 150), 4)
     print("points", points)
     for value, point in enumerate(points):
-        source = await only_holder(cluster)
+        source, _ = await ask(cluster, f"run {value}", CODE.format(value))
         (target,) = (host for host in cluster.hosts.values() if host is not source)
-        await source.daemon.call(Submit("s", key=f"run {value}", wait=True), CODE.format(value).encode())
         chosen = source if part == "source" else target
         before = pid(chosen)
         (chosen.directory / FILE).write_text(str(point))
@@ -109,9 +122,8 @@ async def test_if_a_daemon_is_killed_at_any_point_of_a_move_one_node_has_the_ses
             moved = await cluster.director._move(sites[source.mark], sites[target.mark], "s", 5.0, True)
         except CellblockError as error:
             moved = repr(error)
-        holder = await only_holder(cluster)
+        holder = await check(cluster, value)
         print(point, "killed" if pid(chosen) != before else "lives", "moved" if holder is target else "stays", moved)
-        await check(holder, value)
         for host in cluster.hosts.values():
             await until(lambda host=host, has=host is holder: left_in(host, has) == [])  # type: ignore[misc]
 
@@ -123,9 +135,8 @@ async def test_if_the_director_is_killed_at_any_moment_of_a_move_one_node_has_th
     session = await hosts.get_or_create("s")
     took = 1.0
     for value in range(6):
-        source = await only_holder(cluster)
+        source, _ = await ask(cluster, f"run {value}", CODE.format(value))
         (target,) = (host for host in cluster.hosts.values() if host is not source)
-        await source.daemon.call(Submit("s", key=f"run {value}", wait=True), CODE.format(value).encode())
         sites = cluster.director._names.sites
         move = asyncio.create_task(cluster.director._move(sites[source.mark], sites[target.mark], "s", 5.0, True))
         if value == 0:
@@ -136,4 +147,4 @@ async def test_if_the_director_is_killed_at_any_moment_of_a_move_one_node_has_th
             await asyncio.sleep(random.random() * took)
             move.cancel()
             await asyncio.wait([move])
-        await check(await only_holder(cluster), value)
+        await check(cluster, value)

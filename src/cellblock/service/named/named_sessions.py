@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.named")
 
 _MAX_LOSSES = 20
+_REMOVED = ".ended-"
+"""The beginning of the name of a session's directory that is being removed."""
+
 _RECENT = 5.0
 """Seconds after its last use in which servers of a session are looked for."""
 _MOST_GIVEN_AWAY = 20_000
@@ -186,8 +189,6 @@ class NamedSessions:
             named = self._named_like(label, empty=remains.empty)
             if named is None:
                 await self._host.discard(remains)
-                if self._workspaces is not None:
-                    _remove(self._workspaces / label.session)
                 return
             record = running.get(label.session)
             left = None if record is None else Execution.left(record, named.record.name, journal)
@@ -209,6 +210,8 @@ class NamedSessions:
 
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, go_on)
+        if self._workspaces is not None:
+            await asyncio.to_thread(_remove_others, self._workspaces, {*self._sessions, *self._arriving})
         _log.info("%d sessions continue, and %d executions", self.kernels, len(go_on))
 
     async def _take_up(self, waiting: WaitingSession) -> bool:
@@ -822,7 +825,16 @@ class NamedSessions:
 
 def _remove(workspace: Path) -> None:
     """Remove the directory of a session in a thread. From now on, its path is free: the session may return to this node."""
-    ended = workspace.with_name(f".ended-{workspace.name}-{secrets.token_hex(4)}")
+    ended = workspace.with_name(f"{_REMOVED}{workspace.name}-{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
         os.replace(workspace, ended)
         run_aside(partial(shutil.rmtree, ended, ignore_errors=True), "cellblock-removal")
+
+
+def _remove_others(workspaces: Path, sessions: Collection[str]) -> None:
+    """Remove the directories of sessions that were ending, or arriving, when the last process was killed."""
+    for path in workspaces.iterdir() if workspaces.is_dir() else ():
+        if path.name.startswith(_REMOVED):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in sessions:
+            _remove(path)
