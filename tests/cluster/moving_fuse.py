@@ -14,13 +14,14 @@ from cellblock.common.database import Database
 from cellblock.operations.executions import Submit
 from cellblock.service.daemon import moving
 from cellblock.service.daemon.client_connection import Client
+from cellblock.service.daemon.codec import decode_request
 from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.store.writer import Writer
 from cellblock.wire.frames import Frame
 from exact_kills import MOVES
 from fuses import Fuse
 
-FILE = "fuse"
+FILE, PASSED = "fuse", "passed"
 
 
 def install(directory: Path) -> None:
@@ -40,8 +41,10 @@ def install(directory: Path) -> None:
     take = Client._take
 
     def end(this: Client, frame: Frame) -> None:
-        """Disarm the fuse: the test asks for the outcome."""
-        fuse.armed = fuse.armed and frame.header.get("op") != Submit.op
+        """Disarm the fuse, and write how many points there were: the test asks for the outcome."""
+        if fuse.armed and isinstance(decode_request(frame)[1], Submit):
+            fuse.armed = False
+            (directory / PASSED).write_text(str(fuse.passed))
         take(this, frame)
 
     setattr(moving, "_place", begin)  # noqa: B010  # mypy knows no functions that are replaced
