@@ -175,7 +175,7 @@ async def _taken(
     arrival = Arrival(source, path, request.whole)
     arriving = asyncio.create_task(server.sessions.take_over(record, about["options"], arrival, confirm))
     try:
-        await despite_cancellation(arriving)  # if the director is killed, the session arrives nevertheless
+        await despite_cancellation(arriving)  # the session still arrives if the director is killed
         named = arriving.result()
     except BaseException:
         if server.sessions.known(number) is None:

@@ -13,10 +13,7 @@ from cellblock.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from cellblock.host import Session
-    from cellblock.host.survival.remains import SessionRemains
     from cellblock.model.saving import LeftOut
-    from cellblock.service.named.labels import Label
-    from cellblock.service.named.session import NamedSession
 
 _SHOWN = 5
 _ARRIVING = "arriving-"
@@ -59,21 +56,6 @@ def noted_sources(directory: Path) -> dict[str, Source]:
     """Return the sources of sessions that were arriving when the last process was killed, by id."""
     found = directory.glob(f"{_ARRIVING}*")
     return {path.name.removeprefix(_ARRIVING): Source(**json.loads(path.read_bytes())) for path in found}
-
-
-@dataclass(slots=True)
-class Arriving:
-    """A session that was arriving when the last process was killed, and may continue on its source.
-
-    Attributes:
-        named: The session.
-        source: Its source.
-        remains: Its kernel here, with the label.
-    """
-
-    named: NamedSession
-    source: Source
-    remains: tuple[SessionRemains, Label] | None = None
 
 
 @dataclass(frozen=True, slots=True)

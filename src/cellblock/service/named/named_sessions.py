@@ -25,7 +25,7 @@ from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
-from cellblock.service.named.arrival import Arrival, Arriving, Source, forget_source, noted_sources
+from cellblock.service.named.arrival import Arrival, Source, forget_source, noted_sources
 from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.existing import Given, check_existing
@@ -38,7 +38,7 @@ from cellblock.service.named.past import close_unfinished, outcome_left
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions
-from cellblock.service.named.waiting import WaitingSession
+from cellblock.service.named.waiting import Arriving, WaitingSession
 from cellblock.service.session.policy import requested_tier
 from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
