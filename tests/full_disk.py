@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import itertools
 import os
 import resource
 import shutil
+import stat
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +30,29 @@ def file_size_limit(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def full_after(count: int) -> Iterator[None]:
+    """Let the disk be full for this process after some writes: no file, folder or link can be made, and none grows."""
+    originals = {name: getattr(os, name) for name in ("write", "mkdir", "link", "symlink", "copy_file_range")}
+    left = itertools.count(count, -1)
+
+    def of(name: str) -> Callable[..., object]:
+        def call(*args: Any, **named: Any) -> object:
+            if (name != "write" or stat.S_ISREG(os.fstat(args[0]).st_mode)) and next(left) <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return originals[name](*args, **named)
+
+        return call
+
+    try:
+        for name in originals:
+            setattr(os, name, of(name))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 from cellblock import CodeExecutionResult
 from cellblock.common import config
 from cellblock.errors import CellblockError, CheckpointError, SnapshotError
+from full_disk import full_after
 from processes import eventually
 
 NAMES = ("a", "b", "d/a", "d/b", "d/e/a", "e/a")
@@ -172,9 +173,14 @@ async def try_to(
     chance: random.Random,
     kill: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Do something that may be refused, while a person works. Perhaps kill the program that does it."""
+    """Do something that may be refused, while a person works. Perhaps kill the program that does it, or fill the disk."""
     saved.done.append(name)
-    async with working(saved, chance):
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(working(saved, chance))
+        if kill is None and chance.random() < 0.3:
+            count = chance.choice([0, 1, 2, 4, 8])
+            saved.done.append(f"the disk is full after {count} writes")
+            stack.enter_context(full_after(count))
         doing = asyncio.create_task(action)
         if killed := kill is not None and chance.random() < 0.3:
             await asyncio.sleep(chance.random() * 0.05)

@@ -1,24 +1,29 @@
 """A chain of daemons' sessions on one custodian, each killed at another point of an execution. A program, for `test_faults`.
 
-Usage: named_kills.py code|sessions STATE WORKSPACE FIRST STEP [LAST].
+Usage: named_kills.py code|sessions|saves STATE WORKSPACE FIRST STEP [LAST].
 
 Each is a fork of this process, which opens the store and goes on with the sessions of the one before. Code: it submits again
 what that one had submitted last, with the same key. Its result must be there, or it was not run and is now. No code may run
 twice, and none be lost. Sessions: each must be there or not, as before or after what that one was doing, with its variables.
-Then it submits other code, or makes, forks, adopts and ends sessions. It is killed when it has entered and left calls by which
-anything moves FIRST times; the next one STEP times later, and so on, until one is not killed any more. With LAST, each is
-killed anywhere, and the one after it while it goes on with what is left: at its own point from FIRST up to LAST. Says how many
-were killed.
+Then it submits other code, or makes, forks, adopts and ends sessions. Saves: the kernels end with each process, and a durable
+session continues from a complete save; the value there and the cells that are reported as lost are all cells.
+
+It is killed when it has entered and left calls by which anything moves FIRST times; the next one STEP times later, and so on,
+until one is not killed any more. With LAST, each is killed anywhere, and the one after it while it goes on with what is left:
+at its own point from FIRST up to LAST. Says how many were killed.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from cellblock import Host
+from cellblock import CodeExecutionResult, Host
 from cellblock.common.database import Database
 from cellblock.errors import NotRunError
 from cellblock.launch.custody.custodian_client import Custodian
@@ -28,7 +33,8 @@ from cellblock.service.store.named import NamedStore
 from cellblock.service.store.writer import Writer
 from exact_kills import MOVES
 from fuses import NOT_KILLED, Chain, Fuse, note, noted
-from named_sessions import OPTIONS, submit
+from named_sessions import OPTIONS, saved, submit
+from processes import eventually
 
 GONE, UNSET = "gone", "0"
 CODE = "print('x' * {number})\nopen('ran', 'a').write('{number}\\n')\nn = globals().get('n', 0) + 1\nn"
@@ -37,8 +43,9 @@ CODE = "print('x' * {number})\nopen('ran', 'a').write('{number}\\n')\nn = global
 class Daemon:
     """Sessions as a daemon has them."""
 
-    def __init__(self, sessions: NamedSessions, workspace: str, notes: str) -> None:
+    def __init__(self, sessions: NamedSessions, fuse: Fuse, workspace: str, notes: str) -> None:
         self.sessions = sessions
+        self.fuse = fuse
         self.workspace = workspace
         self.notes = notes
 
@@ -121,15 +128,69 @@ class Branching(Daemon):
         self.expect(s=[later])
 
 
+class Saves(Daemon):
+    """A durable session, whose kernel ends with each process."""
+
+    async def run(self, code: str) -> CodeExecutionResult:
+        return await submit(self.sessions, self.sessions.find("s"), code).wait()
+
+    async def go_on(self) -> int:
+        """Check what the session continues from; return the number of cells that it has."""
+        before: dict[str, Any] | None = noted(self.notes)
+        if before is None:
+            return 0
+        result = await self.run("v")
+        assert result.recovery in ("restored", "restored_earlier"), result
+        found = int(result.return_value or 0)
+        lost = [int(number) for number in re.findall(r"`v = (\d+)`", result.stderr)]
+        if lost:  # again, if no save was made since a process has reported it
+            assert lost in ([*range(found + 1, before["ran"] + 1)], before["lost"]), (before, found, result.stderr)
+        elif found != before["ran"]:
+            assert found == before["ran"] + 1 == before["undone"], (before, found, result.stderr)
+            assert not before["done"] or "had restored another state" in result.stderr, (before, result.stderr)
+        await self.save(found, lost=lost)
+        return found
+
+    async def execute(self, number: int) -> None:
+        await self.sessions.create("s", OPTIONS | {"working_dir": self.workspace, "durable": 0.01, "idle_timeout": 0})
+        await self.run(f"v = {number}")
+        await self.save(number)
+
+    def note(self, ran: int, *, undone: int = 0, done: bool = False, lost: Sequence[int] = ()) -> None:
+        note(self.notes, {"ran": ran, "undone": undone, "done": done, "lost": lost})
+
+    async def save(self, number: int, *, undone: int = 0, lost: Sequence[int] = ()) -> None:
+        self.note(number, undone=undone, done=True, lost=lost)
+        path = await saved(self.sessions.find("s"))
+        await eventually(lambda: {*os.listdir(path.parent)} == {path.name, "session.json", "cells.jsonl"}, 20)
+
+    async def act(self, number: int) -> None:
+        """Save the session after a cell, and after an undo of another one."""
+        for ran in (number + 1, number + 2):
+            self.fuse.armed = False
+            await self.run(f"v = {ran}")
+            self.note(ran)
+            self.fuse.armed = True
+            await self.save(ran)
+        named = self.sessions.find("s")
+        self.note(ran - 1, undone=ran)
+        async with named.going_back():
+            await named.session.undo()
+        await self.save(ran - 1, undone=ran)
+
+
 async def run(kind: str, state: str, workspace: str, point: int, *, early: bool = False) -> None:
     """Be one of the chain; without a point, the last one."""
     custodian = Custodian.connect(state)
-    fuse = Fuse(point, *MOVES, (Database, "transaction"), (Writer, "_commit"))
+    if kind == "saves" and custodian.entries:
+        custodian.end()
+        custodian = Custodian.connect(state)
+    fuse = Fuse(point, *MOVES, (os, "fsync"), (os, "link"), (Database, "transaction"), (Writer, "_commit"))
     fuse.armed = early
     host = Host(isolate="none", custodian=custodian)
     sessions = NamedSessions(host, NamedStore(Path(state)))
     await sessions.adopt()
-    daemon = KINDS[kind](sessions, workspace, f"{state}/notes")
+    daemon = KINDS[kind](sessions, fuse, workspace, f"{state}/notes")
     number = await daemon.go_on()
     if not point:
         await sessions.end_kernels()
@@ -147,7 +208,7 @@ async def run(kind: str, state: str, workspace: str, point: int, *, early: bool 
     os._exit(NOT_KILLED)
 
 
-KINDS = {"code": Daemon, "sessions": Branching}
+KINDS = {"code": Daemon, "sessions": Branching, "saves": Saves}
 
 
 def main(kind: str, state: str, workspace: str, first: str, step: str, last: str = "") -> None:

@@ -273,7 +273,6 @@ TESTED_IN: dict[str, str] = {
     "cluster/ray_nodes": "cluster/test_faults.py",
     "cluster/reaching": "cluster/test_conformance.py",
     "cluster/renewal": "cluster/test_directors.py",
-    "service/named/arrival": "cluster/test_moving.py",
     "service/named/moving": "cluster/test_moving.py",
     "cluster/director_calls": "cluster/test_faults.py",
     "cluster/host_actor": "cluster/test_faults.py",

@@ -67,6 +67,7 @@ PARSERS: dict[str, str] = {
     "operations/data.py": "it evaluates annotations of this package",
     "service/daemon/handover.py": OWN,
     "service/daemon/remote.py": ARGUMENT,
+    "service/named/arrival.py": OWN,
     "service/named/durable.py": OWN,
     "service/named/labels.py": OWN,
     "service/store/ahead.py": OWN,

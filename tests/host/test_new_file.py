@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cellblock.common.whole_file import claimed
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.new_file import NewFile
 
@@ -34,6 +35,19 @@ def test_one_that_is_not_finished_leaves_nothing_however_often_it_is_closed(tmp_
     for _ in range(2):
         file.close()
     assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_process_left_beside_it_is_removed_and_what_another_one_writes_stays(tmp_path: Path) -> None:
+    left, written, named = (tmp_path / f".cellblock-{digit * 16}" for digit in "abz")
+    for path in (left, written, named):
+        path.touch()
+    with written.open() as another:
+        claimed(another.fileno())
+        file = NewFile(tmp_path / "new")
+        file.open()
+        file.finish()
+        file.close()
+        assert {*os.listdir(tmp_path)} == {"new", written.name, named.name}
 
 
 @pytest.mark.parametrize("path", [".", "folder", "missing/file"])

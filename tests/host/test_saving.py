@@ -21,15 +21,15 @@ from cellblock import (
     Session,
     StoreError,
 )
-from cellblock.host.saved_file import VARIABLES, SavedFile
+from cellblock.host.saved_file import VARIABLES, WORKSPACE, SavedFile
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import LeftOut, LoadReport, SaveReport
 from cellblock.wire.saved import Group, State
 from processes import descriptors, eventually
 
 
-def write(path: Path, pickled: bytes, **fields: Any) -> Path:
-    """Write a saved session as a stranger might."""
+def write(path: Path, pickled: bytes, *, archive: bytes = b"", **fields: Any) -> Path:
+    """Write a saved session as a stranger might, perhaps with an archive of files."""
     told: dict[str, Any] = {
         "groups": (Group(("x",), len(pickled), False),),
         "imports": {},
@@ -45,6 +45,9 @@ def write(path: Path, pickled: bytes, **fields: Any) -> Path:
     file.open()
     file.begin(VARIABLES)
     file.write(pickled)
+    if archive:
+        file.begin(WORKSPACE)
+        file.write(archive)
     file.finish(State(**{**told, **fields}), [HistoryEntry("x", "success", 1)])
     file.close()
     return path
@@ -277,8 +280,28 @@ async def test_code_in_a_file_that_misbehaves_is_told(session: Session, tmp_path
         assert loaded.left_out == [LeftOut("x", "ValueError: invalid literal for int() with base 10: 'x'")]
     else:
         with pytest.raises(KernelDiedError if what == "dies" else ExecutionTimeoutError, match=r"was not loaded|died"):
-            await session.load(path, timeout=0.2)
+            await session.load(path, timeout=0.2 if what == "hangs" else 60)
     assert (await session.execute("1 + 1")).return_value == "2"
+
+
+async def test_a_load_that_fails_leaves_the_state_before_it(host: Host, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "a").write_text("saved")
+    async with host.session(working_dir=workspace) as session:
+        archive = b"".join([piece async for piece in session.files.tar()])
+        bad = write(tmp_path / "bad", pickle.dumps({"x": Call(os._exit, 1)}), archive=archive)
+        await session.execute("x = 1; open('a', 'w').write('mine')")
+        await session.execute("x += 1; y = open('b', 'w').write('b')")
+        with pytest.raises(KernelDiedError):
+            await session.load(bad, workspace=True)
+        assert len(session.history()) == 2
+        assert (await session.execute("x, y")).return_value == "(2, 1)"
+        await session.undo(2)
+        assert (await session.execute("x")).return_value == "1"
+        assert [path.name for path in workspace.iterdir()] == ["a"]
+        await session.restore_trash("a")
+        assert (workspace / "a").read_text() == "mine"
 
 
 async def test_a_session_that_cannot_be_loaded_is_closed(host: Host, tmp_path: Path) -> None:

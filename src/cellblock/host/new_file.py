@@ -10,6 +10,7 @@ from typing import IO
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.environment import check_directory
+from cellblock.host.files.staging import remove_unclaimed
 
 
 class Telling:
@@ -55,13 +56,14 @@ class NewFile:
         self._whole = WholeFile(self.path)
 
     def open(self) -> None:
-        """Create the file under a temporary name.
+        """Create the file without a name, or under a temporary one. Remove what killed processes left beside it.
 
         Raises:
             InvalidInputError: The directory cannot contain it.
             StoreError: It cannot be written.
         """
         check_directory("the directory to write to", self.path.parent)
+        remove_unclaimed(str(self.path.parent))
         with self.telling():
             self.file = self._whole.open()
 

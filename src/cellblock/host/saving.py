@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, InvalidInputError, ProtocolError, SnapshotError, StoreError
+from cellblock.host.checkpoints.going_back import stopped
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread
@@ -34,14 +35,16 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.clones.clone import Clone
     from cellblock.host.files import Files
+    from cellblock.host.files.staging import Keep
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.snapshots import Snapshot
-    from cellblock.host.snapshots.trash import Entry
     from cellblock.model import CodeExecutionResult
 
 _ROOM = 4096  # for the other parts of a message
+_LOADS = "The session loads a saved one: variables and imports are lost."
 _PICKLING = "__import__('cellblock.worker.pickling', fromlist=['x'])"
 _SAVE = "__import__('cellblock.worker.values.saved_values', fromlist=['x']).save"
 _LOAD = "__import__('cellblock.worker.values.loading', fromlist=['x']).load"
@@ -93,19 +96,31 @@ class Saving:
     """
 
     def __init__(
-        self, cells: Cells, checkpoints: Checkpoints, files: Files, workspace: str, room: int, clone: Clone | None
+        self,
+        cells: Cells,
+        kernels: KernelSlot,
+        checkpoints: Checkpoints,
+        files: Files,
+        workspace: str,
+        room: int,
+        launch: Callable[[], Awaitable[Kernel]],
+        clone: Clone | None,
     ) -> None:
         """Store the arguments.
 
         Args:
             cells: The session's cells.
+            kernels: Its kernels.
             checkpoints: Its checkpoints.
             files: The files of its workspace.
             workspace: Its working directory.
             room: Maximum size of a value in bytes.
+            launch: Starts a fresh kernel, which is not the session's yet.
             clone: The clone that it works in, if it does.
         """
         self._cells = cells
+        self._kernels = kernels
+        self._launch = launch
         self._checkpoints = checkpoints
         self._clone = clone
         shown = workspace if clone is None else clone.shown
@@ -210,7 +225,7 @@ class Saving:
     async def load_missing(
         self, path: str | os.PathLike[str], *, workspace: bool = True, timeout: float | None = DEFAULT_TIMEOUT
     ) -> list[str]:
-        """Continue a saved session like `load`, but restore only missing files.
+        """Continue a saved session like `load`, but restore only missing files, and in the session's own, fresh kernel.
 
         Args:
             path: As for `Session.load`.
@@ -236,25 +251,86 @@ class Saving:
             if (remote := RemoteFile.at(path)) is not None:
                 path, name = await stack.enter_async_context(remote.read()), remote.url
             file = LoadedFile(path, name)
-            trash = self._checkpoints.files.keeping("load") if workspace and changed is None else None
-            self.loaded, cells = await _load(
-                *(self._ends, file, self._renew),
-                workspace=workspace,
-                timeout=timeout,
-                changed=changed,
-                trash=trash,
-                clone=self._clone,
+            stack.push_async_callback(in_thread, file.close)
+            await in_thread(file.open)
+            if changed is not None:
+                workspace = workspace and file.has_workspace
+            elif workspace and not file.has_workspace:
+                raise InvalidInputError(f"{file.name} has no files: the session was saved without its workspace")
+            clone = self._clone if workspace else None
+            if workspace and bool(file.base) != (clone is not None):
+                where = "a session in a clone (workspace='clone')" if file.base else "a session without workspace='clone'"
+                raise InvalidInputError(f"the files in {file.name} can be loaded into {where} only")
+            if changed is None and clone is None and self._checkpoints.loads_beside:
+                self.loaded = await self._load_beside(file, workspace=workspace, timeout=timeout)
+                return self.loaded
+            keep = self._keep if workspace and clone is None and changed is None else None
+            if clone is None:
+                await self._renew()
+            else:
+                workspace = await self._load_clone(clone, file, missing=changed is not None)
+            self.loaded = await _load(
+                self._ends, file, workspace=workspace, timeout=timeout, changed=changed, keep=keep, unpack=clone is None
             )
-            if self._clone is not None:
-                self._checkpoints.automatic.files_changed()
-        self._cells.past.replace(cells)
+        self._cells.past.replace(file.cells)
         self._checkpoints.begin_with_line()
         self._checkpoints.begin()
         return self.loaded
 
+    async def _load_clone(self, clone: Clone, file: LoadedFile, *, missing: bool) -> bool:
+        """Replace the files of the session's clone, unless only missing files are wanted and it has others.
+
+        Returns:
+            Whether they were replaced.
+        """
+        if missing and not clone.unused:
+            await self._renew()
+            return False
+        trash = None if clone.unused else self._checkpoints.files.keeping("load")
+        await clone.load(_in_pieces(file.workspace()), file.base, self._renew, None if trash is None else trash.take)
+        self._checkpoints.automatic.files_changed()
+        return True
+
+    async def _load_beside(self, file: LoadedFile, *, workspace: bool, timeout: float | None) -> LoadReport:
+        """Load a saved session into a second kernel, which replaces the session's own when it is complete."""
+        keep = self._keep if workspace else None
+        try:
+            async with self._cells.turn(stop=_LOADS), stopped(self._kernels.current if workspace else None):
+                kernel = await self._launch()
+                try:
+                    report = await _load(self._ends_of(kernel), file, workspace=workspace, timeout=timeout, keep=keep)
+                    await self._kernels.swap(_Loaded(kernel, self._checkpoints, file.cells))
+                except BaseException:  # includes cancellation: nothing else owns the kernel
+                    if self._kernels.current is not kernel:
+                        await kernel.discard()
+                    raise
+                return report
+        finally:
+            self._checkpoints.automatic.turn_ended()
+
+    @property
+    def _keep(self) -> Keep:
+        """Saves files that are replaced to the trash."""
+        return self._checkpoints.files.keeping("load").keep
+
     async def _renew(self) -> None:
         if self._cells.count > 0 or self._cells.past.entries:
             await self._cells.reset()
+
+
+class _Loaded:
+    """The replacement of a session's kernel by one with a saved session's state; see `Move`."""
+
+    def __init__(self, kernel: Kernel, checkpoints: Checkpoints, cells: list[HistoryEntry]) -> None:
+        self._kernel = kernel
+        self._checkpoints = checkpoints
+        self._cells = cells
+
+    async def prepare(self) -> Kernel:
+        return self._kernel
+
+    def commit(self) -> None:
+        self._checkpoints.begin_loaded(self._kernel, self._cells)
 
 
 async def _save(
@@ -354,63 +430,38 @@ def _files(files: Files, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]
 async def _load(
     ends: Ends,
     file: LoadedFile,
-    prepare: Callable[[], Awaitable[None]],
     *,
     workspace: bool,
     timeout: float | None,
     changed: list[str] | None = None,
-    trash: Entry | None = None,
-    clone: Clone | None = None,
-) -> tuple[LoadReport, list[HistoryEntry]]:
-    """Load a saved session.
+    keep: Keep | None = None,
+    unpack: bool = True,
+) -> LoadReport:
+    """Load a saved session into a kernel.
 
     Args:
-        ends: The session.
-        file: The file, which is closed at the end.
-        prepare: Called after validation of the file. Nothing is changed before.
+        ends: The session, with that kernel.
+        file: The open file.
         workspace: Whether to unpack the workspace files.
         timeout: Time limit for reading the pickles, in seconds.
         changed: If given, existing files are unchanged, and this collects those that differ from the saved ones.
-        trash: Receives files that are replaced.
-        clone: The clone that the session works in. Its files are replaced as a whole; with `changed`, only if it is unused.
-
-    Returns:
-        The report, and the cells of the saved session.
+        keep: Saves files that are replaced (`Files.untar`).
+        unpack: Whether these files are not in the workspace yet.
     """
-    try:
-        await in_thread(file.open)
+    skipped: list[LeftOut] = []
+    if workspace and unpack:
+        pieces = file.workspace()
         if changed is not None:
-            workspace = workspace and file.has_workspace
-        elif workspace and not file.has_workspace:
-            raise InvalidInputError(f"{file.name} has no files: the session was saved without its workspace")
-        if workspace and bool(file.base) != (clone is not None):
-            where = "a session in a clone (workspace='clone')" if file.base else "a session without workspace='clone'"
-            raise InvalidInputError(f"the files in {file.name} can be loaded into {where} only")
-        skipped: list[LeftOut] = []
-        if clone is None or not workspace:
-            await prepare()
-        elif changed is None or clone.unused:
-            take = None if trash is None or clone.unused else trash.take
-            await clone.load(_in_pieces(file.workspace()), file.base, prepare, take)
-        else:
-            await prepare()
-            workspace = False
-        if workspace and clone is None:
-            pieces = file.workspace()
-            if changed is not None:
-                missing = Missing(pieces, ends.workspace)
-                pieces = missing.pieces()
-            keep = None if trash is None else trash.keep
-            unpacked = await ends.files.untar(_in_pieces(pieces), keep=keep)
-            if changed is not None:
-                changed += missing.changed
-            skipped = [LeftOut(one.path, one.reason) for one in unpacked.skipped]
-        await _provide_cloudpickle(ends.run)
-        loaded = await _give_state(ends, file, timeout)
-    finally:
-        await in_thread(file.close)
+            missing = Missing(pieces, ends.workspace)
+            pieces = missing.pieces()
+        unpacked = await ends.files.untar(_in_pieces(pieces), keep=keep)
+        if changed is not None:
+            changed += missing.changed
+        skipped = [LeftOut(one.path, one.reason) for one in unpacked.skipped]
+    await _provide_cloudpickle(ends.run)
+    loaded = await _give_state(ends, file, timeout)
     left_out = [*file.manifest.state.left_out, *loaded.left_out, *skipped]
-    return LoadReport([*loaded.names], left_out, len(file.cells), workspace), file.cells
+    return LoadReport([*loaded.names], left_out, len(file.cells), workspace)
 
 
 async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Loaded:

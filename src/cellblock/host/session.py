@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from cellblock.host.environments.build import Environments
     from cellblock.host.files import Files
     from cellblock.host.host_kernels import Kernels
-    from cellblock.host.launch.kernel_spec import KernelSpec
+    from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
     from cellblock.host.programs.program_files import SessionFiles
     from cellblock.host.saving import Saving
     from cellblock.host.snapshots import Store
@@ -434,14 +434,18 @@ class Session(AsyncOnly):
             self._explanations.kernel_begins(afresh=False)
             return left
         check_still_usable(self._cwd)
-        self._explanations.kernel_begins()
-        notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()
-        wanted = await self._around.devices.give(await self._with_packages())
-        kernel = await self._host.kernels.launch(replace(wanted, notice=notice), self._around.prepare)
+        kernel = await self._launch_fresh(None if dead is None else dead.notice(None))
         kernel.all_lost = dead is not None
         self._checkpoints.begin_anew(kernel)
         return kernel
+
+    async def _launch_fresh(self, notice: DeathNotice | None = None) -> Kernel:
+        """Start a fresh kernel, which is not the session's yet."""
+        check_still_usable(self._cwd)
+        self._explanations.kernel_begins()
+        wanted = await self._around.devices.give(await self._with_packages())
+        return await self._host.kernels.launch(replace(wanted, notice=notice), self._around.prepare)
 
     async def _install(self, kernel: RunningKernel, asked: Install) -> int:
         return await self._around.packages.install(kernel, asked, self._host.environments, self._cells.past.state)
@@ -1106,6 +1110,9 @@ class Session(AsyncOnly):
     ) -> LoadReport:
         """Replace this session's state with a saved session, in a fresh kernel.
 
+        If that fails, this session continues in its own kernel. With tools, network access, or over half of its memory limit
+        in use, it loses its state. Files that were unpacked stay.
+
         The report lists what cannot be restored, such as a variable of a library that is not installed. The file need not be
         trusted: its code runs only in this session's sandbox, like a cell.
 
@@ -1134,7 +1141,10 @@ class Session(AsyncOnly):
         """Saves and loads the session, for `save`, `load`, and services that save while cells run."""
         from cellblock.host.saving import Saving  # rarely used
 
-        return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room, self._around.clone)
+        return Saving(
+            *(self._cells, self._kernels, self._checkpoints, self.files, self._cwd, self._room, self._launch_fresh),
+            self._around.clone,
+        )
 
     @property
     def _room(self) -> int:

@@ -426,6 +426,22 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
         await session.undo()
 
 
+async def test_an_undo_of_a_killed_host_cannot_be_reversed_and_the_next_one_says_why(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v0 = 1")
+        await session.execute("v1 = 1; open('f1', 'w').close()")
+        await session.undo()
+    """)
+    async with killed.session() as session:
+        with pytest.raises(CheckpointError, match=r"ran this session before has ended.*in the trash"):
+            await session.redo()
+        await session.undo()
+        await session.redo()
+        assert (await names(session), killed.read()) == ("['v0']", {})
+        with pytest.raises(CheckpointError, match="redo works until the next cell begins"):
+            await session.redo()
+
+
 _CHAINS = ("undo", "redo", "undo all", "crash", "restore", "adopt", "values")
 """Chains that "any" has, too: each by itself is slow."""
 
@@ -449,6 +465,22 @@ def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, 
     assert int(ran.stdout) * step > 45  # were killed
     places = [killed.workspace / ".", *(config.state_directory() / kind for kind in ("snapshots", "restores", "branches"))]
     assert not [path for place in places for path in place.glob(".*" if place == killed.workspace else "*")]
+
+
+@pytest.mark.timeout(320)
+@pytest.mark.parametrize(
+    ("killed", "step"), [("none", 60), pytest.param("native", 23, marks=pytest.mark.slow)], indirect=["killed"]
+)
+@pytest.mark.sampled(2)
+def test_a_host_that_is_killed_while_it_saves_or_loads_leaves_one_state_and_a_whole_file(killed: Killed, step: int) -> None:
+    """See `saved_kills.py`."""
+    first = random.randint(1, step)
+    places = [str(killed.state), str(killed.workspace)]
+    command = [sys.executable, str(CHAIN.with_name("saved_kills.py")), *places, killed.isolate, str(first), str(step)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, f"from {first} on: {ran.stderr}"
+    assert int(ran.stdout) * step > 200  # were killed
+    assert not [*killed.workspace.glob(".*")]
 
 
 _TICK = """

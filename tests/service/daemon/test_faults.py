@@ -181,7 +181,7 @@ def fresh() -> bool:
 
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize("last", [[], ["80"]], ids=["acts", "goes on"])
-@pytest.mark.parametrize(("kind", "step"), [("code", 5), ("sessions", 13)])
+@pytest.mark.parametrize(("kind", "step"), [("code", 5), ("sessions", 13), ("saves", 21)])
 @pytest.mark.sampled(2)
 def test_a_daemon_that_is_killed_at_any_point_leaves_what_is_right(
     tmp_path: Path, kind: str, step: int, last: list[str]
@@ -196,7 +196,7 @@ def test_a_daemon_that_is_killed_at_any_point_leaves_what_is_right(
     environment = {**os.environ, "CELLBLOCK_HOME": str(tmp_path / "home")}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, f"from {first} on: {ran.stderr}"
-    assert int(ran.stdout) > 12  # were killed
+    assert int(ran.stdout) > (12 if kind != "saves" else 6)  # were killed
 
 
 @pytest.mark.timeout(120 if ROUNDS <= 12 else 600)

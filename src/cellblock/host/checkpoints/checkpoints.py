@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
+    from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 
 Before: TypeAlias = Callable[[], Awaitable[None]]
@@ -265,6 +266,16 @@ class Checkpoints:
         kernel = self.kernels.current
         limit = self._wanted.policy.resources.memory if self._wanted.tier.sandboxed else None
         return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
+
+    @property
+    def loads_beside(self) -> bool:
+        """Whether a saved session is loaded into a second kernel, so that this one stays if that fails.
+
+        Two kernels cannot share listeners or mount points, and together could exceed the memory limit. An unused session that
+        no later host continues has nothing to lose.
+        """
+        used = self.cells.count > 0 or self.past.entries or self._wanted.kept is not None
+        return bool(used) and not (self._wanted.takers or self._wanted.tier.wrapped or self.crowded)
 
     @property
     def fresh(self) -> bool:
@@ -618,6 +629,26 @@ class Checkpoints:
             one.discard()
         self.past.begun_with = {cell.number for cell in self.past.line}
         self.past.log.rewrite()
+
+    def begin_loaded(self, kernel: Kernel, cells: Iterable[HistoryEntry]) -> None:
+        """Handle a kernel with the state of a saved session.
+
+        The change is recorded in one piece, before anything of the earlier state is freed: a host may be killed in between.
+        """
+        past, replaced = self.past, self.automatic.all()
+        pairs = past.pairs.copied(self.files.hold)
+        past.begin_anew()
+        past.replace(cells)
+        past.kernel, past.begun_with = kernel.number, {cell.number for cell in past.line}
+        for one in replaced:
+            past.checkpoints.pop(one.id, None)
+        past.log.rewrite()
+        pairs.release = self.files.drop
+        pairs.clear(0)
+        past.begun += 1
+        self.resuming.serving = kernel.family
+        self.ended = ""
+        self.automatic.begin_anew()
 
     def begin_after_another(self) -> None:
         """Continue with a killed process's kernel whose states are unknown."""

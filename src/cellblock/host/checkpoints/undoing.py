@@ -134,6 +134,11 @@ async def redo(states: Checkpoints) -> Undone:
         StateError, LaunchError: As for `undo`.
     """
     async with states.cells.turn():
+        if states.past.recalled and not states.past.begun and not states.redos.count(0):
+            raise CheckpointError(
+                "there is no undo to reverse: the process that ran this session before has ended, and an undo can be reversed "
+                "only by the process that did it. Files that an undo replaced are in the trash"
+            )
         redo = states.redos.last(states.past.begun)
         reverted: Reverted | None = None
 

@@ -331,7 +331,7 @@ class Cells:
         cell.looks = looks
         result = await self.run(cell, DEFAULT_TIMEOUT)
         for item in result.outputs:
-            self._keep_text(item.name, item.text)
+            _keep_text(self._kernels.current, item.name, item.text)
         return result
 
     async def run_and_take(
@@ -342,7 +342,7 @@ class Cells:
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         printed = await self._take_values(cell, running := asyncio.create_task(self.run(cell, timeout)), take)
         for chunk in printed:
-            self._keep_text(chunk.name, chunk.text)
+            _keep_text(self._kernels.current, chunk.name, chunk.text)
         return running.result()
 
     async def _take_values(
@@ -381,7 +381,8 @@ class Cells:
         """Run a cell as `run_and_take` does, in an idle kernel outside the session."""
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         running = asyncio.create_task(self._run_elsewhere(kernel, cell, timeout))
-        await self._take_values(cell, running, take)
+        for chunk in await self._take_values(cell, running, take):
+            _keep_text(kernel, chunk.name, chunk.text)
         return running.result()
 
     async def _run_elsewhere(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
@@ -395,11 +396,6 @@ class Cells:
             deadline.cancel()
             await leave(kernel, cell)
         return await cell.finished(self._images_dir)
-
-    def _keep_text(self, name: StreamName | None, text: str | None) -> None:
-        """Save the output of background work for the next cell."""
-        if (kernel := self._kernels.current) is not None and name is not None and text:
-            kernel.output.insert(name, text.encode("utf-8", "replace"))
 
     async def _next_kernel(self, cell: Cell) -> Kernel:
         """Return a kernel that accepts a cell at once. If a kernel dies during a wait, try the next one."""
@@ -560,6 +556,12 @@ class Cells:
             cell.afterwards = "The session was ended."
             await kill(kernel, cell, "interrupted")
         await self._kernels.close()
+
+
+def _keep_text(kernel: Kernel | None, name: StreamName | None, text: str | None) -> None:
+    """Save the output of background work for the kernel's next cell."""
+    if kernel is not None and name is not None and text:
+        kernel.output.insert(name, text.encode("utf-8", "replace"))
 
 
 async def _drop_events(cell: Cell) -> None:

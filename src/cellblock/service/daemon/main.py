@@ -191,10 +191,17 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
     if ready is not None:
         ready.close()
     _log.info("the daemon listens at %s", place.socket)
+    settling = None
+    if cluster is not None:
+        from cellblock.service.daemon.moving import settle_arrivals
+
+        settling = asyncio.create_task(settle_arrivals(server, Path(cluster.credentials)))
     try:
         await until_the_end(server, place, lock, settings.current().daemon_idle_timeout or None, listen_again)
     finally:
         server.asked_to_end.set()
+        if settling is not None:
+            settling.cancel()
         if server.handing_over:
             _hand_over(server, place, lock, sock)
         for one in listening:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shutil
 import socket
 import tempfile
 from collections.abc import AsyncGenerator
@@ -13,6 +14,7 @@ from typing import Any
 
 from cellblock.common import addresses
 from cellblock.errors import DaemonError, NotFoundError, ProtocolError, StateError, UnsupportedError
+from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.model.sessions import Permission, SessionRecord, mark_of
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.moving import GiveAway, GivenAway, TakeOver
@@ -20,12 +22,13 @@ from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.daemon.tls import tls
-from cellblock.service.named.arrival import Arrival, check_whole
+from cellblock.service.named.arrival import Arrival, Source, check_whole
 from cellblock.service.named.moving import check_can_move, held
 from cellblock.service.named.session import NamedSession
 
 _PIECE = 1024 * 1024
-_SAVING, _CONNECT, _SURE, _AGAIN = 30.0, 3.0, 10.0, 0.2  # seconds
+_SAVE = "move-"
+_SAVING, _CONNECT, _LOST, _AGAIN = 30.0, 3.0, 60.0, 0.2  # seconds
 
 
 @answers(GiveAway)
@@ -81,9 +84,7 @@ async def given_away(server: Server, request: GivenAway) -> bool:
 async def take_over(server: Server, request: TakeOver) -> Data[SessionRecord]:
     if server.credentials is None:
         raise UnsupportedError("sessions can move only between nodes of a cluster")
-    link = DaemonLink(
-        connect=functools.partial(_connect, request.address, request.port), tls=tls(server.credentials, server=False)
-    )
+    link = _link(server.credentials, request.address, request.port)
     with server.placed(request.grant, [request.session]), _place(server) as directory:
         try:
             parts = link.follow(GiveAway(request.session, request.patience, request.whole))
@@ -95,9 +96,55 @@ async def take_over(server: Server, request: TakeOver) -> Data[SessionRecord]:
             await link.close()
 
 
+def _remove_saves(directory: Path | None) -> None:
+    for left in () if directory is None else directory.glob(f"{_SAVE}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+async def settle_arrivals(server: Server, credentials: Path) -> None:
+    """Find out which nodes have the sessions that were arriving when the last process was killed. Remove the saves."""
+    await asyncio.to_thread(_remove_saves, server.sessions.store.directory)
+
+    async def settle(session: str, source: Source) -> None:
+        link = _link(credentials, source.address, source.port)
+        try:
+            given = await _is_given(link, session, source.hold)
+        finally:
+            await link.close()
+        if given:
+            server.origins.add(mark_of(session))
+        await server.sessions.settle(session, given=given)
+
+    await asyncio.gather(*(settle(session, source) for session, source in server.sessions.arriving.items()))
+
+
+async def _is_given(link: DaemonLink, session: str, hold: str) -> bool:
+    """Ask a node to give a session away that is held there; return whether it has. Otherwise, it continues there.
+
+    A node that does not answer for a minute is lost with its sessions.
+    """
+    deadline = asyncio.get_running_loop().time() + _LOST
+    while True:
+        try:
+            await link.call(GivenAway(session, hold))
+            return True
+        except NotFoundError:
+            return True  # it was given away, and the node's daemon was killed since
+        except StateError:
+            return False
+        except DaemonError:
+            if asyncio.get_running_loop().time() > deadline:
+                return True
+        await asyncio.sleep(_AGAIN)
+
+
+def _link(credentials: Path, address: str, port: int) -> DaemonLink:
+    return DaemonLink(connect=functools.partial(_connect, address, port), tls=tls(credentials, server=False))
+
+
 def _place(server: Server) -> tempfile.TemporaryDirectory[str]:
-    """Return a directory for one save. If this daemon is killed, the directory is removed with the node's other files."""
-    return tempfile.TemporaryDirectory(prefix="move-", dir=server.sessions.store.directory)
+    """Return a directory for one save. If this daemon is killed, the next one removes the directory."""
+    return tempfile.TemporaryDirectory(prefix=_SAVE, dir=server.sessions.store.directory)
 
 
 async def _taken(
@@ -120,24 +167,21 @@ async def _taken(
 
     async def confirm() -> None:
         store.journal.enter_past(about["executions"])  # before the session accepts requests: a used key must not run again
-        deadline = asyncio.get_running_loop().time() + _SURE
-        while True:
-            try:
-                await link.call(GivenAway(number, about["hold"]))
-                return
-            except DaemonError:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(_AGAIN)
+        if not await _is_given(link, number, about["hold"]):
+            raise StateError("the session is no longer held, and continues on its node")
+        server.origins.add(mark_of(number))
 
+    source = Source(request.address, request.port, about["hold"])
+    arrival = Arrival(source, path, request.whole)
+    arriving = asyncio.create_task(server.sessions.take_over(record, about["options"], arrival, confirm))
     try:
-        named = await server.sessions.take_over(record, about["options"], Arrival(path, request.whole), confirm)
+        await despite_cancellation(arriving)  # the session still arrives if the director is killed
+        named = arriving.result()
     except BaseException:
         if server.sessions.known(number) is None:
             store.sessions.forget_permissions(number)
             store.networks.leave(number)
         raise
-    server.origins.add(mark_of(number))
     return as_data(named.shown())
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cellblock.common.whole_file import WholeFile
 from cellblock.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -13,6 +16,46 @@ if TYPE_CHECKING:
     from cellblock.model.saving import LeftOut
 
 _SHOWN = 5
+_ARRIVING = "arriving-"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The node that a session comes from.
+
+    It is in a file from before the session is stored here until that node has given it away. If this process is killed
+    meanwhile, the next one asks that node whether it has.
+
+    Attributes:
+        address: Its address.
+        port: Its port.
+        hold: The token of the hold there.
+    """
+
+    address: str
+    port: int
+    hold: str
+
+    def note(self, directory: Path, session: str) -> None:
+        """Write the file of a session.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        with WholeFile(directory / f"{_ARRIVING}{session}") as file:
+            file.write(json.dumps(asdict(self)).encode())
+
+
+def forget_source(directory: Path, session: str) -> None:
+    """Remove the file of a session."""
+    with suppress(OSError):  # the next process asks its source, which has given it away
+        (directory / f"{_ARRIVING}{session}").unlink()
+
+
+def noted_sources(directory: Path) -> dict[str, Source]:
+    """Return the sources of sessions that were arriving when the last process was killed, by id."""
+    found = directory.glob(f"{_ARRIVING}*")
+    return {path.name.removeprefix(_ARRIVING): Source(**json.loads(path.read_bytes())) for path in found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +63,12 @@ class Arrival:
     """The save from which a session of another node continues.
 
     Attributes:
+        source: The node that it comes from.
         save: The file.
         whole: Whether an incomplete restore is an error. Otherwise, a result reports what is missing.
     """
 
+    source: Source
     save: Path
     whole: bool
 

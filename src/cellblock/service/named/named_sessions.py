@@ -25,7 +25,7 @@ from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
-from cellblock.service.named.arrival import Arrival
+from cellblock.service.named.arrival import Arrival, Source, forget_source, noted_sources
 from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.existing import Given, check_existing
@@ -38,7 +38,7 @@ from cellblock.service.named.past import close_unfinished, outcome_left
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions
-from cellblock.service.named.waiting import WaitingSession
+from cellblock.service.named.waiting import Arriving, WaitingSession
 from cellblock.service.session.policy import requested_tier
 from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.named")
 
 _MAX_LOSSES = 20
+_REMOVED = ".ended-"
+"""The beginning of the name of a session's directory that is being removed."""
+
 _RECENT = 5.0
 """Seconds after its last use in which servers of a session are looked for."""
 _MOST_GIVEN_AWAY = 20_000
@@ -116,15 +119,23 @@ class NamedSessions:
         self._losses: list[str] = []
         self._waiting: dict[str, WaitingSession] = {}
         """Sessions of a killed process that cannot continue yet, by id."""
+        self._arriving: dict[str, Arriving] = {}
+        """By id."""
         self._given_away: dict[str, str] = {}
         """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
         """Names of the sessions that have adopted others, by the names and ids of these."""
+        sources = {} if self.store.directory is None else noted_sources(self.store.directory)
         for stored in self.store.sessions.all():
             named = NamedSession(self._host, stored.record, stored.options, store=self.store)
             named.lost = True
             named.begin_after(self.store.journal.last_run(stored.record.kernel_id))
+            if (source := sources.pop(stored.record.kernel_id, None)) is not None:
+                self._arriving[stored.record.kernel_id] = Arriving(named, source)
+                continue
             self._add(named)
+        for session in sources:  # this node was killed before it asked for them
+            self._forget_source(session)
         self._take_up_saves()
         self.store.sessions.withdraw_requests()
         if not host.keeper.lasting:
@@ -175,6 +186,9 @@ class NamedSessions:
 
         async def one(remains: SessionRemains) -> None:
             label = Label.read(remains.label)
+            if (arriving := self._arriving.get(label.session)) is not None:
+                arriving.remains = remains, label
+                return
             named = self._named_like(label, empty=remains.empty)
             if named is None:
                 await self._host.discard(remains)
@@ -199,6 +213,8 @@ class NamedSessions:
 
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, go_on)
+        if self._workspaces is not None:
+            await asyncio.to_thread(_remove_others, self._workspaces, {*self._sessions, *self._arriving})
         _log.info("%d sessions continue, and %d executions", self.kernels, len(go_on))
 
     async def _take_up(self, waiting: WaitingSession) -> bool:
@@ -369,14 +385,49 @@ class NamedSessions:
             CellblockError: It cannot continue here.
         """
         name = record.name
-        if name in self.names or record.kernel_id in self._sessions:
+        if name in self.names or record.kernel_id in self._sessions or record.kernel_id in self._arriving:
             raise ConflictError(f"session {name!r} exists there already")
         check_room(self.limits, len(self), self._sessions.values())
         options = self._with_workspace(options, record.kernel_id)
         named = NamedSession(self._host, record, dict(options), store=self.store, moved=arrival)
-        self._making[name] = task = asyncio.create_task(self._make(named, lasting=True, confirm=confirm))
+        self._making[name] = task = asyncio.create_task(self._make(named, lasting=True, arrival=arrival, confirm=confirm))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
+
+    @property
+    def arriving(self) -> dict[str, Source]:
+        """The sources of sessions that were arriving when the last process was killed, by id. `settle` ends each."""
+        return {session: one.source for session, one in self._arriving.items()}
+
+    async def settle(self, session: str, *, given: bool) -> None:
+        """Continue a session that was arriving when the last process was killed, or remove it.
+
+        Args:
+            session: Its id.
+            given: Whether its source has given it away.
+        """
+        arriving = self._arriving.pop(session)
+        named, remains = arriving.named, arriving.remains
+        if given:
+            self._add(named)
+            try:
+                if remains is not None:
+                    await self._take_up(WaitingSession(named, *remains, None))
+                    named.mark_arrived()
+            except (CellblockError, OSError) as error:
+                self.note_lost(f"session {named.record.name!r} cannot be continued: {error}")
+        else:
+            if remains is not None:
+                await self._host.discard(remains[0])
+            self.store.sessions.remove(session, ended=False)
+            self.store.networks.leave(session)
+            if (own := self.own_workspace(named)) is not None:
+                _remove(own)
+        self._forget_source(session)
+
+    def _forget_source(self, session: str) -> None:
+        if self.store.directory is not None:
+            forget_source(self.store.directory, session)
 
     async def give_away(self, named: NamedSession) -> None:
         """End a session that continues elsewhere. What was saved of it at a URL stays."""
@@ -435,23 +486,36 @@ class NamedSessions:
         return task.result()
 
     async def _make(
-        self, named: NamedSession, lasting: bool, confirm: Callable[[], Awaitable[object]] | None = None
+        self,
+        named: NamedSession,
+        lasting: bool,
+        arrival: Arrival | None = None,
+        confirm: Callable[[], Awaitable[object]] | None = None,
     ) -> NamedSession:
         if (ending := self._closing.get(named.record.name)) is not None:
             await asyncio.wait([ending])
         begun = time.monotonic()
         try:
             if (own := self.own_workspace(named)) is not None:
+                if arrival is not None:
+                    _remove(own)  # a process that was killed while the session came here has left it
                 own.mkdir(mode=0o700, exist_ok=True)
             session = await named.live()
             self.overview.started(time.monotonic() - begun)
             self._join(named, session)
-            if confirm is not None:
-                await confirm()
+            if arrival is not None and self.store.directory is not None:
+                await asyncio.to_thread(arrival.source.note, self.store.directory, named.record.kernel_id)
             if lasting:
                 self.store.sessions.add(named.record, named.options)
+            if confirm is not None:
+                await confirm()
+                named.mark_arrived()
+                self._forget_source(named.record.kernel_id)
         except BaseException:  # also a cancellation: no one else has the session
             await self._close(named)
+            if arrival is not None:
+                self.store.sessions.remove(named.record.kernel_id, ended=False)
+                self._forget_source(named.record.kernel_id)
             self.store.networks.leave(named.record.kernel_id)
             raise
         self._add(named)
@@ -476,7 +540,7 @@ class NamedSessions:
         if named.left is not None:
             await self._host.discard(named.left)
         if (own := self.own_workspace(named)) is not None:
-            run_aside(partial(shutil.rmtree, own, ignore_errors=True), "cellblock-removal")
+            _remove(own)
 
     def _join(self, named: NamedSession, session: Session) -> None:
         """Complete the record of a started session, and connect it to its permissions."""
@@ -761,3 +825,20 @@ class NamedSessions:
             "problems": problems,
             "failing": failing,
         }
+
+
+def _remove(workspace: Path) -> None:
+    """Remove the directory of a session in a thread. From now on, its path is free: the session may return to this node."""
+    ended = workspace.with_name(f"{_REMOVED}{workspace.name}-{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):
+        os.replace(workspace, ended)
+        run_aside(partial(shutil.rmtree, ended, ignore_errors=True), "cellblock-removal")
+
+
+def _remove_others(workspaces: Path, sessions: Collection[str]) -> None:
+    """Remove the directories of sessions that were ending, or arriving, when the last process was killed."""
+    for path in workspaces.iterdir() if workspaces.is_dir() else ():
+        if path.name.startswith(_REMOVED):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in sessions:
+            _remove(path)

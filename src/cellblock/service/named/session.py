@@ -334,7 +334,7 @@ class NamedSession:
         if self._remains is None and self._moved is None:
             await self._take_name()
         running = self.running = RunningSession(self._host)
-        label = functools.partial(label_of, self.record, self.options, lasting=self._lasting)
+        label = functools.partial(label_of, self.record, self.options, lasting=self._lasting and self._moved is None)
         try:
             number, remains, self._remains = self.record.kernel_id, self._remains, None
             start_from, self._start_from = self._start_from, None
@@ -421,6 +421,10 @@ class NamedSession:
             session.reader.note(f"[cellblock] {line}")
         self._left = None
         return True
+
+    def mark_arrived(self) -> None:
+        """Make sure that a later process can adopt it, also without the store: its source has given it away."""
+        self.session.succession.relabel(label_of(self.record, self.options, self.since, lasting=True))
 
     def mark_ended(self) -> None:
         """Make sure that no later process adopts it, even if this one is killed before it has ended."""

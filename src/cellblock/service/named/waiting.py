@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from cellblock.errors import BusyError
 from cellblock.host.survival.remains import SessionRemains
+from cellblock.service.named.arrival import Source
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.labels import Label
 from cellblock.service.named.session import NamedSession
@@ -56,3 +57,18 @@ class WaitingSession:
             "it continues when this is resolved",
             _AGAIN,
         )
+
+
+@dataclass(slots=True)
+class Arriving:
+    """A session that was arriving when the last process was killed, and may continue on its source.
+
+    Attributes:
+        named: The session.
+        source: Its source.
+        remains: Its kernel here, with the label.
+    """
+
+    named: NamedSession
+    source: Source
+    remains: tuple[SessionRemains, Label] | None = None
