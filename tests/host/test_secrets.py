@@ -52,7 +52,6 @@ CLIENTS = {
     "wget": "!wget -qO- {URL} --header 'Authorization: Bearer '$KEY",
     "git": "!git -c http.extraHeader='Authorization: Bearer '$KEY ls-remote {URL} 2>&1; echo Bearer $KEY",
     "pip": "!python -m pip download --no-deps --index-url https://user:{KEY}@{URL[8:]}/simple thing 2>&1; echo Bearer $KEY",
-    "npm": "!npm view thing --registry {URL}/ --{URL[6:]}/:_authToken=$KEY --cache npm 2>&1; echo Bearer $KEY",
 }
 
 NODE = """
