@@ -74,6 +74,25 @@ EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_at
 UNDO, COUNTERS = f"{HERE}undo.py::test_", f"{HERE}counters.py::test_"
 VERIFIER = "escape/test_verifier.py::test_"
 KEYS = "walls/keys/test_"
+ASKED_WITH_VALUES = Edit(
+    "walls/keys/opened.py",
+    "OpenedConnection._judged",
+    """
+    filled = self._filled(head, upgrade=upgrade)
+    content = await read_body(reader, self._client, 60) if given is None else given
+
+    async def body() -> bytes | None:
+        return self._fill_body(filled, content)
+
+    answer = await judge.ask(self._method, filled.target.decode("ascii"), names, body)
+    if answer.upstream is not None:
+        self._upstream.close()
+        self._upstream, self._writer = self._to_server(answer.upstream), self._new_writer()
+        await self._wait(asyncio.create_task(self._reach()))
+    return content
+    """,
+)
+"""People are asked about what is sent, secrets included."""
 WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
 SNAPSHOTS = "host/snapshots/"
@@ -333,6 +352,23 @@ MUTANTS: dict[str, Mutant] = {
     "69 values in files": mutant(
         "service/daemon/test_secret_handlers.py::test_no_file_of_the_daemon_contains_a_value",
         Edit("walls/keys/scan.py", "forms", "return ()"),
+    ),
+    "69 values in the record of decisions": mutant(
+        "service/daemon/test_secret_handlers.py::test_no_file_of_the_daemon_contains_a_value", ASKED_WITH_VALUES
+    ),
+    "69 values in questions and traces": mutant(
+        "service/session/test_http_requests.py::test_a_person_allows_a_secret_in_a_body[False]", ASKED_WITH_VALUES
+    ),
+    "69 values in lists of secrets": mutant(
+        "service/daemon/test_secret_handlers.py::test_no_file_of_the_daemon_contains_a_value",
+        Edit(
+            "walls/keys/session_keys.py",
+            "SessionKeys.records",
+            """
+            from dataclasses import replace
+            return [replace(one.record(), source=self._values[one.name]) for one in self._bindings]
+            """,
+        ),
     ),
     "69 values in errors": mutant(
         f"{KEYS}sources.py::test_an_unsuitable_value_is_refused_and_not_shown",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,10 @@ import pytest
 
 import cellblock
 from cellblock import Secret
-from cellblock.operations.secrets import ListSecrets
+from cellblock.fronts.functions.connection import call
+from cellblock.operations.approvals import Decide, Pending
+from cellblock.operations.overview import Decisions
+from cellblock.operations.secrets import ListSecrets, Requests
 from cellblock.service.daemon import control
 from cellblock.service.daemon.secret_handlers import secrets
 from daemons import own_daemon
@@ -38,21 +43,32 @@ def test_no_file_of_the_daemon_contains_a_value(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("SSL_CERT_FILE", server.roots)
         with own_daemon(tmp_path) as home:
             at = f"127.0.0.1:{server.port}"
-            cellblock.get_or_create("keyed", isolate="native", secrets=[f"KEY=env:KEY@{at}"])
+            source = {"source": "env:KEY", "hosts": [at], "header": "Authorization: Bearer {}", "body": True}
+            made: Any = cellblock.get_or_create("keyed", isolate="native", secrets={"KEY": source}, http=[f"ask * {at}/**"])
             code = (
-                "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\n"
-                f"request = u.Request('https://{at}/', headers={{'Authorization': 'Bearer ' + os.environ['KEY']}})\n"
+                "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\nkey = os.environ['KEY']\n"
+                "headers = {'Authorization': 'Bearer ' + key, 'Content-Type': 'application/json'}\n"
+                f"request = u.Request('https://{at}/', ('\"' + key + '\"').encode(), headers)\n"
                 "print(u.urlopen(request).read().decode())"
             )
-            answer = cellblock.execute("keyed", code)
-            assert f"Bearer {value}" in server.seen[0].decode(), answer
+            with ThreadPoolExecutor() as pool:
+                running = pool.submit(cellblock.execute, "keyed", code)
+                while not (shown := call(Pending(""))) and not running.done():
+                    time.sleep(0.02)
+                call(Decide([one["id"] for one in shown], allow=True))
+                answer = running.result(60)
+            assert server.seen, answer
+            assert f"Bearer {value}" in server.seen[0].decode()
+            assert server.bodies == [f'"{value}"'.encode()]
             changed = cellblock.change_network("keyed", http=[f"GET {at}/**"])
-            assert changed.http == (f"GET {at}/**",)
+            assert f"GET {at}/**" in changed.http
+            listed = [*map(call, (ListSecrets("keyed"), Requests("keyed"), Decisions("keyed")))]
             cellblock.save("keyed", "keyed.cell")
             found = [path for path in tmp_path.rglob("*") if path.is_file() and value.encode() in path.read_bytes()]
             assert [*home.iterdir()]
     assert found == []
-    assert value not in repr(answer)
+    assert all(listed)
+    assert value not in repr((made, shown, answer, listed))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import otel_memory
 import pytest
 
 from cellblock import (
@@ -159,8 +160,15 @@ async def test_a_rule_and_a_secret_ask(native_host: Host, tmp_path: Path, trusti
 
 @pytest.mark.parametrize("removed", [False, True])
 async def test_a_person_allows_a_secret_in_a_body(
-    native_host: Host, tmp_path: Path, trusting: Callable[[TlsServer], str], removed: bool
+    native_host: Host,
+    tmp_path: Path,
+    trusting: Callable[[TlsServer], str],
+    removed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")
+    exporter = otel_memory.exporter()
+    exporter.clear()
     with TlsServer(host="api.test") as server:
         secrets = {"KEY": Secret.from_env("KEY", hosts=[at := trusting(server)], body=True, ask="each")}
         async with executor(native_host, tmp_path, server.port, secrets=secrets) as found:
@@ -178,6 +186,9 @@ async def test_a_person_allows_a_secret_in_a_body(
             assert "cellblock" in placeholder
             (record,) = found.session.requests
             assert (record.secrets, record.decision) == (("KEY",), "refused" if removed else "allowed")
+    spans = exporter.get_finished_spans()
+    assert any("tools/call" in span.name or "approv" in span.name for span in spans), [span.name for span in spans]
+    assert "canary" not in repr([(span.name, dict(span.attributes or {}), span.events) for span in spans])
     if removed:
         assert "the secret KEY was removed" in text
         assert not server.seen
