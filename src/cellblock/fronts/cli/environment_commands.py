@@ -59,8 +59,14 @@ def create(
     given = any((packages, requirements, project, groups, script, lock))
     if not given and not upgrade:
         raise InvalidInputError("name packages, or a file with -r, --project, --script or --lock")
-    inputs = {"requirements": requirements, "project": project, "script": script, "lock": lock}
-    wanted = Environment(packages=packages or (), groups=groups or (), **inputs)
+    wanted = Environment(
+        packages=packages or (),
+        groups=groups or (),
+        requirements=requirements,
+        project=project,
+        script=script,
+        lock=lock,
+    )
     made = asyncio.run(_create(name, wanted if given else None, upgrade=upgrade))
     sentence = f"environment {name} has {len(made.lock.packages)} packages; use it with --environment {name}"
     if made.previous:
