@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import otel_memory
 import pytest
 
+import otel_memory
 from cellblock import (
     ApprovalRequest,
     CodeExecutor,
