@@ -46,8 +46,8 @@ def test_no_file_of_the_daemon_contains_a_value(tmp_path: Path, monkeypatch: pyt
             source = {"source": "env:KEY", "hosts": [at], "header": "Authorization: Bearer {}", "body": True}
             made: Any = cellblock.get_or_create("keyed", isolate="native", secrets={"KEY": source}, http=[f"ask * {at}/**"])
             code = (
-                "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\nkey = os.environ['KEY']\n"
-                "headers = {'Authorization': 'Bearer ' + key, 'Content-Type': 'application/json'}\n"
+                "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\n"
+                "key = os.environ['KEY']\nheaders = {'Authorization': 'Bearer ' + key, 'Content-Type': 'application/json'}\n"
                 f"request = u.Request('https://{at}/', ('\"' + key + '\"').encode(), headers)\n"
                 "print(u.urlopen(request).read().decode())"
             )
@@ -55,7 +55,7 @@ def test_no_file_of_the_daemon_contains_a_value(tmp_path: Path, monkeypatch: pyt
                 running = pool.submit(cellblock.execute, "keyed", code)
                 while not (shown := call(Pending(""))) and not running.done():
                     time.sleep(0.02)
-                call(Decide([one["id"] for one in shown], allow=True))
+                call(Decide(tuple(one["id"] for one in shown), allow=True))
                 answer = running.result(60)
             assert server.seen, answer
             assert f"Bearer {value}" in server.seen[0].decode()
