@@ -178,6 +178,7 @@ async def test_an_unrelated_history_is_fetched(cloned: Session, repository: Repo
 STATE = "!pwd; git status --porcelain -b; git log --format=%s; cat c; git fsck --no-dangling"
 
 
+@pytest.mark.slow
 async def test_each_branch_has_a_clone_of_its_own(cloned: Session, repository: Repository) -> None:
     await run(cloned, "!echo two >> a.txt && git commit -qam two && echo s > b && git add b && echo u > c && ln -s a.txt l")
     before = await run(cloned, STATE)
@@ -203,7 +204,6 @@ async def test_each_branch_has_a_clone_of_its_own(cloned: Session, repository: R
     assert await run(cloned, STATE) == before
 
 
-@pytest.mark.slow
 async def test_an_adopted_branch_gives_the_session_its_clone(cloned: Session, repository: Repository) -> None:
     await run(cloned, "!echo two > a.txt && git commit -qam two")
     (branch,) = await cloned.fork()

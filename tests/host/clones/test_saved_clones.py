@@ -57,6 +57,7 @@ async def saved(session: Session, path: Path) -> str:
     return before
 
 
+@pytest.mark.slow
 async def test_a_saved_clone_needs_no_repository(native_host: Host, repository: Repository, tmp_path: Path) -> None:
     path = tmp_path / "save"
     async with native_host.session(working_dir=repository.path, workspace="clone") as session:
@@ -117,7 +118,6 @@ async def test_another_first_commit_is_pinned_and_goes_with_a_branch(
         assert {*repository.git("for-each-ref", "--format=%(objectname)", "refs/cellblock").split()} == {first}
 
 
-@pytest.mark.slow
 async def test_files_of_clones_and_of_other_sessions_do_not_mix(cloned: Session, native_host: Host, tmp_path: Path) -> None:
     await cloned.save(tmp_path / "clone", workspace=True)
     (work := tmp_path / "work").mkdir()

@@ -289,7 +289,7 @@ class Clone(SessionPlace):
         async with self._run({"do": "save"}, files) as done:
             if "error" in done.answer:
                 raise StateError(f"the clone cannot be saved: {done.error}. Repair it, or save without its files")
-            with await in_thread(_open_archive, done.out) as archive:
+            with _open_archive(done.out) as archive:
                 while piece := await in_thread(archive.read, _PIECE):
                     yield piece
 
