@@ -115,7 +115,9 @@ class Saved:
 
 
 def _files(top: Path) -> list[Path]:
-    return [Path(folder, name) for folder, _, names in os.walk(top) for name in names if name in {"a", "b"}]
+    """Return files of all names, and those that a full disk let be put neither into the trash nor under their own names."""
+    found = (Path(folder, name) for folder, _, names in os.walk(top) for name in names)
+    return [path for path in found if path.name in {"a", "b"} or path.name.startswith("old-")]
 
 
 @asynccontextmanager

@@ -1110,8 +1110,8 @@ class Session(AsyncOnly):
     ) -> LoadReport:
         """Replace this session's state with a saved session, in a fresh kernel.
 
-        If that fails, this session continues in its own kernel. With tools, network access, or over half of its memory limit
-        in use, it loses its state. Files that were unpacked stay.
+        If that fails, this session continues in its own kernel. In the daemon or `CodeExecutor`, with network access, or
+        over half of its memory limit in use, it loses its state. Files that were unpacked stay.
 
         The report lists what cannot be restored, such as a variable of a library that is not installed. The file need not be
         trusted: its code runs only in this session's sandbox, like a cell.

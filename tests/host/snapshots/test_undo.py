@@ -199,13 +199,14 @@ def test_what_others_save_between_two_cells_stays_if_nobody_looked_between_them(
 def test_a_trash_that_takes_nothing_loses_nothing(
     snapshots: Snapshots, workspace: Path, ran: Callable[[Callable[[], object]], Interval]
 ) -> None:
-    pair = ran(lambda: (workspace / "new").write_text("new"))
+    pair = ran(lambda: [(workspace / name).write_text(name) for name in ("new", "other")])
     snapshots.trash.directory.parent.mkdir(parents=True, exist_ok=True)
     snapshots.trash.directory.write_text("no folder")
     undone = _undo(snapshots, [pair])
-    assert "new" in " ".join(undone.later)
-    (kept,) = workspace.glob(".cellblock-before-restore-*/new")
-    assert kept.read_text() == "new"
+    assert sorted(line.partition(" ")[0] for line in undone.later) == ["new", "other"]
+    for name in ("new", "other"):
+        (kept,) = workspace.glob(f".cellblock-before-restore-*/{name}")
+        assert kept.read_text() == name
 
 
 def test_a_file_with_another_name_cannot_be_changed_in_the_trash(

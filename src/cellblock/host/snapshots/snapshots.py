@@ -340,8 +340,7 @@ class Snapshots:
                     if entry.taken or rescued.files:
                         _LOG.warning("the files of %s were not restored%s", self._workspace, _meanwhile(entry, rescued))
                     raise
-                if rescued.files:
-                    path, where = next(iter(rescued.files.items()))
+                for path, where in rescued.files.items():
                     _LOG.warning("%s: %r could not be moved to the trash, and is in %r now", self._workspace, path, where)
                     plan.later.append(f"{path} (its earlier content is in {where})")
                 return plan, entry
