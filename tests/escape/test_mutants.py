@@ -2008,7 +2008,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "71 commits": mutant(
-        f"{CLONES}incoming.py::test_a_commit_is_a_hash[HEAD]", Edit("host/clones/incoming.py", "_COMMIT", 're.compile(".*")')
+        f"{CLONES}incoming.py::test_a_commit_is_a_hash[HEAD]", Edit("model/clones.py", "COMMIT", 're.compile(".*")')
     ),
     "71 names in trees": mutant(
         f"{CLONES}incoming.py::test_trees_with_names_that_lead_to_a_repository_are_refused[.git]",
