@@ -10,6 +10,7 @@ import pytest
 
 from cellblock import Host
 from cellblock.service.named.named_sessions import NamedSessions
+from cellblock.service.named.servers import ServerNotes
 from cellblock.service.store.named import NamedStore
 from named_sessions import OPTIONS, submit
 
@@ -62,3 +63,13 @@ async def test_a_session_without_its_own_network_is_not_asked(sessions: NamedSes
     await submit(sessions, named, SERVER).wait()
     named.servers.look(named.session)
     assert named.servers._looking is None
+
+
+async def test_listeners_of_other_languages_kernels_are_no_servers(native: NamedSessions, tmp_path: Path) -> None:
+    named = await native.create("web", {"working_dir": str(tmp_path)})
+    for kernel_type in ("bash", "python3"):
+        notes = ServerNotes("web", kernel_type)
+        notes.look(named.session)
+        assert (notes._looking is None) == (kernel_type == "bash")
+    assert notes._looking is not None
+    await notes._looking

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError
+from cellblock.model.sessions import OWN_KERNEL
 
 if TYPE_CHECKING:
     from cellblock.host import Session
@@ -19,20 +20,22 @@ _MOST = 8
 class ServerNotes:
     """The servers of one session that its reader was told about."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kernel_type: str) -> None:
         """Begin without a server.
 
         Args:
             name: The session's name.
+            kernel_type: The type of its kernel. Kernels of other languages listen themselves, for example for their output.
         """
         self._name = name
+        self._tells = kernel_type == OWN_KERNEL
         self._told: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
 
     def look(self, session: Session) -> None:
         """Look for new servers in the background, unless that is in progress."""
         ready = self._looking is None or self._looking.done()
-        if ready and session.wanted.tier.own_network and len(self._told) < _MOST:
+        if self._tells and ready and session.wanted.tier.own_network and len(self._told) < _MOST:
             self._looking = asyncio.create_task(self._look(session))
 
     async def _look(self, session: Session) -> None:

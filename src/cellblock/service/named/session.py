@@ -121,7 +121,7 @@ class NamedSession:
         self.unasked = asyncio.Event()
         self.unasked.set()
         self.held = ""
-        self.servers = ServerNotes(record.name or record.kernel_id)
+        self.servers = ServerNotes(record.name or record.kernel_id, record.kernel_type)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
