@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -566,6 +567,46 @@ async def echo(connection):
         await connection.send(message + " from " + connection.request.headers["Origin"])
 browsed = await serve(echo, "127.0.0.1", 8505, process_request=page)
 """
+
+
+DASHBOARDS = {
+    "streamlit": (8511, "import streamlit\nstreamlit.write('hello')", "hello"),
+    "dash": (8512, "import dash\napp = dash.Dash()\napp.layout = dash.html.Div('hello')\napp.run(port=8512)", "hello"),
+    "flask": (8513, "import flask\napp = flask.Flask('a')\napp.route('/')(lambda: 'hello')\napp.run(port=8513)", "hello"),
+    "tensorboard": (8514, "", "No dashboards are active"),
+}
+"""Port, program and text of a page"""
+START = """
+import subprocess, sys
+commands = {
+    "streamlit": ["-m", "streamlit", "run", "streamlit_app.py", "--server.port=8511", "--server.headless=true"],
+    "dash": ["dash_app.py"],
+    "flask": ["flask_app.py"],
+    "tensorboard": ["-m", "tensorboard.main", "--logdir=logs", "--port=8514"],
+}
+servers = [subprocess.Popen([sys.executable, *command]) for command in commands.values()]
+"""
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(600)
+def test_dashboards_are_seen_in_a_browser(gateway: Gateway, tmp_path: Path) -> None:
+    for name, (_, program, _) in DASHBOARDS.items():
+        (tmp_path / f"{name}_app.py").write_text(program)
+    cellblock.get_or_create("boards", working_dir=str(tmp_path), packages=list(DASHBOARDS), recovery="none")
+    result = cellblock.execute("boards", START, timeout=300)
+    assert result.ok, result.text
+    shown = []
+    with Client(gateway.url, token("run")) as client:
+        deadline = time.monotonic() + 200
+        while not {port for port, _, _ in DASHBOARDS.values()} <= {*client.ports("boards")} and time.monotonic() < deadline:
+            time.sleep(0.5)
+        for port, _, text in DASHBOARDS.values():
+            shown += [client.open_port("boards", port), text]
+        program = str(Path(__file__).with_name("dashboards_in_browser.py"))
+        played = subprocess.run([sys.executable, program, *shown], capture_output=True, text=True, timeout=300)
+    assert played.returncode == 0, played.stderr
+    cellblock.destroy("boards")
 
 
 @pytest.mark.clients
