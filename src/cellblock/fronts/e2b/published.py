@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from cellblock.errors import CellblockError, NotFoundError
 from cellblock.fronts.gateway import forwarding
-from cellblock.fronts.gateway.answers import send_problem
 from cellblock.fronts.gateway.guard import Refused
-from cellblock.fronts.gateway.ports import COOKIE, PageHosts
-from cellblock.fronts.problems import Problem, problem_of
+from cellblock.fronts.gateway.ports import COOKIE, PageHosts, failures_answered
+from cellblock.fronts.problems import Problem
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -55,7 +53,7 @@ class Published:
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
-        try:
+        async with failures_answered(scope, receive, send):
             origin = _own_origin(headers, port)
             opens = _opens_page(scope, headers)
             session = await self._contexts.listening(port)
@@ -64,12 +62,6 @@ class Published:
                 await Response(status_code=303, headers=to)(scope, receive, send)
             else:
                 await self._forward(session, port, origin, scope, receive, send)
-        except Refused as refused:
-            await send_problem(scope, receive, send, refused.problem)
-        except (forwarding.UnreachableError, NotFoundError) as error:
-            await send_problem(scope, receive, send, Problem(502, "no_answer", str(error)))
-        except CellblockError as error:
-            await send_problem(scope, receive, send, problem_of(error))
 
     async def _forward(self, session: str, port: int, origin: str, scope: Scope, receive: Receive, send: Send) -> None:
         cookie = COOKIE.encode()

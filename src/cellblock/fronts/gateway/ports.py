@@ -7,12 +7,13 @@ site, which keeps it from navigating the user's tab. A gateway for other machine
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import parse_qsl, urlencode
@@ -25,6 +26,7 @@ from cellblock.fronts.gateway import forwarding
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import send_problem
 from cellblock.fronts.gateway.bodies import CheckedRoute
+from cellblock.fronts.gateway.guard import Refused
 from cellblock.fronts.gateway.models import Strict
 from cellblock.fronts.gateway.routes import add
 from cellblock.fronts.gateway.session_routes import Run
@@ -217,33 +219,33 @@ class PageHosts:
             await self._app(scope, receive, send)
             return
         page = self._pages.get(found[0][2].lower()) if len(found) == 1 and found[0] is not None else None
-        try:
+        async with failures_answered(scope, receive, send):
             if page is None or found[0] is None:
                 raise NotFoundError("this page is closed: open the port again")
             framing = (found[0][1] or "").lower()
             if framing not in ("", self.names.frame):
-                raise _RefusedError(Problem(421, "host_refused", "this is not the host of a page"))
+                raise Refused(Problem(421, "host_refused", "this is not the host of a page"))
             if page.running >= _AT_ONCE:
-                raise _RefusedError(Problem(429, "too_many_at_once", f"this page has {_AT_ONCE} requests in progress", 1.0))
+                raise Refused(Problem(429, "too_many_at_once", f"this page has {_AT_ONCE} requests in progress", 1.0))
             page.running += 1
             try:
                 visit = _Visit(self._connect, page, self.names, hosts[0], scope, receive, send)
                 await visit.serve(framing=bool(framing))
             finally:
                 page.running -= 1
-        except _RefusedError as refused:
-            await send_problem(scope, receive, send, refused.problem)
-        except (forwarding.UnreachableError, NotFoundError) as error:
-            await send_problem(scope, receive, send, Problem(502, "no_answer", str(error)))
-        except CellblockError as error:
-            await send_problem(scope, receive, send, problem_of(error))
 
 
-class _RefusedError(Exception):
-    """A request that is not forwarded."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+@contextlib.asynccontextmanager
+async def failures_answered(scope: Scope, receive: Receive, send: Send) -> AsyncGenerator[None, None]:
+    """Answer a request for a page with the problem, if this block refuses or cannot forward it."""
+    try:
+        yield
+    except Refused as refused:
+        await send_problem(scope, receive, send, refused.problem)
+    except (forwarding.UnreachableError, NotFoundError) as error:
+        await send_problem(scope, receive, send, Problem(502, "no_answer", str(error)))
+    except CellblockError as error:
+        await send_problem(scope, receive, send, problem_of(error))
 
 
 class _Visit:
@@ -265,7 +267,7 @@ class _Visit:
         """Answer the request.
 
         Raises:
-            _RefusedError: It has no valid cookie or ticket, or comes from another origin.
+            Refused: It has no valid cookie or ticket, or comes from another origin.
         """
         if framing:
             await self._frame()
@@ -277,7 +279,7 @@ class _Visit:
             await self._enter(*ticket)
             return
         if not self._page.admits(self._cookies()):
-            raise _RefusedError(Problem(403, "ticket_needed", "open the port again, with 'cellblock open'"))
+            raise Refused(Problem(403, "ticket_needed", "open the port again, with 'cellblock open'"))
         headers = forwarding.own_headers(self._headers, self._page.port, origin, self._names.cookie.encode())
         async with self._connect(self._page.session, self._page.port) as connection:
             if socket:
@@ -292,11 +294,11 @@ class _Visit:
         """Check that no other page makes the request.
 
         Raises:
-            _RefusedError: One does.
+            Refused: One does.
         """
         given = [value.decode("latin-1") for name, value in self._headers if name == b"origin"]
         if given not in ([own], []) or (needed and not given) or self._is_part_of_another_page():
-            raise _RefusedError(Problem(403, "origin_refused", "requests from other pages are refused"))
+            raise Refused(Problem(403, "origin_refused", "requests from other pages are refused"))
 
     def _is_part_of_another_page(self) -> bool:
         """Return whether another page of the same domain, to which the browser gives our cookie, loads this as a part."""
@@ -330,7 +332,7 @@ class _Visit:
     async def _enter(self, ticket: str, path: str) -> None:
         cookie = self._page.enter(ticket)
         if cookie is None and not self._page.admits(self._cookies()):  # admitted: a tab is loaded again
-            raise _RefusedError(Problem(403, "ticket_needed", "this ticket is used or too old: open the port again"))
+            raise Refused(Problem(403, "ticket_needed", "this ticket is used or too old: open the port again"))
         headers = {"Location": path, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         if cookie is not None:
             secure = "; Secure" if self._names.scheme == "https" else ""
@@ -359,7 +361,7 @@ class _Visit:
             "X-DNS-Prefetch-Control": "off",
         }
         if self._scope["type"] == "websocket" or self._scope["path"] != "/" or self._page.bare:
-            raise _RefusedError(Problem(404, "not_found", "there is nothing here"))
+            raise Refused(Problem(404, "not_found", "there is nothing here"))
         source = f"{inner}/" + (f"?{query}" if query else "")
         text = _FRAME.format(title=f"Port {self._page.port}", source=source.replace("&", "&amp;"))
         await Response(text, media_type="text/html", headers=headers)(self._scope, self._receive, self._send)

@@ -120,7 +120,7 @@ class NamedSessions:
         self._waiting: dict[str, WaitingSession] = {}
         """Sessions of a killed process that cannot continue yet, by id."""
         self._arriving: dict[str, Arriving] = {}
-        """By id."""
+        """Sessions that were arriving from other nodes when the last process was killed, by id."""
         self._given_away: dict[str, str] = {}
         """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
