@@ -250,6 +250,8 @@ TESTED_IN: dict[str, str] = {
     "service/daemon/execution_handlers": "service/daemon/test_daemon_state.py",
     "service/daemon/listening": "service/daemon/test_life.py",
     "fronts/functions/connection": "fronts/functions/test_sync.py",
+    "operations/base_client": "fronts/functions/test_sync.py",
+    "operations/async_base_client": "fronts/client/test_calls.py",
     "fronts/functions/session_functions": "fronts/functions/test_sync.py",
     "service/daemon/starting": "service/daemon/test_life.py",
     "service/named/executions": "service/named/test_submissions.py",

@@ -32,7 +32,8 @@ class Twins(NamedTuple):
     Attributes:
         folder: Their folder in the package.
         modules: The modules for asyncio, and what is made of each.
-        replaced: What is replaced by what, in this order, before `_WORDS`. Each pattern is found in one of them at least.
+        replaced: What is replaced by what, in this order, before `_WORDS`. Each pattern is found in one of them
+            at least.
     """
 
     folder: str
@@ -49,7 +50,7 @@ class Twins(NamedTuple):
         texts = {name: (folder / source).read_text(encoding="utf-8") for source, name in self.modules.items()}
         for pattern, text in (*self.replaced, *_WORDS):
             found = {name: re.subn(pattern, text, source) for name, source in texts.items()}
-            if not any(count for _, count in found.values()):
+            if (pattern, text) in self.replaced and not any(count for _, count in found.values()):
                 raise LookupError(f"there is nothing like {pattern} in {', '.join(self.modules)}: drop it from the list")
             texts = {name: replaced for name, (replaced, _) in found.items()}
         for source, name in self.modules.items():
@@ -65,7 +66,18 @@ def _formatted(source: str, path: Path) -> str:
     return source
 
 
+_BASE = r"\bAsyncBaseClient\b", "BaseClient"
+_BASE_MODULE = r"\basync_base_client\b", "base_client"
+
 TWINS = (
+    Twins(
+        "operations",
+        {"async_base_client.py": "base_client.py"},
+        (
+            (r", for asyncio: (.*?)\. .* by tests/unasync\.py\.", r", for plain synchronous Python: \1."),
+            _BASE,
+        ),
+    ),
     Twins(
         "fronts/client",
         {"async_client.py": "client.py"},
@@ -75,6 +87,8 @@ TWINS = (
             (r"Awaitable\[(str \| None)\]", r"\1"),
             (r"AsyncGenerator, AsyncIterable, Awaitable, Callable", "Callable, Generator, Iterable"),
             (r"\bAsyncClient\b", "Client"),
+            _BASE,
+            _BASE_MODULE,
             (r"\basync_pieces\b", "pieces"),
             (r"\ba(read|close|iter_lines|iter_bytes)\(", r"\1("),
         ),
@@ -108,6 +122,8 @@ TWINS = (
             (r"(?s)\n\ndef _is_gone.*?LookupError\)\n", ""),
             (r"It belongs to one event loop\.", "Threads may share it."),
             (r"\bRayHosts\b", "SyncRayHosts"),
+            _BASE,
+            _BASE_MODULE,
             (r"\bClusterSession\b", "SyncClusterSession"),
             (r"cellblock\.cluster\.session import", "cellblock.cluster.sync_session import"),
             (r"AsyncGenerator, AsyncIterable", "Generator, Iterable"),

@@ -3,79 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError
+from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
-from cellblock.model.programs import Processes as ProcessesMode
-from cellblock.model.sessions import (
-    ExecutionEvent,
-    ExecutionRecord,
-    Language,
-    PendingApproval,
-    Permission,
-    SessionRecord,
-    outcome_of,
-)
-from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
-from cellblock.operations.asking import as_bytes, change_of, exec_of, fork_of, read_of, spawn_of, stop_of
-from cellblock.operations.base import AnswerT, Request
-from cellblock.operations.checkpoints import (
-    Adopt,
-    Checkpoints,
-    Diff,
-    DropCheckpoint,
-    MakeCheckpoint,
-    Redo,
-    Restore,
-    RestoreTrash,
-    Trash,
-    Undo,
-    VersionsOfFile,
-)
-from cellblock.operations.data import Data, checkpoint_of, execution_of, milliseconds, process_of, read_answer
-from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
-from cellblock.operations.files import Install, ListFiles, ReadFile, RemoveFile, WriteFile, WritePart
-from cellblock.operations.network import ShowNetwork
-from cellblock.operations.programs import (
-    Processes,
-    ResizeProcess,
-    SignalProcess,
-    WriteProcess,
-)
+from cellblock.model.files import FileInfo
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, SessionRecord, outcome_of
+from cellblock.operations.asking import as_bytes, as_code
+from cellblock.operations.async_base_client import AsyncBaseClient
+from cellblock.operations.base import Request
+from cellblock.operations.data import execution_of, milliseconds, read_answer
+from cellblock.operations.executions import Follow, Submit
+from cellblock.operations.files import Install, ReadFile, WriteFile, WritePart
 from cellblock.operations.reading import FileReading
-from cellblock.operations.saving import Load, Save, Variables
-from cellblock.operations.sessions import Destroy, History, Interrupt, Restart, Status
+from cellblock.operations.saving import Load, Save
+from cellblock.operations.sessions import Destroy, Interrupt
 from cellblock.operations.tools import RegisterServer
 
 if TYPE_CHECKING:
     from cellblock.cluster.link import ClusterLink
-    from cellblock.model import HistoryEntry
-    from cellblock.model.checkpoints import (
-        Changes,
-        CheckpointRecord,
-        FilesMode,
-        FileVersions,
-        StateChanges,
-        TrashEntry,
-        Undone,
-    )
-    from cellblock.model.files import FileInfo
-    from cellblock.model.network import SessionNetwork
+    from cellblock.model.checkpoints import Changes, FilesMode
     from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Variable
 
-_ModelT = TypeVar("_ModelT")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _TRIES, _PAUSE = 10, 0.01
+
+
+class _Client(AsyncBaseClient):
+    def __init__(self, link: ClusterLink) -> None:
+        self._link = link
+
+    async def _call(self, request: Request[Any], body: bytes = b"") -> Any:
+        return await self._link.call(request, body)
+
+
+def _of_session(
+    method: Callable[Concatenate[AsyncBaseClient, SessionRecord | str, _P], _T],
+) -> Callable[Concatenate[ClusterSession, _P], _T]:
+    """Return a client's method on a session as a method of the session."""
+
+    @wraps(method)
+    def of_session(self: ClusterSession, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return method(self._client, self.id, *args, **options)
+
+    signature = inspect.signature(method)
+    own, _, *others = signature.parameters.values()
+    vars(of_session)["__signature__"] = signature.replace(parameters=[own, *others])
+    return of_session
+
+
+def _of_client(
+    method: Callable[Concatenate[AsyncBaseClient, _P], _T],
+) -> Callable[Concatenate[ClusterSession, _P], _T]:
+    """Return a client's method on an execution, or on permissions, as a method of the session."""
+
+    @wraps(method)
+    def of_client(self: ClusterSession, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return method(self._client, *args, **options)
+
+    return of_client
 
 
 class ClusterSession:
     """A session on one of the cluster's nodes. Its paths are the node's.
+
+    What is only assigned here is a method of `AsyncBaseClient`, without its first argument.
 
     Attributes:
         record: The session's record when it was created or found.
@@ -83,6 +82,7 @@ class ClusterSession:
 
     def __init__(self, link: ClusterLink, record: SessionRecord) -> None:
         self._link = link
+        self._client = _Client(link)
         self.record = record
 
     @property
@@ -118,7 +118,7 @@ class ClusterSession:
         """
         request = Submit(self.id, language=language, timeout=milliseconds(timeout), key=secrets.token_hex(16), wait=True)
         try:
-            return CodeExecutionResult.from_dict(await self._link.call(request, _bytes(code)))
+            return CodeExecutionResult.from_dict(await self._link.call(request, as_code(code)))
         except asyncio.CancelledError:
             await asyncio.shield(self._stop(request.key))
             raise
@@ -157,7 +157,7 @@ class ClusterSession:
             live=True,
             stdin=stdin,
         )
-        return ExecutionRecord.from_dict(await self._link.call(request, _bytes(code)))
+        return ExecutionRecord.from_dict(await self._link.call(request, as_code(code)))
 
     async def stream(
         self, code: str, *, language: Language = "python", timeout: float | None = 120.0
@@ -210,41 +210,15 @@ class ClusterSession:
                 last = event
         return outcome_of(last, execution_of(execution))
 
-    async def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
-        """Return the current record of an execution."""
-        return await self._ask(Lookup(execution_of(execution)))
-
-    async def executions(self, count: int = 100) -> list[ExecutionRecord]:
-        """Return the last executions, newest first."""
-        return await self._ask(Executions(self.id, count))
-
-    async def cancel(self, execution: ExecutionRecord | str) -> bool:
-        """Stop an execution, or remove it from the queue; return whether it had not ended."""
-        return await self._ask(Cancel(execution_of(execution)))
-
-    async def answer(self, execution: ExecutionRecord | str, line: str) -> bool:
-        """Answer `input()`; return whether a line was requested."""
-        return await self._ask(Answer(execution_of(execution)), line.encode())
-
-    async def interrupt(self) -> bool:
-        """Stop the running code; return whether any was running."""
-        return await self._ask(Interrupt(self.id))
-
-    async def restart(self) -> SessionRecord:
-        """Restart the session with a fresh kernel, without variables."""
-        return await self._ask(Restart(self.id))
-
-    async def status(self) -> SessionRecord:
-        """Return the current record."""
-        return await self._ask(Status(self.id))
-
-    async def history(self, count: int = 1000) -> list[HistoryEntry]:
-        """Return the cells that the session ran, oldest first."""
-        return await self._ask(History(self.id, count))
-
-    async def variables(self) -> list[Variable]:
-        """Return the variables: type, size, shape, and a short text of each."""
-        return await self._ask(Variables(self.id))
+    executions = _of_session(AsyncBaseClient.executions)
+    history = _of_session(AsyncBaseClient.history)
+    interrupt = _of_session(AsyncBaseClient.interrupt)
+    restart = _of_session(AsyncBaseClient.restart)
+    status = _of_session(AsyncBaseClient.status)
+    variables = _of_session(AsyncBaseClient.variables)
+    lookup = _of_client(AsyncBaseClient.lookup)
+    cancel = _of_client(AsyncBaseClient.cancel)
+    answer = _of_client(AsyncBaseClient.answer)
 
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages; return the result with pip's output."""
@@ -264,7 +238,7 @@ class ClusterSession:
         Raises:
             McpServerError: The server could not be started or reached.
         """
-        registered = await self._ask(RegisterServer(self.id, name, params))
+        registered = await self._link.call(RegisterServer(self.id, name, params))
         return [*registered["tools"]]
 
     async def close(self) -> None:
@@ -273,47 +247,16 @@ class ClusterSession:
 
     # -- states ----------------------------------------------------------------------------------------------------------
 
-    async def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
-        """Create a checkpoint of the current state, as `Session.checkpoint` does. It stays on the session's node."""
-        return await self._ask(MakeCheckpoint(self.id, name, files))
-
-    async def checkpoints(self) -> list[CheckpointRecord]:
-        """Return the checkpoints, oldest first."""
-        return await self._ask(Checkpoints(self.id))
-
-    async def restore(self, checkpoint: CheckpointRecord | str, *, processes: ProcessesMode = "keep") -> Changes:
-        """Restore a checkpoint, as `Session.restore` does; return the changed files, if it includes files."""
-        return (await self._ask(Restore(self.id, checkpoint_of(checkpoint), processes))).changes
-
-    async def drop_checkpoint(self, checkpoint: CheckpointRecord | str) -> None:
-        """Delete a checkpoint, and free its memory."""
-        await self._ask(DropCheckpoint(self.id, checkpoint_of(checkpoint)))
-
-    async def undo(self, count: int = 1, *, partial: bool = False, processes: ProcessesMode = "keep") -> Undone:
-        """Undo the last cells, as `Session.undo` does."""
-        return await self._ask(Undo(self.id, count, partial, processes))
-
-    async def redo(self) -> Undone:
-        """Revert the last undo, until the next cell begins, as `Session.redo` does."""
-        return await self._ask(Redo(self.id))
-
-    async def trash(self) -> list[TrashEntry]:
-        """Return files that undo, redo, restore and adopt replaced or removed, as `Session.trash` does."""
-        return await self._ask(Trash(self.id))
-
-    async def restore_trash(self, path: str = "", entry: str = "") -> Changes:
-        """Copy files back from the trash, as `Session.restore_trash` does."""
-        return await self._ask(RestoreTrash(self.id, path, entry))
-
-    async def diff(self, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> StateChanges:
-        """Return the changes since a checkpoint, as `Session.diff` does."""
-        return await self._ask(Diff(self.id, checkpoint_of(checkpoint), checkpoint_of(until)))
-
-    async def file_versions(
-        self, path: str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = ""
-    ) -> FileVersions:
-        """Return a file at a checkpoint and at a later state, as `Session.file_versions` does."""
-        return await self._ask(VersionsOfFile(self.id, checkpoint_of(checkpoint), path, checkpoint_of(until)))
+    checkpoint = _of_session(AsyncBaseClient.checkpoint)
+    checkpoints = _of_session(AsyncBaseClient.checkpoints)
+    restore = _of_session(AsyncBaseClient.restore)
+    drop_checkpoint = _of_session(AsyncBaseClient.drop_checkpoint)
+    undo = _of_session(AsyncBaseClient.undo)
+    redo = _of_session(AsyncBaseClient.redo)
+    trash = _of_session(AsyncBaseClient.trash)
+    restore_trash = _of_session(AsyncBaseClient.restore_trash)
+    diff = _of_session(AsyncBaseClient.diff)
+    file_versions = _of_session(AsyncBaseClient.file_versions)
 
     async def fork(
         self,
@@ -324,35 +267,40 @@ class ClusterSession:
         same_random_state: bool = False,
     ) -> list[ClusterSession]:
         """Create sessions with these names from the current state, on the same node, as `Session.fork` does."""
-        request = fork_of(self.id, names, files, seeds, same_random_state)
-        return [ClusterSession(self._link, record) for record in await self._ask(request)]
+        records = await self._client.fork(self.id, names, files=files, seeds=seeds, same_random_state=same_random_state)
+        return [ClusterSession(self._link, record) for record in records]
 
     async def adopt(self, branch: ClusterSession | SessionRecord | str) -> Changes:
         """Continue from another session's state on the same node (usually a branch), and close that session."""
-        other = branch if isinstance(branch, str) else branch.id if isinstance(branch, ClusterSession) else branch.kernel_id
-        return await self._ask(Adopt(self.id, other))
+        return await self._client.adopt(self.id, branch.record if isinstance(branch, ClusterSession) else branch)
 
     async def save(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = 120.0
     ) -> SaveReport:
         """Save the session to an absolute path on its node; return the saved items, and those that could not be saved."""
-        return await self._ask(Save(self.id, os.fspath(path), workspace, milliseconds(timeout)))
+        request = Save(self.id, os.fspath(path), workspace, milliseconds(timeout))
+        report: SaveReport = read_answer(Save, await self._link.call(request))
+        return report
 
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = 120.0
     ) -> LoadReport:
         """Load a saved session from a file on the node, into a fresh kernel."""
-        return await self._ask(Load(self.id, os.fspath(path), workspace, milliseconds(timeout)))
+        request = Load(self.id, os.fspath(path), workspace, milliseconds(timeout))
+        report: LoadReport = read_answer(Load, await self._link.call(request))
+        return report
 
     # -- files -----------------------------------------------------------------------------------------------------------
 
-    async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """List a folder of the workspace."""
-        return await self._ask(ListFiles(self.id, path, recursive))
+    list_files = _of_session(AsyncBaseClient.list_files)
+    file_info = _of_session(AsyncBaseClient.file_info)
+    make_folder = _of_session(AsyncBaseClient.make_folder)
+    rename_file = _of_session(AsyncBaseClient.rename_file)
+    remove_file = _of_session(AsyncBaseClient.remove_file)
 
     async def read_file(self, path: str) -> bytes:
         """Return the content of a file of up to 64 MiB; `read_parts` reads larger ones."""
-        return await self._ask(ReadFile(self.id, path))
+        return await self._link.call(ReadFile(self.id, path))
 
     async def read_parts(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield the content of a file of any size, part by part.
@@ -367,7 +315,7 @@ class ClusterSession:
     async def write_file(self, path: str, data: bytes | str | AsyncIterable[bytes]) -> FileInfo:
         """Write a file atomically. Text is encoded as UTF-8. Large data can be passed in pieces."""
         if isinstance(data, bytes | str):
-            return await self._ask(WriteFile(self.id, path), data.encode() if isinstance(data, str) else data)
+            return FileInfo.from_dict(await self._link.call(WriteFile(self.id, path), as_bytes(data, "data")))
         upload = secrets.token_hex(16)
         try:
             async for piece in data:
@@ -377,122 +325,22 @@ class ClusterSession:
             with suppress(CellblockError):
                 await asyncio.shield(self._link.call(WritePart(self.id, path, upload, abort=True)))
             raise
-        info: FileInfo = read_answer(WriteFile, written)
-        return info
+        assert written is not None, "a complete file has a description"
+        return FileInfo.from_dict(written)
 
-    async def remove_file(self, path: str, *, recursive: bool = False) -> bool:
-        """Remove a file, or a folder with its content if `recursive` is set."""
-        return await self._ask(RemoveFile(self.id, path, recursive))
+    # -- programs beside the kernel, approvals, network ------------------------------------------------------------------
 
-    # -- programs beside the kernel --------------------------------------------------------------------------------------
-
-    async def exec(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | os.PathLike[str] = "",
-        env: Mapping[str, str | None] | None = None,
-        input: bytes | str = b"",  # noqa: A002  # the name that `subprocess.run` has
-        timeout: float | None = 120.0,
-        merge: bool = False,
-        log: str = "",
-        max_output: int = MAX_OUTPUT,
-        stop: Scope = "tree",
-    ) -> ExecResult:
-        """Run a program in addition to the kernel, as `Session.exec` does."""
-        request = exec_of(self.id, command, cwd, env, timeout, merge, log, max_output, stop)
-        return ExecResult.from_dict(await self._link.call(request, as_bytes(input, "input")))
-
-    async def spawn(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | os.PathLike[str] = "",
-        env: Mapping[str, str | None] | None = None,
-        stdin: bool = False,
-        pty: tuple[int, int] | None = None,
-        merge: bool = False,
-        log: str = "",
-        keep: Keep = "tail",
-        label: str = "",
-    ) -> ProcessInfo:
-        """Start a program in addition to the kernel, as `Session.spawn` does. By default, unread output is dropped."""
-        return await self._ask(spawn_of(self.id, command, cwd, env, stdin, pty, merge, log, keep, label))
-
-    async def processes(self) -> list[ProcessInfo]:
-        """Return the programs, oldest first: running ones, and the last ones that ended."""
-        return await self._ask(Processes(self.id))
-
-    async def read_process(self, process: ProcessInfo | str, since: int = 0, wait: float = 0.0) -> ProcessOutput:
-        """Return a program's output from a position on, and its outcome if it has ended."""
-        return await self._ask(read_of(self.id, process, since, wait))
-
-    async def write_process(self, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
-        """Write to a program's standard input or terminal; return whether the program still reads."""
-        return await self._ask(WriteProcess(self.id, process_of(process), end), as_bytes(data, "data"))
-
-    async def signal_process(self, process: ProcessInfo | str, number: int, scope: Scope = "group") -> None:
-        """Send a signal to a program."""
-        await self._ask(SignalProcess(self.id, process_of(process), number, scope))
-
-    async def resize_process(self, process: ProcessInfo | str, rows: int, columns: int) -> None:
-        """Change the size of a program's terminal."""
-        await self._ask(ResizeProcess(self.id, process_of(process), rows, columns))
-
-    async def stop_process(self, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree") -> ExecResult:
-        """Stop a program and all processes that it started."""
-        return await self._ask(stop_of(self.id, process, grace, scope))
-
-    # -- approvals -------------------------------------------------------------------------------------------------------
-
-    async def pending(self) -> list[PendingApproval]:
-        """Return pending decisions, oldest first."""
-        return await self._ask(Pending(self.id))
-
-    async def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
-        """Decide pending requests, and answer questions of MCP servers; return the ids that are now decided this way."""
-        return await self._ask(Decide(ids, allow, always, answer=dict(answer or {})))
-
-    async def allowed(self) -> list[Permission]:
-        """Return permissions for the rest of the session, oldest first."""
-        return await self._ask(Allowed(self.id))
-
-    async def revoke(self, *ids: str) -> list[str]:
-        """Revoke permissions by the ids of `allowed`; return the ids that existed."""
-        return await self._ask(Revoke(ids))
-
-    # -- network ---------------------------------------------------------------------------------------------------------
-
-    async def network(self) -> SessionNetwork:
-        """Return the hosts that the session and its branches can reach."""
-        return await self._ask(ShowNetwork(self.id))
-
-    async def change_network(
-        self,
-        *,
-        allow: Sequence[str] = (),
-        deny: Sequence[str] = (),
-        http: Sequence[str] = (),
-        remove: Sequence[str] = (),
-        expect: int | None = None,
-    ) -> SessionNetwork:
-        """Change the hosts and requests that the session and its branches can reach, as `Session.change_network` does."""
-        return await self._ask(change_of(self.id, allow, deny, http, remove, expect))
-
-    # -- requests --------------------------------------------------------------------------------------------------------
-
-    @overload
-    async def _ask(self, request: Request[Data[_ModelT]], body: bytes = b"") -> _ModelT: ...
-    @overload
-    async def _ask(self, request: Request[list[Data[_ModelT]]], body: bytes = b"") -> list[_ModelT]: ...
-    @overload
-    async def _ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT: ...
-    async def _ask(self, request: Request[Any], body: bytes = b"") -> Any:
-        """Run an operation, and return its answer as `model` objects."""
-        return read_answer(type(request), await self._link.call(request, body))
-
-
-def _bytes(code: str) -> bytes:
-    if not isinstance(code, str):
-        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
-    return code.encode("utf-8", "surrogatepass")
+    exec = _of_session(AsyncBaseClient.exec_process)
+    spawn = _of_session(AsyncBaseClient.spawn_process)
+    processes = _of_session(AsyncBaseClient.processes)
+    read_process = _of_session(AsyncBaseClient.read_process)
+    write_process = _of_session(AsyncBaseClient.write_process)
+    signal_process = _of_session(AsyncBaseClient.signal_process)
+    resize_process = _of_session(AsyncBaseClient.resize_process)
+    stop_process = _of_session(AsyncBaseClient.stop_process)
+    pending = _of_session(AsyncBaseClient.pending)
+    allowed = _of_session(AsyncBaseClient.allowed)
+    network = _of_session(AsyncBaseClient.network)
+    change_network = _of_session(AsyncBaseClient.change_network)
+    decide = _of_client(AsyncBaseClient.decide)
+    revoke = _of_client(AsyncBaseClient.revoke)

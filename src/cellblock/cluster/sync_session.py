@@ -4,80 +4,79 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import secrets
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError
+from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
-from cellblock.model.programs import Processes as ProcessesMode
-from cellblock.model.sessions import (
-    ExecutionEvent,
-    ExecutionRecord,
-    Language,
-    PendingApproval,
-    Permission,
-    SessionRecord,
-    outcome_of,
-)
-from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
-from cellblock.operations.asking import as_bytes, change_of, exec_of, fork_of, read_of, spawn_of, stop_of
-from cellblock.operations.base import AnswerT, Request
-from cellblock.operations.checkpoints import (
-    Adopt,
-    Checkpoints,
-    Diff,
-    DropCheckpoint,
-    MakeCheckpoint,
-    Redo,
-    Restore,
-    RestoreTrash,
-    Trash,
-    Undo,
-    VersionsOfFile,
-)
-from cellblock.operations.data import Data, checkpoint_of, execution_of, milliseconds, process_of, read_answer
-from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
-from cellblock.operations.files import Install, ListFiles, ReadFile, RemoveFile, WriteFile, WritePart
-from cellblock.operations.network import ShowNetwork
-from cellblock.operations.programs import (
-    Processes,
-    ResizeProcess,
-    SignalProcess,
-    WriteProcess,
-)
+from cellblock.model.files import FileInfo
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, SessionRecord, outcome_of
+from cellblock.operations.asking import as_bytes, as_code
+from cellblock.operations.base import Request
+from cellblock.operations.base_client import BaseClient
+from cellblock.operations.data import execution_of, milliseconds, read_answer
+from cellblock.operations.executions import Follow, Submit
+from cellblock.operations.files import Install, ReadFile, WriteFile, WritePart
 from cellblock.operations.reading import FileReading
-from cellblock.operations.saving import Load, Save, Variables
-from cellblock.operations.sessions import Destroy, History, Interrupt, Restart, Status
+from cellblock.operations.saving import Load, Save
+from cellblock.operations.sessions import Destroy, Interrupt
 from cellblock.operations.tools import RegisterServer
 
 if TYPE_CHECKING:
     from cellblock.cluster.cluster_connection import ClusterConnection
-    from cellblock.model import HistoryEntry
-    from cellblock.model.checkpoints import (
-        Changes,
-        CheckpointRecord,
-        FilesMode,
-        FileVersions,
-        StateChanges,
-        TrashEntry,
-        Undone,
-    )
-    from cellblock.model.files import FileInfo
-    from cellblock.model.network import SessionNetwork
+    from cellblock.model.checkpoints import Changes, FilesMode
     from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Variable
 
-_ModelT = TypeVar("_ModelT")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _TRIES, _PAUSE = 10, 0.01
+
+
+class _Client(BaseClient):
+    def __init__(self, link: ClusterConnection) -> None:
+        self._link = link
+
+    def _call(self, request: Request[Any], body: bytes = b"") -> Any:
+        return self._link.call(request, body)
+
+
+def _of_session(
+    method: Callable[Concatenate[BaseClient, SessionRecord | str, _P], _T],
+) -> Callable[Concatenate[SyncClusterSession, _P], _T]:
+    """Return a client's method on a session as a method of the session."""
+
+    @wraps(method)
+    def of_session(self: SyncClusterSession, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return method(self._client, self.id, *args, **options)
+
+    signature = inspect.signature(method)
+    own, _, *others = signature.parameters.values()
+    vars(of_session)["__signature__"] = signature.replace(parameters=[own, *others])
+    return of_session
+
+
+def _of_client(
+    method: Callable[Concatenate[BaseClient, _P], _T],
+) -> Callable[Concatenate[SyncClusterSession, _P], _T]:
+    """Return a client's method on an execution, or on permissions, as a method of the session."""
+
+    @wraps(method)
+    def of_client(self: SyncClusterSession, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return method(self._client, *args, **options)
+
+    return of_client
 
 
 class SyncClusterSession:
     """A session on one of the cluster's nodes. Its paths are the node's.
+
+    What is only assigned here is a method of `BaseClient`, without its first argument.
 
     Attributes:
         record: The session's record when it was created or found.
@@ -85,6 +84,7 @@ class SyncClusterSession:
 
     def __init__(self, link: ClusterConnection, record: SessionRecord) -> None:
         self._link = link
+        self._client = _Client(link)
         self.record = record
 
     @property
@@ -120,7 +120,7 @@ class SyncClusterSession:
         """
         request = Submit(self.id, language=language, timeout=milliseconds(timeout), key=secrets.token_hex(16), wait=True)
         try:
-            return CodeExecutionResult.from_dict(self._link.call(request, _bytes(code)))
+            return CodeExecutionResult.from_dict(self._link.call(request, as_code(code)))
         except KeyboardInterrupt:
             self._stop(request.key)
             raise
@@ -159,7 +159,7 @@ class SyncClusterSession:
             live=True,
             stdin=stdin,
         )
-        return ExecutionRecord.from_dict(self._link.call(request, _bytes(code)))
+        return ExecutionRecord.from_dict(self._link.call(request, as_code(code)))
 
     def stream(
         self, code: str, *, language: Language = "python", timeout: float | None = 120.0
@@ -211,41 +211,15 @@ class SyncClusterSession:
                 last = event
         return outcome_of(last, execution_of(execution))
 
-    def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
-        """Return the current record of an execution."""
-        return self._ask(Lookup(execution_of(execution)))
-
-    def executions(self, count: int = 100) -> list[ExecutionRecord]:
-        """Return the last executions, newest first."""
-        return self._ask(Executions(self.id, count))
-
-    def cancel(self, execution: ExecutionRecord | str) -> bool:
-        """Stop an execution, or remove it from the queue; return whether it had not ended."""
-        return self._ask(Cancel(execution_of(execution)))
-
-    def answer(self, execution: ExecutionRecord | str, line: str) -> bool:
-        """Answer `input()`; return whether a line was requested."""
-        return self._ask(Answer(execution_of(execution)), line.encode())
-
-    def interrupt(self) -> bool:
-        """Stop the running code; return whether any was running."""
-        return self._ask(Interrupt(self.id))
-
-    def restart(self) -> SessionRecord:
-        """Restart the session with a fresh kernel, without variables."""
-        return self._ask(Restart(self.id))
-
-    def status(self) -> SessionRecord:
-        """Return the current record."""
-        return self._ask(Status(self.id))
-
-    def history(self, count: int = 1000) -> list[HistoryEntry]:
-        """Return the cells that the session ran, oldest first."""
-        return self._ask(History(self.id, count))
-
-    def variables(self) -> list[Variable]:
-        """Return the variables: type, size, shape, and a short text of each."""
-        return self._ask(Variables(self.id))
+    executions = _of_session(BaseClient.executions)
+    history = _of_session(BaseClient.history)
+    interrupt = _of_session(BaseClient.interrupt)
+    restart = _of_session(BaseClient.restart)
+    status = _of_session(BaseClient.status)
+    variables = _of_session(BaseClient.variables)
+    lookup = _of_client(BaseClient.lookup)
+    cancel = _of_client(BaseClient.cancel)
+    answer = _of_client(BaseClient.answer)
 
     def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages; return the result with pip's output."""
@@ -265,7 +239,7 @@ class SyncClusterSession:
         Raises:
             McpServerError: The server could not be started or reached.
         """
-        registered = self._ask(RegisterServer(self.id, name, params))
+        registered = self._link.call(RegisterServer(self.id, name, params))
         return [*registered["tools"]]
 
     def close(self) -> None:
@@ -274,45 +248,16 @@ class SyncClusterSession:
 
     # -- states ----------------------------------------------------------------------------------------------------------
 
-    def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
-        """Create a checkpoint of the current state, as `Session.checkpoint` does. It stays on the session's node."""
-        return self._ask(MakeCheckpoint(self.id, name, files))
-
-    def checkpoints(self) -> list[CheckpointRecord]:
-        """Return the checkpoints, oldest first."""
-        return self._ask(Checkpoints(self.id))
-
-    def restore(self, checkpoint: CheckpointRecord | str, *, processes: ProcessesMode = "keep") -> Changes:
-        """Restore a checkpoint, as `Session.restore` does; return the changed files, if it includes files."""
-        return (self._ask(Restore(self.id, checkpoint_of(checkpoint), processes))).changes
-
-    def drop_checkpoint(self, checkpoint: CheckpointRecord | str) -> None:
-        """Delete a checkpoint, and free its memory."""
-        self._ask(DropCheckpoint(self.id, checkpoint_of(checkpoint)))
-
-    def undo(self, count: int = 1, *, partial: bool = False, processes: ProcessesMode = "keep") -> Undone:
-        """Undo the last cells, as `Session.undo` does."""
-        return self._ask(Undo(self.id, count, partial, processes))
-
-    def redo(self) -> Undone:
-        """Revert the last undo, until the next cell begins, as `Session.redo` does."""
-        return self._ask(Redo(self.id))
-
-    def trash(self) -> list[TrashEntry]:
-        """Return files that undo, redo, restore and adopt replaced or removed, as `Session.trash` does."""
-        return self._ask(Trash(self.id))
-
-    def restore_trash(self, path: str = "", entry: str = "") -> Changes:
-        """Copy files back from the trash, as `Session.restore_trash` does."""
-        return self._ask(RestoreTrash(self.id, path, entry))
-
-    def diff(self, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> StateChanges:
-        """Return the changes since a checkpoint, as `Session.diff` does."""
-        return self._ask(Diff(self.id, checkpoint_of(checkpoint), checkpoint_of(until)))
-
-    def file_versions(self, path: str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> FileVersions:
-        """Return a file at a checkpoint and at a later state, as `Session.file_versions` does."""
-        return self._ask(VersionsOfFile(self.id, checkpoint_of(checkpoint), path, checkpoint_of(until)))
+    checkpoint = _of_session(BaseClient.checkpoint)
+    checkpoints = _of_session(BaseClient.checkpoints)
+    restore = _of_session(BaseClient.restore)
+    drop_checkpoint = _of_session(BaseClient.drop_checkpoint)
+    undo = _of_session(BaseClient.undo)
+    redo = _of_session(BaseClient.redo)
+    trash = _of_session(BaseClient.trash)
+    restore_trash = _of_session(BaseClient.restore_trash)
+    diff = _of_session(BaseClient.diff)
+    file_versions = _of_session(BaseClient.file_versions)
 
     def fork(
         self,
@@ -323,33 +268,36 @@ class SyncClusterSession:
         same_random_state: bool = False,
     ) -> list[SyncClusterSession]:
         """Create sessions with these names from the current state, on the same node, as `Session.fork` does."""
-        request = fork_of(self.id, names, files, seeds, same_random_state)
-        return [SyncClusterSession(self._link, record) for record in self._ask(request)]
+        records = self._client.fork(self.id, names, files=files, seeds=seeds, same_random_state=same_random_state)
+        return [SyncClusterSession(self._link, record) for record in records]
 
     def adopt(self, branch: SyncClusterSession | SessionRecord | str) -> Changes:
         """Continue from another session's state on the same node (usually a branch), and close that session."""
-        other = (
-            branch if isinstance(branch, str) else branch.id if isinstance(branch, SyncClusterSession) else branch.kernel_id
-        )
-        return self._ask(Adopt(self.id, other))
+        return self._client.adopt(self.id, branch.record if isinstance(branch, SyncClusterSession) else branch)
 
     def save(self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = 120.0) -> SaveReport:
         """Save the session to an absolute path on its node; return the saved items, and those that could not be saved."""
-        return self._ask(Save(self.id, os.fspath(path), workspace, milliseconds(timeout)))
+        request = Save(self.id, os.fspath(path), workspace, milliseconds(timeout))
+        report: SaveReport = read_answer(Save, self._link.call(request))
+        return report
 
     def load(self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = 120.0) -> LoadReport:
         """Load a saved session from a file on the node, into a fresh kernel."""
-        return self._ask(Load(self.id, os.fspath(path), workspace, milliseconds(timeout)))
+        request = Load(self.id, os.fspath(path), workspace, milliseconds(timeout))
+        report: LoadReport = read_answer(Load, self._link.call(request))
+        return report
 
     # -- files -----------------------------------------------------------------------------------------------------------
 
-    def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """List a folder of the workspace."""
-        return self._ask(ListFiles(self.id, path, recursive))
+    list_files = _of_session(BaseClient.list_files)
+    file_info = _of_session(BaseClient.file_info)
+    make_folder = _of_session(BaseClient.make_folder)
+    rename_file = _of_session(BaseClient.rename_file)
+    remove_file = _of_session(BaseClient.remove_file)
 
     def read_file(self, path: str) -> bytes:
         """Return the content of a file of up to 64 MiB; `read_parts` reads larger ones."""
-        return self._ask(ReadFile(self.id, path))
+        return self._link.call(ReadFile(self.id, path))
 
     def read_parts(self, path: str) -> Generator[bytes, None, None]:
         """Yield the content of a file of any size, part by part.
@@ -364,7 +312,7 @@ class SyncClusterSession:
     def write_file(self, path: str, data: bytes | str | Iterable[bytes]) -> FileInfo:
         """Write a file atomically. Text is encoded as UTF-8. Large data can be passed in pieces."""
         if isinstance(data, bytes | str):
-            return self._ask(WriteFile(self.id, path), data.encode() if isinstance(data, str) else data)
+            return FileInfo.from_dict(self._link.call(WriteFile(self.id, path), as_bytes(data, "data")))
         upload = secrets.token_hex(16)
         try:
             for piece in data:
@@ -374,122 +322,22 @@ class SyncClusterSession:
             with suppress(CellblockError):
                 self._link.call(WritePart(self.id, path, upload, abort=True))
             raise
-        info: FileInfo = read_answer(WriteFile, written)
-        return info
+        assert written is not None, "a complete file has a description"
+        return FileInfo.from_dict(written)
 
-    def remove_file(self, path: str, *, recursive: bool = False) -> bool:
-        """Remove a file, or a folder with its content if `recursive` is set."""
-        return self._ask(RemoveFile(self.id, path, recursive))
+    # -- programs beside the kernel, approvals, network ------------------------------------------------------------------
 
-    # -- programs beside the kernel --------------------------------------------------------------------------------------
-
-    def exec(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | os.PathLike[str] = "",
-        env: Mapping[str, str | None] | None = None,
-        input: bytes | str = b"",  # noqa: A002  # the name that `subprocess.run` has
-        timeout: float | None = 120.0,
-        merge: bool = False,
-        log: str = "",
-        max_output: int = MAX_OUTPUT,
-        stop: Scope = "tree",
-    ) -> ExecResult:
-        """Run a program in addition to the kernel, as `Session.exec` does."""
-        request = exec_of(self.id, command, cwd, env, timeout, merge, log, max_output, stop)
-        return ExecResult.from_dict(self._link.call(request, as_bytes(input, "input")))
-
-    def spawn(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | os.PathLike[str] = "",
-        env: Mapping[str, str | None] | None = None,
-        stdin: bool = False,
-        pty: tuple[int, int] | None = None,
-        merge: bool = False,
-        log: str = "",
-        keep: Keep = "tail",
-        label: str = "",
-    ) -> ProcessInfo:
-        """Start a program in addition to the kernel, as `Session.spawn` does. By default, unread output is dropped."""
-        return self._ask(spawn_of(self.id, command, cwd, env, stdin, pty, merge, log, keep, label))
-
-    def processes(self) -> list[ProcessInfo]:
-        """Return the programs, oldest first: running ones, and the last ones that ended."""
-        return self._ask(Processes(self.id))
-
-    def read_process(self, process: ProcessInfo | str, since: int = 0, wait: float = 0.0) -> ProcessOutput:
-        """Return a program's output from a position on, and its outcome if it has ended."""
-        return self._ask(read_of(self.id, process, since, wait))
-
-    def write_process(self, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
-        """Write to a program's standard input or terminal; return whether the program still reads."""
-        return self._ask(WriteProcess(self.id, process_of(process), end), as_bytes(data, "data"))
-
-    def signal_process(self, process: ProcessInfo | str, number: int, scope: Scope = "group") -> None:
-        """Send a signal to a program."""
-        self._ask(SignalProcess(self.id, process_of(process), number, scope))
-
-    def resize_process(self, process: ProcessInfo | str, rows: int, columns: int) -> None:
-        """Change the size of a program's terminal."""
-        self._ask(ResizeProcess(self.id, process_of(process), rows, columns))
-
-    def stop_process(self, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree") -> ExecResult:
-        """Stop a program and all processes that it started."""
-        return self._ask(stop_of(self.id, process, grace, scope))
-
-    # -- approvals -------------------------------------------------------------------------------------------------------
-
-    def pending(self) -> list[PendingApproval]:
-        """Return pending decisions, oldest first."""
-        return self._ask(Pending(self.id))
-
-    def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
-        """Decide pending requests, and answer questions of MCP servers; return the ids that are now decided this way."""
-        return self._ask(Decide(ids, allow, always, answer=dict(answer or {})))
-
-    def allowed(self) -> list[Permission]:
-        """Return permissions for the rest of the session, oldest first."""
-        return self._ask(Allowed(self.id))
-
-    def revoke(self, *ids: str) -> list[str]:
-        """Revoke permissions by the ids of `allowed`; return the ids that existed."""
-        return self._ask(Revoke(ids))
-
-    # -- network ---------------------------------------------------------------------------------------------------------
-
-    def network(self) -> SessionNetwork:
-        """Return the hosts that the session and its branches can reach."""
-        return self._ask(ShowNetwork(self.id))
-
-    def change_network(
-        self,
-        *,
-        allow: Sequence[str] = (),
-        deny: Sequence[str] = (),
-        http: Sequence[str] = (),
-        remove: Sequence[str] = (),
-        expect: int | None = None,
-    ) -> SessionNetwork:
-        """Change the hosts and requests that the session and its branches can reach, as `Session.change_network` does."""
-        return self._ask(change_of(self.id, allow, deny, http, remove, expect))
-
-    # -- requests --------------------------------------------------------------------------------------------------------
-
-    @overload
-    def _ask(self, request: Request[Data[_ModelT]], body: bytes = b"") -> _ModelT: ...
-    @overload
-    def _ask(self, request: Request[list[Data[_ModelT]]], body: bytes = b"") -> list[_ModelT]: ...
-    @overload
-    def _ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT: ...
-    def _ask(self, request: Request[Any], body: bytes = b"") -> Any:
-        """Run an operation, and return its answer as `model` objects."""
-        return read_answer(type(request), self._link.call(request, body))
-
-
-def _bytes(code: str) -> bytes:
-    if not isinstance(code, str):
-        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
-    return code.encode("utf-8", "surrogatepass")
+    exec = _of_session(BaseClient.exec_process)
+    spawn = _of_session(BaseClient.spawn_process)
+    processes = _of_session(BaseClient.processes)
+    read_process = _of_session(BaseClient.read_process)
+    write_process = _of_session(BaseClient.write_process)
+    signal_process = _of_session(BaseClient.signal_process)
+    resize_process = _of_session(BaseClient.resize_process)
+    stop_process = _of_session(BaseClient.stop_process)
+    pending = _of_session(BaseClient.pending)
+    allowed = _of_session(BaseClient.allowed)
+    network = _of_session(BaseClient.network)
+    change_network = _of_session(BaseClient.change_network)
+    decide = _of_client(BaseClient.decide)
+    revoke = _of_client(BaseClient.revoke)

@@ -104,3 +104,14 @@ def as_bytes(data: bytes | str, name: str) -> bytes:
     if not isinstance(data, bytes | str):
         raise InvalidInputError(f"{name} must be bytes or text, not {type(data).__name__}")
     return data.encode() if isinstance(data, str) else data
+
+
+def as_code(code: str) -> bytes:
+    """Return code, or a line of text, as the body of a request.
+
+    Raises:
+        InvalidInputError: It is not a string.
+    """
+    if not isinstance(code, str):
+        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
+    return code.encode("utf-8", "surrogatepass")

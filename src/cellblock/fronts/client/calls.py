@@ -14,7 +14,7 @@ from cellblock.common.environments import Environment
 from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.operations.base import Request, Route
-from cellblock.operations.data import execution_of, read_answer, session_of
+from cellblock.operations.data import execution_of, session_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,25 @@ class Call:
     once: bool = False
 
 
-def of(request: Request[Any], text: str = "") -> Call:
+def of(request: Request[Any], body: bytes = b"") -> Call:
     """Return the call for an operation. Fields with their default values are left out.
 
     Args:
         request: The operation.
-        text: The operation's text, if it has one: code, or a line.
+        body: The operation's body, if it has one: code, a line, or the input of a program.
 
     Raises:
-        InvalidInputError: A value cannot be part of a URL.
+        InvalidInputError: A value cannot be part of a URL, or the body is not text.
     """
     route = _route(request)
     path = re.sub("{(.+?)}", lambda place: _placed(place[1], getattr(request, place[1].partition(":")[0])), route.path)
     sent = route.sent(type(request))
     given = {one.name: value for one in sent if (value := getattr(request, one.name)) != _default(one)}
     if route.text:
-        given[route.text] = text
+        try:
+            given[route.text] = body.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            raise InvalidInputError(f"{route.text} must be UTF-8 text for a gateway, not other bytes") from None
     if route.method == "POST":
         return Call(route.method, path, given if sent or route.text else None, once=not request.may_repeat)
     query = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
@@ -59,9 +62,9 @@ def of(request: Request[Any], text: str = "") -> Call:
 
 
 def answer(request: Request[Any], data: Any) -> Any:
-    """Convert the JSON answer of a gateway to the operation's answer."""
+    """Return the data of the operation's answer from the JSON answer of a gateway."""
     field = _route(request).within
-    return read_answer(type(request), data[field] if field else data)
+    return data[field] if field else data
 
 
 def _default(one: Field[Any]) -> Any:

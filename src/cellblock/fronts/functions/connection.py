@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING
 
 from cellblock.common import config
 from cellblock.errors import DaemonError, OutcomeUnknownError
 from cellblock.fronts import where
-from cellblock.operations.data import Data, read_answer
 from cellblock.service import settings
 
 if TYPE_CHECKING:
     from cellblock.operations.base import AnswerT, Request
     from cellblock.service.daemon.daemon_connection import SessionConnection
 
-_ModelT = TypeVar("_ModelT")
-
 local = threading.local()
 """Has each thread's connections, by the daemon's directory or the cluster's address; None for our own sessions."""
-
-
-@overload
-def ask(request: Request[Data[_ModelT]]) -> _ModelT: ...
-@overload
-def ask(request: Request[list[Data[_ModelT]]]) -> list[_ModelT]: ...
-@overload
-def ask(request: Request[AnswerT]) -> AnswerT: ...
-def ask(request: Request[Any]) -> Any:
-    """Run an operation as `call` does, and return its answer as `model` objects."""
-    return read_answer(type(request), call(request))
 
 
 def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:

@@ -1,0 +1,556 @@
+"""What all clients share, for plain synchronous Python: a method for each operation."""
+
+# Made from async_base_client.py by tests/unasync.py: do not edit it.
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from cellblock.errors import NotFoundError
+from cellblock.model.programs import MAX_OUTPUT
+from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
+from cellblock.operations.asking import as_bytes, as_code, change_of, exec_of, fork_of, read_of, spawn_of, stop_of
+from cellblock.operations.checkpoints import (
+    Adopt,
+    Checkpoints,
+    Diff,
+    DropCheckpoint,
+    MakeCheckpoint,
+    Redo,
+    Restore,
+    RestoreTrash,
+    Trash,
+    Undo,
+    VersionsOfFile,
+)
+from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
+from cellblock.operations.data import checkpoint_of, execution_of, process_of, read_answer, session_of
+from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
+from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
+from cellblock.operations.network import ShowNetwork
+from cellblock.operations.overview import Cells, Decisions, SearchSessions
+from cellblock.operations.programs import Ports, Processes, ResizeProcess, SignalProcess, WriteProcess
+from cellblock.operations.saving import Variables
+from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecret, Requests
+from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from cellblock.model import Completions, HistoryEntry
+    from cellblock.model.checkpoints import (
+        Changes,
+        CheckpointRecord,
+        FilesMode,
+        FileVersions,
+        StateChanges,
+        TrashEntry,
+        Undone,
+    )
+    from cellblock.model.clones import Applied, CloneChanges, Fetched
+    from cellblock.model.files import FileInfo
+    from cellblock.model.network import SessionNetwork
+    from cellblock.model.overview import CellRecord, DecisionRecord, FoundSession, RequestRecord, SecretRecord
+    from cellblock.model.programs import ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
+    from cellblock.model.programs import Processes as ProcessesMode
+    from cellblock.model.sessions import ExecutionRecord, PendingApproval, Permission, SessionRecord
+    from cellblock.model.variables import Variable
+    from cellblock.operations.base import AnswerT, Request
+    from cellblock.operations.data import Data
+
+_ModelT = TypeVar("_ModelT")
+
+
+class BaseClient(ABC):
+    """A client of named sessions, over a transport that a subclass has.
+
+    A session is given by its record, its name or its id. Each method that takes one raises `NotFoundError` if it does not
+    exist, beside the errors of the method of `Session` that it names.
+    """
+
+    @abstractmethod
+    def _call(self, request: Request[Any], body: bytes = b"") -> Any:
+        """Run an operation, and return its answer as JSON data.
+
+        Args:
+            request: The operation.
+            body: Its body: code, or the input of a program.
+        """
+
+    @overload
+    def _ask(self, request: Request[Data[_ModelT]], body: bytes = b"") -> _ModelT: ...
+    @overload
+    def _ask(self, request: Request[list[Data[_ModelT]]], body: bytes = b"") -> list[_ModelT]: ...
+    @overload
+    def _ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT: ...
+    def _ask(self, request: Request[Any], body: bytes = b"") -> Any:
+        """Run an operation, and return its answer as `model` objects."""
+        return read_answer(type(request), self._call(request, body))
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def list_kernels(self, *, refresh: bool = False) -> list[SessionRecord]:
+        """Return all sessions, oldest first. With `refresh`, first check whether their kernels are alive."""
+        return self._ask(List(refresh))
+
+    def status(self, kernel: SessionRecord | str) -> SessionRecord:
+        """Return the current record of a session."""
+        return self._ask(Status(session_of(kernel)))
+
+    def restart(self, kernel: SessionRecord | str) -> SessionRecord:
+        """Restart a session with a fresh kernel, without variables.
+
+        Raises:
+            LaunchError: No kernel could be started.
+        """
+        return self._ask(Restart(session_of(kernel)))
+
+    def interrupt(self, kernel: SessionRecord | str) -> bool:
+        """Stop the running code of a session; return whether any was running."""
+        return self._ask(Interrupt(session_of(kernel)))
+
+    def destroy(self, name: SessionRecord | str) -> bool:
+        """End a session; return whether it existed."""
+        try:
+            return self._ask(Destroy(session_of(name)))
+        except NotFoundError:
+            return False
+
+    def wipe(self) -> list[str]:
+        """End all sessions; return their ids."""
+        return self._ask(Wipe())
+
+    def search_sessions(self, words: str = "", count: int = 100) -> list[FoundSession]:
+        """Return sessions whose name, labels, directory or code contains all words, the last used first.
+
+        Ended sessions are found as long as the journal has them (``history_days``). Their ids can be passed to `cells`.
+        """
+        return self._ask(SearchSessions(words, count))
+
+    # -- executions ----------------------------------------------------------------------------------------------------
+
+    def executions(self, kernel: SessionRecord | str, count: int = 100) -> list[ExecutionRecord]:
+        """Return the last executions of a session, newest first."""
+        return self._ask(Executions(session_of(kernel), count))
+
+    def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
+        """Return the current record of an execution."""
+        return self._ask(Lookup(execution_of(execution)))
+
+    def source(self, execution: ExecutionRecord | str) -> str:
+        """Return the code of an execution."""
+        return self._ask(Source(execution_of(execution)))
+
+    def cancel(self, execution: ExecutionRecord | str) -> bool:
+        """Stop an execution, or remove it from the queue; return whether it had not ended."""
+        return self._ask(Cancel(execution_of(execution)))
+
+    def answer(self, execution: ExecutionRecord | str, line: str) -> bool:
+        """Answer `input()`; return whether a line was requested."""
+        return self._ask(Answer(execution_of(execution)), as_code(line))
+
+    def cells(self, kernel: SessionRecord | str, count: int = 200) -> list[CellRecord]:
+        """Return the last cells of a session, oldest first, including undone and unfinished cells."""
+        return self._ask(Cells(session_of(kernel), count))
+
+    def history(self, kernel: SessionRecord | str, count: int = 1000) -> list[HistoryEntry]:
+        """Return the cells that a session ran, oldest first."""
+        return self._ask(History(session_of(kernel), count))
+
+    def variables(self, kernel: SessionRecord | str) -> list[Variable]:
+        """Return the variables of a session: type, size, shape, and a short text of each.
+
+        Raises:
+            UnsupportedError: It is not a session of Python.
+        """
+        return self._ask(Variables(session_of(kernel)))
+
+    def complete(self, kernel: SessionRecord | str, code: str, cursor: int | None = None) -> Completions:
+        """Return completions of the code at a cursor, by default at its end."""
+        return self._ask(Complete(session_of(kernel), -1 if cursor is None else cursor), as_code(code))
+
+    def inspect(self, kernel: SessionRecord | str, code: str, cursor: int | None = None, *, detail: int = 0) -> str | None:
+        """Describe the name at a cursor; return None if it is unknown."""
+        return self._ask(Inspect(session_of(kernel), -1 if cursor is None else cursor, detail), as_code(code))
+
+    # -- programs beside the kernel ------------------------------------------------------------------------------------
+
+    def exec_process(
+        self,
+        kernel: SessionRecord | str,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | os.PathLike[str] = "",
+        env: Mapping[str, str | None] | None = None,
+        input: bytes | str = b"",  # noqa: A002  # the name that `subprocess.run` has
+        timeout: float | None = 120.0,
+        merge: bool = False,
+        log: str = "",
+        max_output: int = MAX_OUTPUT,
+        stop: Scope = "tree",
+    ) -> ExecResult:
+        """Run a program in addition to a session's kernel, as `Session.exec` does.
+
+        Args:
+            kernel: The session.
+            command: The program and its arguments; a text is a command for ``sh -c``.
+            cwd: The working directory in the session; the workspace by default.
+            env: Variables to set, or to remove (None).
+            input: Data for standard input; over HTTP, text.
+            timeout: Limit in seconds; None for no limit.
+            merge: Whether standard error goes into standard output.
+            log: A file in the session that gets all output instead.
+            max_output: The maximum number of bytes to keep of each stream.
+            stop: The processes to stop at the time limit.
+
+        Raises:
+            OutcomeUnknownError: The connection was lost, and whether the program ran is unknown.
+        """
+        request = exec_of(kernel, command, cwd, env, timeout, merge, log, max_output, stop)
+        return self._ask(request, as_bytes(input, "input"))
+
+    def spawn_process(
+        self,
+        kernel: SessionRecord | str,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | os.PathLike[str] = "",
+        env: Mapping[str, str | None] | None = None,
+        stdin: bool = False,
+        pty: tuple[int, int] | None = None,
+        merge: bool = False,
+        log: str = "",
+        keep: Keep = "tail",
+        label: str = "",
+    ) -> ProcessInfo:
+        """Start a program in addition to a session's kernel, as `Session.spawn` does. It runs until it or its session ends.
+
+        By default, unread output is dropped when buffers are full, so that the program does not wait for a reader.
+        """
+        return self._ask(spawn_of(kernel, command, cwd, env, stdin, pty, merge, log, keep, label))
+
+    def processes(self, kernel: SessionRecord | str) -> list[ProcessInfo]:
+        """Return the programs of a session, oldest first: running ones, and the last ones that ended."""
+        return self._ask(Processes(session_of(kernel)))
+
+    def read_process(
+        self, kernel: SessionRecord | str, process: ProcessInfo | str, since: int = 0, wait: float = 0.0
+    ) -> ProcessOutput:
+        """Return a program's output from a position on, and its outcome if it has ended.
+
+        Args:
+            kernel: The session.
+            process: The program, or its id.
+            since: The position: the number of bytes of earlier output.
+            wait: Seconds to wait for output, or for the end; 30 at most.
+
+        Raises:
+            NotFoundError: The session or the program does not exist.
+        """
+        return self._ask(read_of(kernel, process, since, wait))
+
+    def write_process(
+        self, kernel: SessionRecord | str, process: ProcessInfo | str, data: bytes | str, *, end: bool = False
+    ) -> bool:
+        """Write to a program's standard input or terminal; return whether the program still reads.
+
+        Args:
+            kernel: The session.
+            process: The program, or its id.
+            data: The bytes; over HTTP, text.
+            end: Whether to close standard input afterwards.
+
+        Raises:
+            NotFoundError: The session or the program does not exist.
+        """
+        return self._ask(WriteProcess(session_of(kernel), process_of(process), end), as_bytes(data, "data"))
+
+    def signal_process(
+        self, kernel: SessionRecord | str, process: ProcessInfo | str, number: int, scope: Scope = "group"
+    ) -> None:
+        """Send a signal to a program, as `Process.signal` does."""
+        self._ask(SignalProcess(session_of(kernel), process_of(process), number, scope))
+
+    def resize_process(self, kernel: SessionRecord | str, process: ProcessInfo | str, rows: int, columns: int) -> None:
+        """Change the size of a program's terminal."""
+        self._ask(ResizeProcess(session_of(kernel), process_of(process), rows, columns))
+
+    def stop_process(
+        self, kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
+    ) -> ExecResult:
+        """Stop a program and all processes that it started, as `Process.stop` does."""
+        return self._ask(stop_of(kernel, process, grace, scope))
+
+    def ports(self, kernel: SessionRecord | str) -> list[int]:
+        """Return the ports at which servers of a session listen."""
+        return self._ask(Ports(session_of(kernel)))
+
+    # -- approvals -----------------------------------------------------------------------------------------------------
+
+    def pending(self, kernel: SessionRecord | str | None = None) -> list[PendingApproval]:
+        """Return pending decisions, oldest first; in one session, or in all."""
+        return self._ask(Pending("" if kernel is None else session_of(kernel)))
+
+    def precedents(self, approval: PendingApproval | str, count: int = 1) -> list[DecisionRecord]:
+        """Return the last allowed calls of the tool that waits for a decision, newest first, in all sessions."""
+        return self._ask(Precedents(approval if isinstance(approval, str) else approval.id, "", count))
+
+    def decide(
+        self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None, reason: str = ""
+    ) -> list[str]:
+        """Decide pending requests, and answer questions of MCP servers. The operation is idempotent.
+
+        Args:
+            ids: The ids of `pending`.
+            allow: Whether to allow the requests.
+            always: ``tool`` or ``call``: allow the same from now on.
+            answer: The values of the form, by field, for questions (kind ``question``).
+            reason: The reason for a denial, shown to the code that asked.
+
+        Returns:
+            The ids of requests that are now decided this way, including those that already were.
+        """
+        return self._ask(Decide(ids, allow, always, answer=dict(answer or {}), reason=reason))
+
+    def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
+        """Return permissions for the rest of a session, oldest first; in one session, or in all."""
+        return self._ask(Allowed("" if kernel is None else session_of(kernel)))
+
+    def revoke(self, *ids: str) -> list[str]:
+        """Revoke permissions by the ids of `allowed`; return the ids that existed."""
+        return self._ask(Revoke(ids))
+
+    def decisions(self, kernel: SessionRecord | str, count: int = 200) -> list[DecisionRecord]:
+        """Return the last decisions about requests of a session's code, oldest first."""
+        return self._ask(Decisions(session_of(kernel), count))
+
+    # -- network and secrets -------------------------------------------------------------------------------------------
+
+    def network(self, kernel: SessionRecord | str) -> SessionNetwork:
+        """Return the hosts that a session and its branches can reach.
+
+        Raises:
+            UnsupportedError: cellblock does not enforce its network.
+        """
+        return self._ask(ShowNetwork(session_of(kernel)))
+
+    def change_network(
+        self,
+        kernel: SessionRecord | str,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        http: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        expect: int | None = None,
+    ) -> SessionNetwork:
+        """Change the hosts and requests that a session and its branches can reach, as `Session.change_network` does."""
+        return self._ask(change_of(kernel, allow, deny, http, remove, expect))
+
+    def requests(self, kernel: SessionRecord | str, count: int = 200) -> list[RequestRecord]:
+        """Return the last requests to hosts with secrets or request lines, oldest first."""
+        return self._ask(Requests(session_of(kernel), count))
+
+    def secrets(self, kernel: SessionRecord | str) -> list[SecretRecord]:
+        """Return the secrets of a session without their values."""
+        return self._ask(ListSecrets(session_of(kernel)))
+
+    def refresh_secret(self, kernel: SessionRecord | str, name: str) -> bool:
+        """Read the value of a secret again from its source. The placeholder stays."""
+        return self._ask(RefreshSecret(session_of(kernel), name))
+
+    def remove_secret(self, kernel: SessionRecord | str, name: str) -> bool:
+        """Remove a secret from a session and its branches. Undo does not reverse it."""
+        return self._ask(RemoveSecret(session_of(kernel), name))
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def list_files(self, kernel: SessionRecord | str, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
+        """List a folder of a session.
+
+        A path is relative to the workspace. An absolute path outside the workspace names a file as the session's own code
+        sees it, and is accessed with that code's rights.
+
+        Args:
+            kernel: The session.
+            path: The folder.
+            recursive: Whether to include the contents of subfolders.
+
+        Raises:
+            FilesError: The path is not a folder, or cannot be read.
+        """
+        return self._ask(ListFiles(session_of(kernel), path, recursive))
+
+    def file_info(self, kernel: SessionRecord | str, path: str) -> FileInfo:
+        """Describe a file, a folder, or anything else of a session.
+
+        Raises:
+            FilesError: Nothing exists at this path.
+        """
+        return self._ask(StatFile(session_of(kernel), path))
+
+    def make_folder(self, kernel: SessionRecord | str, path: str) -> bool:
+        """Create a folder of a session, and missing parent folders. An existing folder is no error.
+
+        Raises:
+            FilesError: The folder cannot be created.
+        """
+        return self._ask(MakeFolder(session_of(kernel), path))
+
+    def rename_file(self, kernel: SessionRecord | str, path: str, to: str) -> bool:
+        """Rename a file or a folder of a session. An existing file with the new name is replaced.
+
+        Raises:
+            FilesError: The file cannot be renamed.
+        """
+        return self._ask(RenameFile(session_of(kernel), path, to))
+
+    def remove_file(self, kernel: SessionRecord | str, path: str, *, recursive: bool = False) -> bool:
+        """Remove a file of a session, an empty folder, or a folder with its content if `recursive` is set.
+
+        Raises:
+            FilesError: Nothing exists at this path, or it cannot be removed.
+        """
+        return self._ask(RemoveFile(session_of(kernel), path, recursive))
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def checkpoint(self, kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
+        """Create a checkpoint of a session's current state, as `Session.checkpoint` does. It lives as long as the daemon.
+
+        Args:
+            kernel: The session.
+            name: The checkpoint's name.
+            files: Whether to include the files of the workspace.
+        """
+        return self._ask(MakeCheckpoint(session_of(kernel), name, files))
+
+    def checkpoints(self, kernel: SessionRecord | str) -> list[CheckpointRecord]:
+        """Return the checkpoints of a session, oldest first."""
+        return self._ask(Checkpoints(session_of(kernel)))
+
+    def restore(
+        self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, *, processes: ProcessesMode = "keep"
+    ) -> Changes:
+        """Restore a checkpoint of a session, as `Session.restore` does.
+
+        Args:
+            kernel: The session.
+            checkpoint: The checkpoint, its id or its name.
+            processes: Whether programs outside the kernel continue (``keep``), or are stopped first (``stop``).
+
+        Returns:
+            The changed files, if the checkpoint includes files.
+        """
+        restored = self._ask(Restore(session_of(kernel), checkpoint_of(checkpoint), processes))
+        return restored.changes
+
+    def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+        """Delete a checkpoint of a session, and free its memory.
+
+        Raises:
+            CheckpointError: The checkpoint does not exist.
+        """
+        self._ask(DropCheckpoint(session_of(kernel), checkpoint_of(checkpoint)))
+
+    def undo(
+        self, kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, processes: ProcessesMode = "keep"
+    ) -> Undone:
+        """Undo the last cells of a session, as `Session.undo` does."""
+        return self._ask(Undo(session_of(kernel), count, partial, processes))
+
+    def redo(self, kernel: SessionRecord | str) -> Undone:
+        """Revert the last undo of a session, until its next cell begins, as `Session.redo` does."""
+        return self._ask(Redo(session_of(kernel)))
+
+    def trash(self, kernel: SessionRecord | str) -> list[TrashEntry]:
+        """Return files that undo, redo, restore and adopt replaced or removed, newest first, as `Session.trash` does."""
+        return self._ask(Trash(session_of(kernel)))
+
+    def restore_trash(self, kernel: SessionRecord | str, path: str = "", entry: str = "") -> Changes:
+        """Copy files back from the trash, as `Session.restore_trash` does.
+
+        Args:
+            kernel: The session.
+            path: A file or folder, relative to the workspace; empty for everything in the entry.
+            entry: The id of the entry; empty for the newest entry that contains the path.
+        """
+        return self._ask(RestoreTrash(session_of(kernel), path, entry))
+
+    def diff(
+        self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = ""
+    ) -> StateChanges:
+        """Return the changes in a session since a checkpoint, as `Session.diff` does.
+
+        Args:
+            kernel: The session.
+            checkpoint: The checkpoint, its id or its name.
+            until: The checkpoint that ends the comparison; empty for the current state.
+        """
+        return self._ask(Diff(session_of(kernel), checkpoint_of(checkpoint), checkpoint_of(until)))
+
+    def file_versions(
+        self,
+        kernel: SessionRecord | str,
+        path: str,
+        checkpoint: CheckpointRecord | str,
+        until: CheckpointRecord | str = "",
+    ) -> FileVersions:
+        """Return a file of the workspace at a checkpoint and at a later state, as `Session.file_versions` does.
+
+        Args:
+            kernel: The session.
+            path: The file, relative to the workspace.
+            checkpoint: The checkpoint, its id or its name.
+            until: The checkpoint of the later version; empty for the current file.
+        """
+        return self._ask(VersionsOfFile(session_of(kernel), checkpoint_of(checkpoint), path, checkpoint_of(until)))
+
+    def fork(
+        self,
+        kernel: SessionRecord | str,
+        names: Sequence[str],
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+    ) -> list[SessionRecord]:
+        """Create sessions from the current state of a session, as `Session.fork` does.
+
+        Args:
+            kernel: The session to fork.
+            names: Names of the new sessions, none of which may exist.
+            files: As for `Session.fork`.
+            seeds: As for `Session.fork`.
+            same_random_state: As for `Session.fork`.
+
+        Raises:
+            ConflictError: A name already exists.
+        """
+        return self._ask(fork_of(kernel, names, files, seeds, same_random_state))
+
+    def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+        """Continue from another session's state (usually a branch) and close that session, as `Session.adopt` does.
+
+        Args:
+            kernel: The session that continues.
+            branch: The session whose state to take.
+
+        Returns:
+            The changed files, if the branch had files of its own.
+        """
+        return self._ask(Adopt(session_of(kernel), session_of(branch)))
+
+    def clone_diff(self, kernel: SessionRecord | str) -> CloneChanges:
+        """Return the changes in the clone of a session, committed or not, since it was made."""
+        return self._ask(CloneDiff(session_of(kernel)))
+
+    def clone_fetch(self, kernel: SessionRecord | str) -> Fetched:
+        """Fetch the commits of a session's clone into the project's repository. Over HTTP, it needs the scope ``admin``."""
+        return self._ask(CloneFetch(session_of(kernel)))
+
+    def clone_apply(self, kernel: SessionRecord | str, *, three_way: bool = False, allow_protected: bool = False) -> Applied:
+        """Apply the changes of a session's clone to the project's working copy. Over HTTP, it needs the scope ``admin``."""
+        return self._ask(CloneApply(session_of(kernel), three_way, allow_protected))
