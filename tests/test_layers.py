@@ -208,8 +208,6 @@ TESTED_IN: dict[str, str] = {
     "launch/init/seats": "host/checkpoints/test_checkpoints.py",
     "host/checkpoints/going_back": "host/checkpoints/test_cancelling.py",
     "host/checkpoints/resuming": "host/checkpoints/test_checkpoints.py",
-    "host/kernels/cell_events": "host/kernels/test_cell.py",
-    "host/kernels/kernel_output": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "worker/values/loading": "host/test_saving.py",

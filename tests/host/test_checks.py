@@ -14,20 +14,17 @@ from cellblock.common.config import Isolate, SandboxName
 from cellblock.host import Network, Policy, Resources
 from cellblock.host.checks import (
     MAX_REQUIREMENTS,
-    check_code,
     check_forbidding,
-    check_place,
     check_possible,
     check_requirements,
     check_state_apart,
-    check_timeout,
     default_tier,
     find_sandbox,
     find_tier,
     fit_policy,
     only_names,
-    without_fence,
 )
+from cellblock.host.kernels.cell import check_code, check_place, check_timeout, without_fence
 from cellblock.walls.linux import landlock
 from cellblock.walls.sandbox import probe, srt
 from cellblock.walls.sandbox.srt import SrtPolicy

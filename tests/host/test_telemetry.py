@@ -71,7 +71,7 @@ async def test_a_tool_call_is_below_its_cell(session: Session, spans: Any) -> No
         return SimpleNamespace(is_error=tool == "fail", text="secret")
 
     cell = Cell("1", None, None)
-    with session.trace.cell(cell):
+    with session.trace.cell(cell.code, cell.tag, silent=cell.silent):
         await session.trace.traced("files", call, mcp=True)("read", {"path": "secret"})
         await session.trace.traced("own", call, mcp=False)("fail", {})
     called, own, whole = spans.get_finished_spans()
@@ -88,7 +88,7 @@ async def test_a_tool_call_is_below_its_cell(session: Session, spans: Any) -> No
 
 
 async def test_code_cannot_flood_the_exporter(session: Session, spans: Any) -> None:
-    with session.trace.cell(Cell("1", None, None)):
+    with session.trace.cell("1", "", silent=False):
         for _ in range(_MAX_STEPS + 10):
             with session.trace.step("cellblock.egress"):
                 pass

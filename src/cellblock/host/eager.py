@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host.checks import check_code
 from cellblock.host.closing import AsyncOnly
-from cellblock.host.kernels.cell import Cell, Prompt
+from cellblock.host.kernels.cell import Cell, Prompt, check_code
 from cellblock.host.kernels.stopping import despite_cancellation
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ async def test_restoring_stops_what_runs(session: Session) -> None:
     await session.execute("x = 1")
     checkpoint = await session.checkpoint()
     running = asyncio.create_task(session.execute("x = 2\nimport time; time.sleep(60)"))
-    await eventually(lambda: session.reader.running)
+    await eventually(lambda: session.cells.running)
     await session.restore(checkpoint)
     assert (await running).status == "interrupted"
     assert await value(session, "x") == "1"

@@ -31,8 +31,7 @@ async def test_a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell() 
 
 
 class _Memory:
-    relieve = None
-    end_programs = None
+    relief = None
 
 
 class _Dead:

@@ -644,7 +644,7 @@ class CodeExecutor(AsyncOnly):
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
-        from cellblock.host.kernels.cell_events import Notice
+        from cellblock.host.kernels.cell import Notice
         from cellblock.model import CodeExecutionChunk, CodeExecutionResult
         from cellblock.tools.approvals.request import ApprovalRequest
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """The part of `cellblock.host.kernels.kernel_output.KernelOutput` for users outside the kernel."""
+    """The part of `cellblock.host.kernels.kernel.KernelOutput` for users outside the kernel."""
 
     def insert(self, name: StreamName, text: bytes) -> None:
         """Add text from outside the kernel to the output of the running or next cell."""

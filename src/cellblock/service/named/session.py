@@ -371,15 +371,15 @@ class NamedSession:
         elif start_from is None and not await self._go_on_from_save(running.session):
             await self.run_startup_code(running.session)
             if self.lost and self._left is not None:
-                running.session.reader.note(f"[cellblock] The session ran on {self._left.host} before. {STATE_LOST}")
+                running.session.cells.note(f"[cellblock] The session ran on {self._left.host} before. {STATE_LOST}")
             elif self.lost:
-                running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
+                running.session.cells.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
                 if self.options.get("workspace"):
                     lost = "Its clone was removed, with all that was not fetched. It works in a new one."
-                    running.session.reader.note(f"[cellblock] {lost}")
+                    running.session.cells.note(f"[cellblock] {lost}")
                 if is_branch(self.record.workspace):
                     here = running.session.workspace
-                    running.session.reader.note(
+                    running.session.cells.note(
                         f"[cellblock] Its files were a branch's copy, which was removed. It works in {here}."
                     )
         return running.session
@@ -411,14 +411,14 @@ class NamedSession:
         except CellblockError as error:
             self.durable.reported()
             self._loss = "restarted"
-            session.reader.note(f"[cellblock] The save of the session of {at} cannot be loaded: {error}")
+            session.cells.note(f"[cellblock] The save of the session of {at} cannot be loaded: {error}")
             return False
         self._prepared = kernel_of(session.position)
         self.since = ""  # its history is in the save
         lines = tell(changed, session.loaded)
         await self.durable.note_loss(self._loss, lines)
         for line in lines:
-            session.reader.note(f"[cellblock] {line}")
+            session.cells.note(f"[cellblock] {line}")
         self._left = None
         return True
 
@@ -451,7 +451,7 @@ class NamedSession:
         if self.durable is not None and (unreported := self.durable.unreported()) is not None:
             self.lost, (self._loss, lines) = True, unreported
             for line in lines:
-                session.reader.note(f"[cellblock] {line}")
+                session.cells.note(f"[cellblock] {line}")
         return session
 
     async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
@@ -493,9 +493,9 @@ class NamedSession:
         self.lost = True
         for line in result.stderr.splitlines():
             if line.startswith("[cellblock] The kernel died"):
-                session.reader.note(line)
+                session.cells.note(line)
         outcome = "was run again" if result.ok else f"was run again, and failed: {result.text}"
-        session.reader.note(f"[cellblock] The kernel is fresh, and the startup code {outcome}")
+        session.cells.note(f"[cellblock] The kernel is fresh, and the startup code {outcome}")
 
     @property
     def left(self) -> SessionRemains | None:

@@ -267,12 +267,12 @@ class SessionServices:
             return True
         if request.kind == "network":
             request.add_done_callback(self._note_always)
-        if self._session.reader.notify(request):
+        if self._session.cells.notify(request):
             request.add_done_callback(self._retract)
             return None  # the reader of the stream decides
         # Code started by execute() has no reader, and everything is approved, as documented. Between cells, the request
         # waits for the next reader.
-        return True if self._session.reader.running else None
+        return True if self._session.cells.running else None
 
     def _note_always(self, request: ApprovalRequest) -> None:
         if request.state == "accepted" and request.always == "call":
@@ -303,7 +303,7 @@ class SessionServices:
     def _retract(self, request: ApprovalRequest) -> None:
         """Drop a withdrawn request before the reader gets it: otherwise code could fill the memory with requests."""
         if request.state == "withdrawn":
-            self._session.reader.retract(request)
+            self._session.cells.retract(request)
 
     def outside(self, since: float) -> list[str]:
         """Return calls allowed since a time, oldest first. The time is `time.monotonic`, because the clock can be set back."""
@@ -393,21 +393,21 @@ class SessionServices:
     # -- what reaches the session's reader -----------------------------------------------------------------------------
 
     def _note(self, line: str) -> None:
-        self._session.reader.note(line)
+        self._session.cells.note(line)
 
     def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
         share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-        self._session.reader.tell(f"[progress {share}] {message or ''}".rstrip())
+        self._session.cells.tell(f"[progress {share}] {message or ''}".rstrip())
 
     def _on_log(self, level: str, text: str) -> None:
-        self._session.reader.tell(f"[{level}] {text}")
+        self._session.cells.tell(f"[{level}] {text}")
 
     def _on_outcome(self, decision: Decision, outcome: ToolOutcome) -> None:
         """Show the images of a tool's result, as if the code had displayed them."""
         self.on_result(decision, outcome.beginning(_MAX_RESULT))
         for image in outcome.images:
             if image.mime_type.startswith("image/"):
-                self._session.reader.show({image.mime_type: image.data})
+                self._session.cells.show({image.mime_type: image.data})
 
 
 async def _add_announced(root: str, server: str, tools: list[ToolSpec], instructions: str) -> None:
