@@ -14,6 +14,7 @@ from shutil import Error, copytree
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import ConflictError, InvalidInputError, LaunchError, StateError, shown
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.fronts.rollouts.rollout import Lifetime, Rollout, check_template
@@ -21,7 +22,6 @@ from cellblock.fronts.rollouts.trajectory import Trajectory
 from cellblock.host import shared
 from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
 from cellblock.host.closing import AsyncOnly
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.place import SessionPlace
 
 if TYPE_CHECKING:

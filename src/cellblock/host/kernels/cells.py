@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import BusyError, CellblockError, LaunchError, StateError
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput, check_code
@@ -21,7 +22,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.session_state import SessionState
 from cellblock.host.kernels.state_events import Unsent
-from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
+from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
 from cellblock.host.options import SessionHooks
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, KeptResult, OutputItem, StreamName

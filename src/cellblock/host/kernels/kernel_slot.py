@@ -8,10 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeAlias
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.memory import Relief
-from cellblock.host.kernels.stopping import despite_cancellation
 
 _log = logging.getLogger("cellblock")
 Launch: TypeAlias = Callable[["Kernel | None"], Awaitable[Kernel]]

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 from cellblock.common import config
+from cellblock.common.tasks import despite_cancellation
 from cellblock.common.telemetry import MAX_TEXT, Step
 from cellblock.errors import InvalidInputError, KernelDiedError, NotFoundError, ProcessError, ProtocolError, StateError, shown
 from cellblock.host.kernels.cell import check_timeout
 from cellblock.host.kernels.kernel_slot import KernelObserver, KernelSlot
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.programs.output import Kept
 from cellblock.host.programs.process import Process, check_scope
 from cellblock.host.telemetry import SessionTrace

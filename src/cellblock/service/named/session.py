@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.common.secret import parse_secrets
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import CellblockError, InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import is_branch
 from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.kernels.cell import OnInput
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus

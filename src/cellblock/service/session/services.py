@@ -14,8 +14,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config, telemetry
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import CellblockError, InvalidInputError, StoreError
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.options import SessionHooks, SessionOptions, ShareNetwork
 from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.service.session.http_requests import RequestApprover
