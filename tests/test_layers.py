@@ -209,6 +209,7 @@ TESTED_IN: dict[str, str] = {
     "host/checkpoints/going_back": "host/checkpoints/test_cancelling.py",
     "host/checkpoints/resuming": "host/checkpoints/test_checkpoints.py",
     "host/kernels/requests": "worker/test_commands.py",
+    "host/session_host": "host/test_host.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "worker/values/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",

@@ -11,6 +11,7 @@ import pytest
 
 from cellblock import Host, InvalidInputError, SandboxError
 from cellblock.common.config import Isolate, SandboxName
+from cellblock.common.timeouts import check_timeout
 from cellblock.host import Network, Policy, Resources
 from cellblock.host.checks import (
     MAX_REQUIREMENTS,
@@ -24,7 +25,7 @@ from cellblock.host.checks import (
     fit_policy,
     only_names,
 )
-from cellblock.host.kernels.cell import check_code, check_place, check_timeout, without_fence
+from cellblock.host.kernels.cell import check_code, check_place, without_fence
 from cellblock.walls.linux import landlock
 from cellblock.walls.sandbox import probe, srt
 from cellblock.walls.sandbox.srt import SrtPolicy

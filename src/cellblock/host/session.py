@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 
 from cellblock.common.config import Isolate
 from cellblock.common.environments import PackageSet
+from cellblock.common.timeouts import check_timeout
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError, shown
 from cellblock.host import import_guard
 from cellblock.host.checkpoints import undoing
@@ -29,7 +30,7 @@ from cellblock.host.environment import check_still_usable
 from cellblock.host.exchange import Values
 from cellblock.host.explanations import Explanations
 from cellblock.host.holding import Holding
-from cellblock.host.kernels.cell import Cell, Event, OnInput, check_code, check_timeout, without_fence
+from cellblock.host.kernels.cell import Cell, Event, OnInput, check_code, without_fence
 from cellblock.host.kernels.cells import Cells, SessionWatcher
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot

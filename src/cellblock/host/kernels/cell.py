@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import operator
 import time
 from collections import deque
@@ -107,20 +106,6 @@ def without_fence(code: str) -> str:
     first, _, rest = text.partition("\n")
     language = first.removeprefix(_FENCE).strip().lower()
     return rest.removesuffix(_FENCE) if language in ("", "py", "python", "python3", "ipython") else code
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Validate a timeout.
-
-    Raises:
-        InvalidInputError: The timeout is invalid.
-    """
-    if timeout is None:
-        return
-    # Also rejects NaN, and integers larger than any float.
-    right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
-        raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {shown(timeout)}")
 
 
 def check_place(code: str, cursor: int | None) -> tuple[str, int]:
@@ -428,15 +413,11 @@ class Cell:
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
         self.goes_on_from: Restored | None = None
-        self.not_undoable = ""
-        self.says_so = False
-        self.afterwards = ""
+        self.not_undoable = self.afterwards = self.traceparent = ""
+        self.says_so = self.looks = self.counted = False
         self.followed = followed or on_notice is not None
         self.silent = silent
-        self.looks = False
         self.trusted = trusted
-        self.counted = False
-        self.traceparent = ""
         self.parent = parent
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None

@@ -260,14 +260,8 @@ class Kernel(ControlObserver):
         self.wanted = wanted
         self.recording = recording
         self.output = KernelOutput(wanted, recording)
-        self.channel = recording.channel(
-            ends,
-            self._take,
-            self.output.add_text,
-            self._condemn,
-            self._behind,
-            self.write_base,
-        )
+        taking = self._take, self.output.add_text, self._condemn, self._behind
+        self.channel = recording.channel(ends, *taking, self.write_base)
         self._query: asyncio.Future[Answer] | None = None
         self._changed: Changed | None = None
         self._condemned: str | None = None
@@ -288,7 +282,7 @@ class Kernel(ControlObserver):
         family.add(self)
         if not listen:
             family.idling.take_over()
-        if listen:
+        else:
             self.write_base(None if wanted.notice is None else self.output.with_notice(wanted.notice))
             self.control.read()
             self.channel.listen(True)

@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 from cellblock.common import config
 from cellblock.common.tasks import despite_cancellation
 from cellblock.common.telemetry import MAX_TEXT, Step
+from cellblock.common.timeouts import check_timeout
 from cellblock.errors import InvalidInputError, KernelDiedError, NotFoundError, ProcessError, ProtocolError, StateError, shown
-from cellblock.host.kernels.cell import check_timeout
 from cellblock.host.kernels.kernel_slot import KernelObserver, KernelSlot
 from cellblock.host.programs.output import Kept
 from cellblock.host.programs.process import Process, check_scope

@@ -34,6 +34,7 @@ from cellblock.service.named.lease import LeaseRecord
 from cellblock.service.named.remote_saves import RemoteSaves
 from cellblock.service.named.servers import ServerNotes
 from cellblock.service.session.running import RunningSession
+from cellblock.service.session.service_options import SessionOrigin
 from cellblock.service.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
@@ -338,16 +339,16 @@ class NamedSession:
         try:
             number, remains, self._remains = self.record.kernel_id, self._remains, None
             start_from, self._start_from = self._start_from, None
-            await running.start(
-                *(self.read.session, self.read.services, number, None, None),
+            origin = SessionOrigin(
+                name=self.record.name,
                 label=label(self.since),
                 remains=remains,
-                on_input=self._on_input,
                 start_from=start_from,
                 network=None if self._store is None else self._store.networks.joining(number),
-                name=self.record.name,
                 loads=self._moved is not None or self._save_to_load is not None,
             )
+            given = self.read.session, self.read.services, number, None, None
+            await running.start(*given, origin=origin, on_input=self._on_input)
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)
         except BaseException:

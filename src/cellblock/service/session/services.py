@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from cellblock.common import config, telemetry
 from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import CellblockError, InvalidInputError, StoreError
-from cellblock.host.options import SessionHooks, SessionOptions, ShareNetwork
+from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.service.session.http_requests import RequestApprover
 from cellblock.service.session.policy import with_readable
-from cellblock.service.session.service_options import ServiceOptions
+from cellblock.service.session.service_options import ServiceOptions, SessionOrigin
 from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.call import Origin
@@ -36,8 +36,6 @@ from cellblock.tools.serving.tool_server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
-    from cellblock.host.checkpoints.checkpoint import Beginning
-    from cellblock.host.survival.remains import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome, ToolSpec
     from cellblock.tools.mcp.params import ServerParams
     from cellblock.tools.mcp.servers import Servers
@@ -56,13 +54,7 @@ def open_session(
     options: SessionOptions,
     service_options: ServiceOptions,
     session_id: str,
-    *,
-    label: str = "",
-    remains: SessionRemains | None = None,
-    start_from: Beginning | None = None,
-    network: ShareNetwork | None = None,
-    name: str = "",
-    loads: bool = False,
+    origin: SessionOrigin | None = None,
 ) -> tuple[Session, SessionServices]:
     """Create a session and its services without starting them. The caller closes both.
 
@@ -71,19 +63,15 @@ def open_session(
         options: The session's options. The services decide about commands and hosts.
         service_options: The options of the services.
         session_id: The session's id in the audit record.
-        label: As for `Host.session`.
-        remains: As for `Host.session`.
-        start_from: As for `Host.session`.
-        network: As for `SessionHooks`.
-        name: As for `SessionHooks`.
-        loads: As for `SessionHooks`.
+        origin: Its name, and what it starts from.
 
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
     """
+    origin = origin or SessionOrigin()
     secret = secrets.token_urlsafe(24)
-    if remains is not None:
-        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # the session's code already has this token
+    if origin.remains is not None:
+        secret = origin.remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # the session's code already has this token
     tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"}
     own_network = host.defaults.tier_for(options).own_network
     if not own_network:
@@ -94,17 +82,17 @@ def open_session(
     )
     session = host.session(
         options,
-        label=label,
-        remains=remains,
-        start_from=start_from,
+        label=origin.label,
+        remains=origin.remains,
+        start_from=origin.start_from,
         hooks=SessionHooks(
             tool_port=services.port.adopt,
             uncounted_seconds=services.uncounted_seconds,
             on_begin=services.broker.ask_again,  # about calls of background work that had no reader
-            name=name,
-            network=network,
+            name=origin.name,
+            network=origin.network,
             network_changed=services.record_change,
-            loads=loads,
+            loads=origin.loads,
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
         policy=with_readable(options, named.readable, host),
