@@ -19,7 +19,7 @@ from cellblock.host.kernels.family import Copy, Family
 from cellblock.host.kernels.memory import MemoryWatch
 from cellblock.host.kernels.requests import answers, recovered
 from cellblock.host.launch.control import Control, ControlObserver
-from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
+from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec, RunningKernel
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch_failures import refused
 from cellblock.host.output.collect import Collector
@@ -565,11 +565,6 @@ class Kernel(ControlObserver):
         """Treat the kernel as dead, after all attempts to end it failed."""
         self._die(None)
 
-    @property
-    def packages(self) -> str | None:
-        """The directory for the session's packages, if any."""
-        return self.family.packages
-
     def _check_alive(self) -> None:
         if self.death is not None:
             raise KernelDiedError(f"the kernel died: {self.death.cause}")
@@ -616,6 +611,10 @@ class Kernel(ControlObserver):
                     self.output.lacks = [f"[cellblock] {sentence}" for sentence in lacks]
                     self.ready.set_result(None)
 
+    @property
+    def _running(self) -> RunningKernel:
+        return RunningKernel(self.wanted, self.control, self.family.packages, self.output.insert)
+
     def _attend(self, request: Request) -> None:
         """Handle a request of the running cell in the background."""
         cell = self.output.cell
@@ -625,7 +624,7 @@ class Kernel(ControlObserver):
             return
         if self.recording.asked(request):
             return  # the answer may come next; if not, `resume_request` answers
-        cell.answer(self._pass_on(cell, answers(self, cell, request, self.recording.begun)))
+        cell.answer(self._pass_on(cell, answers(self._running, cell, request, self.recording.begun)))
 
     def resume_request(self, request: Request, *, begun: bool, decided: bool) -> None:
         """Handle a request that a cell sent to a killed host.
@@ -639,7 +638,7 @@ class Kernel(ControlObserver):
         if cell is None:
             return
         if begun:
-            cell.answer(self._pass_on(cell, recovered(self, request, decided=decided)))
+            cell.answer(self._pass_on(cell, recovered(self._running, request, decided=decided)))
         else:
             self._attend(request)
 
