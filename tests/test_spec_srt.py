@@ -596,7 +596,7 @@ async def test_what_runs_for_an_installation_is_kept_in(own: bool, tmp_path: Pat
             changed = srt.for_installing(policy, target, [], [f"127.0.0.2:{port}"])
             urls = [f"http://127.0.0.2:{number}" for number in (port, other)]
             argv = [sys.executable, "-c", _APART, target, *urls]
-            async with sandbox_apart(kernel, changed, host.facts) as control:
+            async with sandbox_apart(kernel._running, changed, host.facts) as control:
                 control.begin(argv, str(tmp_path), env={"PATH": os.environ["PATH"]})
                 assert await control.finish() == 0
             # Where the disk is hidden, what is written beside goes to memory and is gone.
