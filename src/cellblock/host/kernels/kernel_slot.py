@@ -71,11 +71,11 @@ class KernelSlot(Relief):
         self._observers.append(observer)
 
     def relieve(self) -> bool:
-        """Implement `Relief`."""
+        """Have an observer drop its copies of the kernels. Return whether there were any."""
         return any(observer.relieve() for observer in self._observers)
 
     def end_programs(self, why: str) -> bool:
-        """Implement `Relief`."""
+        """Have an observer end the session's programs with a reason. Return whether there were any."""
         return any(observer.end_programs(why) for observer in self._observers)
 
     def code_stopped(self) -> None:
