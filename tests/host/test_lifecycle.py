@@ -116,7 +116,7 @@ async def test_a_host_whose_close_is_cancelled_anywhere_can_be_closed(tmp_path: 
         await host.session(images_dir=tmp_path).start()
         await cancelled_after(number, host.close())
         await host.close()
-        assert (kernels_of(host), host._sessions, host.kernels.launchers.in_use) == (0, set(), {})
+        assert (kernels_of(host), host._sessions, host.kernels.launchers.in_use) == (0, {}, {})
 
 
 # -- while a session starts --------------------------------------------------------------------------------------------

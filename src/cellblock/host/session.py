@@ -169,7 +169,7 @@ class Session(AsyncOnly):
         remains: SessionRemains | None = None,
         start_from: Beginning | None = None,
     ) -> Session:
-        """Create a session of a host, which `start` starts. The arguments are those of `Host.session`."""
+        """Create a session of a host, which `start` starts. For the arguments, see `Host.session`."""
         number = host.kernels.next_number() if remains is None else remains.number
         session = cls(host, number, options, hooks, label=label, remains=remains, start_from=start_from)
         host.add(session, session.wanted)
