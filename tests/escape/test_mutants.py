@@ -1540,7 +1540,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/survival/session_handover.py", "KeptSession._finish", "return ''"),
     ),
     "26 what tasks write while an undo is finished": mutant(
-        f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it[none]",
+        f"{SURVIVAL}takeover.py::test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone_with_it",
         Edit(
             "host/checkpoints/undoing.py",
             "finish_undo",
@@ -1563,7 +1563,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/survival/reconciling.py", "_unrecorded", "return [Placed(world.kernel)]"),
     ),
     "26 a cell that was counted twice": mutant(
-        f"{SURVIVAL}takeover.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
+        f"{SURVIVAL}takeover.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed",
         Edit("host/survival/session_handover.py", "KeptSession._take_kernel", "self._state.kernel = kernel.number"),
     ),
     "26 a log that is not whole": mutant(
