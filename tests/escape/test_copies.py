@@ -40,17 +40,8 @@ def test_every_mutation_names_something_and_knows_the_names_that_it_uses(tmp_pat
         new = edited(old, edit)
         assert new.split() != old.split(), edit
         (tmp_path / f"{number} {Path(edit.file).name}").write_text(new)
-    undefined = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--no-cache",
-        "--select=F821",
-        "--output-format=concise",
-        str(tmp_path),
-    ]
+    undefined = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select=F821"]
+    undefined += ["--output-format=concise", str(tmp_path)]
     found = subprocess.run(undefined, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
 

@@ -90,7 +90,7 @@ async def test_an_images_dir_that_vanishes_costs_the_image_and_not_the_cell(host
 
 
 async def test_a_closed_host_says_so_and_closing_twice_is_fine() -> None:
-    host = Host()
+    host = Host(launch="spawn", isolate="none")
     async with host, host.session() as session:
         assert await value(session, "1") == 1
         await host.close()

@@ -7,7 +7,7 @@ import json
 import os
 import tarfile
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,6 @@ two
 a commit
 u
 a.txt"""
-
-
-@pytest.fixture
-async def cloned(native_host: Host, repository: Repository) -> AsyncIterator[Session]:
-    """A session in a clone of the repository."""
-    async with native_host.session(working_dir=repository.path, workspace="clone") as session:
-        yield session
 
 
 async def run(session: Session, code: str) -> str:

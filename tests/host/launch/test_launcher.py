@@ -73,7 +73,6 @@ async def test_an_interpreter_without_ipython_says_how_to_install_it(tmp_path: P
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("exit 3", "{python}"),
         ("kill -9 $$", "{python}"),
         ("exec sleep 600", "not ready within 0.5 s"),
         ("echo no python here >&2; exit 1", "no python here"),
@@ -176,8 +175,7 @@ def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "name",
     [
         "odd_fails",
-        "odd_exits",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("no_such_module", "os.no_such_part")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("odd_exits", "no_such_module", "os.no_such_part")),
     ],
 )
 async def test_a_module_that_fails_to_import_is_named(odd_python: Path, launch: str, name: str) -> None:
@@ -191,7 +189,7 @@ async def test_a_module_that_fails_to_import_is_named(odd_python: Path, launch: 
     await host.close()
 
 
-@pytest.mark.parametrize("name", ["odd_dies", "odd_crashes"])
+@pytest.mark.parametrize("name", ["odd_dies", pytest.param("odd_crashes", marks=pytest.mark.slow)])
 async def test_a_module_that_ends_the_process_is_an_error(odd_python: Path, name: str) -> None:
     host = Host(python=odd_python, preload=(name,))
     with pytest.raises(LaunchError):
@@ -320,7 +318,7 @@ def start_host(tmp_path: Path, source: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
 async def test_a_host_that_is_killed_leaves_no_process_behind(tmp_path: Path, launch: str) -> None:
     host = start_host(tmp_path, HOST.format(daemons=DAEMONS, launch=launch, before="pass"))
     with host:
