@@ -49,11 +49,11 @@ def test_every_mutation_names_something_and_knows_the_names_that_it_uses(tmp_pat
 def test_the_test_of_every_mutation_exists() -> None:
     tests = SOURCE.parents[1] / "tests"
     missing = []
-    for row, (test, _) in MUTANTS.items():
-        file, *_, name = test.partition("[")[0].split("::")
+    for row, mutant in MUTANTS.items():
+        file, *_, name = mutant.test.partition("[")[0].split("::")
         path = tests / file
         if not path.is_file() or f"def {name}(" not in path.read_text(encoding="utf-8"):
-            missing.append(f"{row}: {test}")
+            missing.append(f"{row}: {mutant.test}")
     assert not missing
 
 
