@@ -57,9 +57,14 @@ def _read_table() -> dict[str, Mutant]:
     for file, tests in tables.items():
         for name, (test, *changes) in tests.items():
             assert name not in rows, f"two mutants have the name {name!r}"
-            edits = [Edit(*place.split(":"), new) for place, new in zip(changes[::2], changes[1::2], strict=False)]
-            rows[name] = Mutant(f"{file}::test_{test}", tuple(edits), endless=len(changes) % 2 == 1)
+            edits = tuple(_edit(*one) for one in zip(changes[::2], changes[1::2], strict=False))
+            rows[name] = Mutant(f"{file}::test_{test}", edits, endless=len(changes) % 2 == 1)
     return rows
+
+
+def _edit(place: str, new: str) -> Edit:
+    file, _, name = place.partition(":")
+    return Edit(file, name, new)
 
 
 MUTANTS = _read_table()

@@ -92,11 +92,6 @@ async def test_without_a_rule_there_is_no_proxy_and_names_are_not_resolved(nativ
     assert "name resolution" in result.error.evalue
 
 
-async def test_a_wrong_pattern_is_named_before_anything_starts(native_host: Host, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="exa mple"):
-        native_host.session(working_dir=tmp_path, policy=policy("exa mple"))
-
-
 CONNECTIONS = [
     "socket.create_connection(('example.org', 80))",
     "socket.create_connection(('93.184.215.14', 80))",
