@@ -172,7 +172,10 @@ kept.sendall(b"CONNECT asked.test:443 HTTP/1.1\\r\\nHost: asked.test:443\\r\\n\\
 """
 
 
-@pytest.mark.parametrize("how", ["timeout", "cancel", "restore", "reset", "death", "hang up"])
+@pytest.mark.parametrize(
+    "how",
+    ["cancel", "restore", "death", *(pytest.param(how, marks=pytest.mark.slow) for how in ("timeout", "reset", "hang up"))],
+)
 async def test_a_question_about_a_host_ends_with_the_code_that_asked(how: str, native_host: Host, tmp_path: Path) -> None:
     person = Person()
     asking = Policy(network=Network(ask=True))
@@ -252,12 +255,14 @@ async def test_the_hosts_policy_limits_a_change(tmp_path: Path) -> None:
         assert session.network.allow == ("a.example.org", "b.example.org")
 
 
-async def test_a_network_that_cellblock_does_not_enforce_cannot_be_changed(tmp_path: Path, native_host: Host) -> None:
+async def test_a_network_that_cellblock_does_not_enforce_cannot_be_changed(
+    tmp_path: Path, native_host: Host, zygote_host: Host
+) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
         assert session.network == SessionNetwork()
         with pytest.raises(StateError, match="was made without a network"):
             await session.change_network(allow=["example.org"])
-    async with Host(isolate="none") as host, host.session(working_dir=tmp_path) as session:
+    async with zygote_host.session(working_dir=tmp_path) as session:
         with pytest.raises(UnsupportedError, match="without a sandbox, nothing restricts it"):
             await session.change_network(allow=["example.org"])
         with pytest.raises(UnsupportedError, match="without a sandbox"):

@@ -211,6 +211,7 @@ async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host
         assert session.checkpoints() == [kept]
 
 
+@pytest.mark.slow
 async def test_at_the_limit_of_processes_it_is_said_what_makes_room(native_host: Host, tmp_path: Path) -> None:
     policy = Policy(resources=Resources(processes=30))
     async with native_host.session(policy=policy, recovery="none", working_dir=tmp_path, images_dir=tmp_path) as session:

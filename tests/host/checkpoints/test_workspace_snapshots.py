@@ -244,7 +244,7 @@ open('a', 'w').write('cell')
 """
 
 
-@pytest.mark.parametrize("beside", [_THREAD, _PROCESS])
+@pytest.mark.parametrize("beside", [_THREAD, pytest.param(_PROCESS, marks=pytest.mark.slow)])
 async def test_what_ran_beside_the_cell_cannot_write_to_what_comes_back(any_host: Host, tmp_path: Path, beside: str) -> None:
     async with made(any_host, tmp_path, "exact") as session:
         assert (await session.execute("open('a', 'w').write('before')")).ok

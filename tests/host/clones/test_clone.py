@@ -145,6 +145,7 @@ async def test_a_broken_clone_is_an_error(cloned: Session, repository: Repositor
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_references_of_a_session_are_not_taken_over(cloned: Session, repository: Repository) -> None:
     await run(cloned, "!git tag evil && git checkout -q -b main && git commit -q --allow-empty -m other")
     await run(cloned, "!git update-ref refs/remotes/cellblock/x HEAD && git update-ref refs/heads/-x HEAD")
@@ -295,6 +296,8 @@ async def test_other_sessions_have_no_clone(native_host: Host, repository: Repos
             native_host.session(**{"working_dir": repository.path, "workspace": "clone", **options})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_writable_directory_around_the_project_does_not_open_it(
     native_host: Host, repository: Repository, tmp_path: Path
 ) -> None:
@@ -313,6 +316,7 @@ async def test_a_writable_directory_around_the_project_does_not_open_it(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_names_in_other_directories_stay_protected(native_host: Host, repository: Repository, tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     Repository(other)

@@ -107,6 +107,7 @@ async def test_mistakes_change_nothing(shop: Shop, store: Store) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_lock_has_urls_without_credentials_and_is_checked(
     shop: Shop, upstream: Index, store: Store, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_lock_names_source_archives_and_files(store: Store) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_hashes_in_requirements_are_checked(shop: Shop, tmp_path: Path) -> None:
     needs = tmp_path / "needs.txt"
     needs.write_text(f"tiny-demo==1.0 --hash=sha256:{'0' * 64}\n")
@@ -176,6 +178,7 @@ async def test_an_empty_base_hides_the_interpreters_packages(shop: Shop, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_pth_files_are_processed_in_the_sandbox(shop: Shop, upstream: Index, tmp_path: Path) -> None:
     files = {
         "with_pth_inner/inner.py": "ANSWER = 43\n",

@@ -69,6 +69,7 @@ def test_trust_is_a_file_that_only_its_user_can_write(store: Store) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("base", ["empty", "interpreter"])
 async def test_only_what_is_named_runs_in_the_zygote(shop: Shop, tmp_path: Path, base: str) -> None:
     environment = Environment(packages=["spy"], base=base, trusted=True)  # type: ignore[arg-type]

@@ -189,7 +189,8 @@ async def test_a_module_that_fails_to_import_is_named(odd_python: Path, launch: 
     await host.close()
 
 
-@pytest.mark.parametrize("name", ["odd_dies", pytest.param("odd_crashes", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["odd_dies", "odd_crashes"])
 async def test_a_module_that_ends_the_process_is_an_error(odd_python: Path, name: str) -> None:
     host = Host(python=odd_python, preload=(name,))
     with pytest.raises(LaunchError):

@@ -169,6 +169,7 @@ async def test_a_request_behind_an_allowed_one_is_judged_itself(server: TlsServe
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_request_inside_a_body_is_no_request(server: TlsServer) -> None:
     world = World(server, "GET API/a")
     body = world.request("DELETE /b")
