@@ -70,7 +70,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=["none", "native"])
+@pytest.fixture(scope="module", params=[pytest.param("none", marks=pytest.mark.slow), "native"])
 async def shop(request: pytest.FixtureRequest, wheels: Path) -> AsyncIterator[Host]:
     """A host that takes packages from one directory."""
     with pytest.MonkeyPatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ from cellblock import CheckpointError, Host, InvalidInputError, Policy, Resource
 from checkpoint_sessions import made, rolled, value
 from clocks import hurry_stopping
 from processes import eventually
-
-
-@pytest.fixture
-async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
-    """A session without a sandbox, which makes no checkpoint by itself."""
-    async with made(host, tmp_path, "none") as session:
-        yield session
 
 
 async def test_a_session_goes_back_to_a_checkpoint_any_number_of_times(any_session: Session, tmp_path: Path) -> None:

@@ -119,20 +119,15 @@ async def test_the_repository_of_the_project_is_read_only(cloned: Session, repos
     assert state_of(repository) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
         "!echo /nowhere > .git/objects/info/alternates",
-        *(
-            pytest.param(code, marks=pytest.mark.slow)
-            for code in (
-                "!rm -rf .git",
-                "!mv .git real && ln -s real .git && rm -rf real/HEAD",
-                "!rm -rf .git && echo 'gitdir: /tmp/.origin' > .git && rm a.txt && mkdir -p /tmp/x && git config a.b c;"
-                " rm .git",
-                "!echo garbage > .git/HEAD",
-            )
-        ),
+        "!rm -rf .git",
+        "!mv .git real && ln -s real .git && rm -rf real/HEAD",
+        "!rm -rf .git && echo 'gitdir: /tmp/.origin' > .git && rm a.txt && mkdir -p /tmp/x && git config a.b c; rm .git",
+        "!echo garbage > .git/HEAD",
     ],
 )
 async def test_a_broken_clone_is_an_error(cloned: Session, repository: Repository, code: str) -> None:

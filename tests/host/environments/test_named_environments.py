@@ -71,6 +71,7 @@ async def test_a_minimum_age_counts_for_packages_and_not_for_a_lock(
             await host.create_environment("new", DEMO)
 
 
+@pytest.mark.slow
 async def test_a_removed_name_comes_back_by_its_lock(shop: Shop, store: Store, tmp_path: Path) -> None:
     names, said = Names(store), list[str]()
     async with shop() as host:

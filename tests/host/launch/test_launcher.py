@@ -74,7 +74,7 @@ async def test_an_interpreter_without_ipython_says_how_to_install_it(tmp_path: P
     ("script", "said"),
     [
         ("kill -9 $$", "{python}"),
-        ("exec sleep 600", "not ready within 0.5 s"),
+        ("exec sleep 600", "not ready within 0.2 s"),
         ("echo no python here >&2; exit 1", "no python here"),
     ],
 )
@@ -85,7 +85,7 @@ async def test_a_program_that_is_not_an_interpreter_is_a_clear_error(
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    host = Host(python=fake, start_timeout=0.5 if "sleep" in script else 60)
+    host = Host(python=fake, start_timeout=0.2 if "sleep" in script else 60)
     with pytest.raises(LaunchError) as caught:
         await host.start()
     assert said.format(python=fake) in str(caught.value)
@@ -200,8 +200,8 @@ async def test_a_module_that_ends_the_process_is_an_error(odd_python: Path, name
 
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def test_a_module_that_never_finishes_is_an_error_at_the_start_timeout(odd_python: Path, launch: str) -> None:
-    host = Host(python=odd_python, preload=("odd_hangs",), launch=launch, start_timeout=0.4)  # type: ignore[arg-type]
-    with pytest.raises(LaunchError, match=r"not ready within 0\.4 s"):
+    host = Host(python=odd_python, preload=("odd_hangs",), launch=launch, start_timeout=0.2)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match=r"not ready within 0\.2 s"):
         async with host, host.session():
             pass
     await host.close()

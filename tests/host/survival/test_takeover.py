@@ -292,13 +292,12 @@ _CHAINS = ("undo", "redo", "undo all", "crash", "restore", "adopt", "values")
 """Chains that "any" has, too: each by itself is slow."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(320)
-@pytest.mark.parametrize(
-    ("killed", "step"), [("none", 24), pytest.param("native", 15, marks=pytest.mark.slow)], indirect=["killed"]
-)
+@pytest.mark.parametrize(("killed", "step"), [("none", 24), ("native", 15)], indirect=["killed"])
 @pytest.mark.parametrize(
     "does",
-    ["cells", *(pytest.param(one, marks=pytest.mark.slow) for one in ("task", "any", *_CHAINS))],
+    ["cells", "task", "any", *_CHAINS],
 )
 @pytest.mark.sampled(3)
 def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, does: str, step: int) -> None:
