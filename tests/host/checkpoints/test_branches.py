@@ -258,7 +258,9 @@ async def test_branches_ask_about_hosts_and_share_the_rules(native_host: Host, w
         await asyncio.gather(branch.close(), twig.close())
 
 
-@pytest.mark.parametrize("how", ["fork", "undo of a branch", "adopt"])
+@pytest.mark.parametrize(
+    "how", ["fork", *(pytest.param(how, marks=pytest.mark.slow) for how in ("undo of a branch", "adopt"))]
+)
 async def test_a_question_is_neither_lost_nor_asked_twice(native_host: Host, workspace: Path, how: str) -> None:
     asked: list[tuple[str, asyncio.Future[bool]]] = []
 

@@ -188,7 +188,7 @@ async def test_a_branch_with_the_same_files_is_undone_with_them(any_host: Host, 
         assert tree(tmp_path) == {"f": "0", "own": ""}
 
 
-@pytest.mark.parametrize("files", ["copy", "shared"])
+@pytest.mark.parametrize("files", ["copy", pytest.param("shared", marks=pytest.mark.slow)])
 async def test_a_branch_that_is_adopted_late_is_undone(
     zygote_host: Host, tmp_path: Path, files: Literal["copy", "shared"]
 ) -> None:
