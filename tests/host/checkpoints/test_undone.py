@@ -285,18 +285,17 @@ async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_
     ],
     ids=["a task that waits for a thread", "a pool", "a timer", "a task beside a lock"],
 )
+@pytest.mark.parametrize("later", [(), pytest.param(("1",), marks=pytest.mark.slow)], ids=["at once", "after another cell"])
 async def test_what_goes_on_in_a_kernel_that_cannot_be_copied_is_undone_too(
-    zygote_host: Host, tmp_path: Path, code: str
+    zygote_host: Host, tmp_path: Path, code: str, later: tuple[str, ...]
 ) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "open('t', 'w').write('old')", "1")
-        for later in ((), ("1",)):
-            (tmp_path / "l").unlink(missing_ok=True)
-            for cell in (code, *later):
-                await session.execute(cell)
-            await eventually(lambda: (tmp_path / "t").read_text() == "new")
-            await session.undo(1 + len(later))
-            assert tree(tmp_path) == {"t": "old"}
+        for cell in (code, *later):
+            await session.execute(cell)
+        await eventually(lambda: (tmp_path / "t").read_text() == "new")
+        await session.undo(1 + len(later))
+        assert tree(tmp_path) == {"t": "old"}
 
 
 async def test_why_a_cell_cannot_be_undone_is_the_reason_of_its_state(zygote_host: Host, tmp_path: Path) -> None:
