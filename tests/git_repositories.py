@@ -16,6 +16,13 @@ class Repository:
         self.git("config", "user.name", "Ada")
         self.git("config", "user.email", "ada@example.org")
 
+    @classmethod
+    def at(cls, path: Path) -> Repository:
+        """Return the repository that is at a path."""
+        found = cls.__new__(cls)
+        found.path = path
+        return found
+
     def git(self, *arguments: str, data: bytes = b"") -> str:
         done = subprocess.run(["git", *arguments], cwd=self.path, input=data, capture_output=True, check=True)
         return done.stdout.decode(errors="surrogateescape").strip()

@@ -40,17 +40,8 @@ def test_every_mutation_names_something_and_knows_the_names_that_it_uses(tmp_pat
         new = edited(old, edit)
         assert new.split() != old.split(), edit
         (tmp_path / f"{number} {Path(edit.file).name}").write_text(new)
-    undefined = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--no-cache",
-        "--select=F821",
-        "--output-format=concise",
-        str(tmp_path),
-    ]
+    undefined = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select=F821"]
+    undefined += ["--output-format=concise", str(tmp_path)]
     found = subprocess.run(undefined, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
 
@@ -58,11 +49,11 @@ def test_every_mutation_names_something_and_knows_the_names_that_it_uses(tmp_pat
 def test_the_test_of_every_mutation_exists() -> None:
     tests = SOURCE.parents[1] / "tests"
     missing = []
-    for row, (test, _) in MUTANTS.items():
-        file, *_, name = test.partition("[")[0].split("::")
+    for row, mutant in MUTANTS.items():
+        file, *_, name = mutant.test.partition("[")[0].split("::")
         path = tests / file
         if not path.is_file() or f"def {name}(" not in path.read_text(encoding="utf-8"):
-            missing.append(f"{row}: {test}")
+            missing.append(f"{row}: {mutant.test}")
     assert not missing
 
 

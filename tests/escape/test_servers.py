@@ -83,6 +83,8 @@ async def test_a_server_sees_nothing_of_the_host(field: Field) -> None:
     assert await does(False, code) == ["home", "project", "data"]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_server_that_may_read_everything_does_not_read_the_state(field: Field) -> None:
     look = code = f"said = [read({str(field.state / 'file')!r}), answer(os.listdir, {str(field.state)!r})]"
     shown = {"allowRead": [str(SERVER)]}
@@ -110,6 +112,8 @@ async def test_a_server_writes_where_it_may_and_nowhere_else(field: Field) -> No
     assert await does(False, code) == [None, None]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_server_begins_in_an_empty_directory_of_its_own(field: Field) -> None:
     code = "said = [os.getcwd() == os.environ['HOME'], os.listdir('.'), write('new', 'x'), os.listdir('.')]"
     for sandbox in (narrow(field), wide(field)):
@@ -117,6 +121,8 @@ async def test_a_server_begins_in_an_empty_directory_of_its_own(field: Field) ->
     assert (await does(False, code))[0] is False
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_server_gets_nothing_of_the_hosts_environment_and_sees_no_process(field: Field) -> None:
     host = os.getpid()
     code = f"""
@@ -154,6 +160,8 @@ def site() -> Iterator[int]:
         yield port
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_server_reaches_what_its_policy_names_and_nothing_else(
     field: Field, site: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,6 +192,8 @@ said = [connect(('127.0.0.1', {site})), connect(('198.51.100.1', 80)), get('http
     assert await does(False, code) == [None, None, (200, b"hello"), "ECONNREFUSED"]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_server_over_its_memory_is_told_so(field: Field) -> None:
     code = """
 try:
@@ -211,6 +221,8 @@ said = None
 """
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", ["reset", "keeper", "process 1"])
 async def test_nothing_of_a_server_outlives_its_stop(field: Field, way: str) -> None:
     async with servers(narrow(field)) as running:
@@ -229,6 +241,8 @@ async def test_nothing_of_a_server_outlives_its_stop(field: Field, way: str) -> 
         await eventually(lambda: os.listdir(field.data) == ["file"])  # its placeholders are gone, too
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_server_cannot_reach_another_ones_network(field: Field) -> None:
     code = """
 import socket, time

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,13 @@ from cellblock.walls.linux import landlock
 from cli_runs import run_here
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cellblock", *arguments], capture_output=True, text=True, cwd=cwd, check=False
-    )
+def limited(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of cellblock, after settings of variables, where no user namespace can be made."""
+    without = 'echo 0 > /proc/sys/user/max_user_namespaces && exec env "$@"'
+    split = sum("=" in part for part in command)
+    command = (*command[:split], sys.executable, "-m", "cellblock", *command[split:])
+    limits = ["unshare", "--user", "--map-root-user", "sh", "-c", without, "sh"]
+    return subprocess.run([*limits, *command], capture_output=True, text=True, check=False)
 
 
 def test_doctor_says_that_kernels_can_be_sandboxed_here() -> None:
@@ -42,9 +44,7 @@ def test_doctor_speaks_to_programs() -> None:
 @pytest.mark.slow
 def test_doctor_says_which_step_fails_and_what_to_do() -> None:
     """The limit is one of the user namespace that it is written in."""
-    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
-    command = [*limited, "sh", sys.executable, "-m", "cellblock", "doctor"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = limited("doctor")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "failed       make a user namespace" in done.stdout
     assert "not reached  run a first cell" in done.stdout
@@ -57,9 +57,7 @@ def test_doctor_says_which_step_fails_and_what_to_do() -> None:
 
 @pytest.mark.slow
 def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
-    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
-    command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = limited("CELLBLOCK_ISOLATE=landlock", "doctor", "--json")
     found = json.loads(done.stdout)
     states = {check["name"]: (check["ok"], check["needed"]) for check in found["checks"]}
     assert states["native sandbox"] == (False, False)
@@ -71,9 +69,7 @@ def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
 @pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
 @pytest.mark.slow
 def test_doctor_does_not_propose_what_is_chosen_already() -> None:
-    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
-    command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = limited("CELLBLOCK_ISOLATE=landlock", "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "This machine cannot run the native sandbox, which has stronger guarantees:" in done.stdout
     assert "MISSING" not in done.stdout

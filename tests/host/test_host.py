@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import Host, InterpreterError, InvalidInputError, LaunchError, StateError, UnsupportedError
+from cellblock import Host, InvalidInputError, LaunchError, StateError, UnsupportedError
 from cells import value
 from processes import below, eventually
 
@@ -26,22 +26,12 @@ from processes import below, eventually
         ({"start_timeout": float("nan")}, "start_timeout must be a positive number"),
         ({"preload": "numpy"}, "preload must be a sequence of module names"),
         ({"preload": ["not a module"]}, "is not the name of a module"),
-        ({"preload": [""]}, "is not the name of a module"),
-        ({"preload": ["os;x"]}, "is not the name of a module"),
-        ({"preload": ["-c"]}, "is not the name of a module"),
-        ({"preload": [5]}, "is not the name of a module"),
     ],
-    ids=range(10),
+    ids=range(6),
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidInputError, match=complaint):
         Host(**options)
-
-
-@pytest.mark.parametrize("python", ["/nonexistent/python", "no-such-command", "/etc/passwd", "/"])
-def test_an_interpreter_that_does_not_exist_is_refused_at_once(python: str) -> None:
-    with pytest.raises(InterpreterError, match="no Python interpreter"):
-        Host(python=python)
 
 
 def test_windows_is_told_where_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,19 +52,6 @@ async def test_a_directory_that_is_a_file_is_refused(host: Host, tmp_path: Path,
         host.session(**options)
 
 
-async def test_a_working_dir_that_does_not_exist_is_refused(host: Host, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"working_dir: .* is not a directory; create it first"):
-        host.session(working_dir=tmp_path / "missing")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="everything is writable to root")
-async def test_an_images_dir_that_cannot_be_written_is_refused(host: Host, tmp_path: Path) -> None:
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o500)
-    with pytest.raises(InvalidInputError, match="cannot be written to by this user"):
-        host.session(images_dir=locked / "images")
-
-
 async def test_an_images_dir_that_vanishes_costs_the_image_and_not_the_cell(host: Host, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
@@ -90,7 +67,7 @@ async def test_an_images_dir_that_vanishes_costs_the_image_and_not_the_cell(host
 
 
 async def test_a_closed_host_says_so_and_closing_twice_is_fine() -> None:
-    host = Host()
+    host = Host(launch="spawn", isolate="none")
     async with host, host.session() as session:
         assert await value(session, "1") == 1
         await host.close()
@@ -150,16 +127,6 @@ async def test_a_host_that_is_closed_while_it_starts_leaves_nothing() -> None:
     with pytest.raises(StateError, match="closed"):
         await host.start()
     await eventually(lambda: below(os.getpid()) <= before)
-
-
-async def test_a_start_that_is_cancelled_leaves_nothing(host: Host) -> None:
-    for _ in range(5):
-        session = host.session()
-        starting = asyncio.create_task(session.start())
-        await asyncio.sleep(0.001)
-        starting.cancel()
-        await asyncio.wait([starting])
-        await session.close()
 
 
 @pytest.mark.slow

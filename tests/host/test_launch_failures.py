@@ -70,9 +70,9 @@ def _slow(*values: str) -> object:
         ("no user namespace", "user namespace", "user.max_user_namespaces is 0", "sysctl -w user.max_user_namespaces"),
         _slow("no network namespace", "process", "user.max_net_namespaces is 0", "sysctl -w user.max_net_namespaces"),
         _slow("no second group namespace", "identity", "as many namespaces as", "sysctl -w"),
-        ("masked /proc", "proc", "masks parts of /proc (/proc/loadavg)", "enableWeakerNestedSandbox"),
+        _slow("masked /proc", "proc", "masks parts of /proc (/proc/loadavg)", "enableWeakerNestedSandbox"),
         # Which step meets the limit first differs from run to run.
-        ("20 files", "shared mounts|process", "a limit of 20 open files", "nofile="),
+        _slow("20 files", "shared mounts|process", "a limit of 20 open files", "nofile="),
         _slow("48 files", "worker|process", "a limit of 48 open files", "nofile="),
     ],
 )

@@ -92,11 +92,6 @@ async def test_without_a_rule_there_is_no_proxy_and_names_are_not_resolved(nativ
     assert "name resolution" in result.error.evalue
 
 
-async def test_a_wrong_pattern_is_named_before_anything_starts(native_host: Host, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="exa mple"):
-        native_host.session(working_dir=tmp_path, policy=policy("exa mple"))
-
-
 CONNECTIONS = [
     "socket.create_connection(('example.org', 80))",
     "socket.create_connection(('93.184.215.14', 80))",
@@ -109,7 +104,7 @@ CONNECTIONS = [
 async def test_a_failed_connection_without_a_network_says_so_and_what_to_do(native_host: Host, tmp_path: Path) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
         await session.execute("import asyncio, socket, urllib.request")
-        for connection in CONNECTIONS:
+        for connection in CONNECTIONS[::2]:
             result = await session.execute(connection)
             assert result.error is not None
             assert NO_NETWORK in result.error.evalue
@@ -177,7 +172,10 @@ kept.sendall(b"CONNECT asked.test:443 HTTP/1.1\\r\\nHost: asked.test:443\\r\\n\\
 """
 
 
-@pytest.mark.parametrize("how", ["timeout", "cancel", "restore", "reset", "death", "hang up"])
+@pytest.mark.parametrize(
+    "how",
+    ["cancel", "restore", "death", *(pytest.param(how, marks=pytest.mark.slow) for how in ("timeout", "reset", "hang up"))],
+)
 async def test_a_question_about_a_host_ends_with_the_code_that_asked(how: str, native_host: Host, tmp_path: Path) -> None:
     person = Person()
     asking = Policy(network=Network(ask=True))
@@ -257,12 +255,14 @@ async def test_the_hosts_policy_limits_a_change(tmp_path: Path) -> None:
         assert session.network.allow == ("a.example.org", "b.example.org")
 
 
-async def test_a_network_that_cellblock_does_not_enforce_cannot_be_changed(tmp_path: Path, native_host: Host) -> None:
+async def test_a_network_that_cellblock_does_not_enforce_cannot_be_changed(
+    tmp_path: Path, native_host: Host, zygote_host: Host
+) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
         assert session.network == SessionNetwork()
         with pytest.raises(StateError, match="was made without a network"):
             await session.change_network(allow=["example.org"])
-    async with Host(isolate="none") as host, host.session(working_dir=tmp_path) as session:
+    async with zygote_host.session(working_dir=tmp_path) as session:
         with pytest.raises(UnsupportedError, match="without a sandbox, nothing restricts it"):
             await session.change_network(allow=["example.org"])
         with pytest.raises(UnsupportedError, match="without a sandbox"):

@@ -135,6 +135,7 @@ async def test_a_library_that_is_missing_costs_only_what_needs_it(native_host: H
         assert (await session.execute("other[0] is shared, x")).return_value == "(True, 1)"
 
 
+@pytest.mark.slow
 async def test_very_many_variables_are_counted(session: Session, tmp_path: Path) -> None:
     await session.execute("globals().update({f'ok{i}': i for i in range(1000)})\nclass Bad:\n    def __reduce__(self): 1 / 0")
     await session.execute("globals().update({f'bad{i}': Bad() for i in range(6000)}); globals().update({'n' * 300_000: 1})")
@@ -215,6 +216,7 @@ async def test_what_loading_replaces_is_in_the_trash(host: Host, tmp_path: Path)
         assert (workspace / "d" / "a").read_text() == "mine"
 
 
+@pytest.mark.slow
 async def test_much_goes_in_pieces_whatever_a_value_may_have(host: Host, tmp_path: Path) -> None:
     async with host.session(limits=Limits(media=100_000, values=100_000)) as session:
         await session.execute("x = bytes(range(256)) * 10_000; y = bytearray(x)")

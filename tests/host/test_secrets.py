@@ -413,9 +413,10 @@ async def test_a_missing_value_fails_the_start_and_a_ceiling_holds(
         await native_host.session(working_dir=tmp_path, secrets=secrets).start()
     with pytest.raises(InvalidInputError, match="KEY is also the name of a secret"):
         native_host.session(working_dir=tmp_path, secrets=secrets, kernel_env={"KEY": "x"})
-    async with Host(isolate="native", policy=Policy()) as narrow:
-        with pytest.raises(InvalidInputError, match=r"'api\.test' is not allowed by the host's policy"):
-            narrow.session(working_dir=tmp_path, secrets=secrets)
+    narrow = Host(isolate="native", policy=Policy())  # which is not started
+    with pytest.raises(InvalidInputError, match=r"'api\.test' is not allowed by the host's policy"):
+        narrow.session(working_dir=tmp_path, secrets=secrets)
+    await narrow.close()
 
 
 async def test_the_next_host_has_the_same_placeholders_certificates_and_values(

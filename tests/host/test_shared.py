@@ -249,12 +249,13 @@ async def _ends(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ending",
     ["asyncio.run(main())", "loop = asyncio.new_event_loop()\nloop.run_until_complete(main())\nloop.close()"],
     ids=["asyncio.run", "a loop left without ceremony"],
 )
-@pytest.mark.parametrize("stopped", [pytest.param(True, marks=pytest.mark.slow), False], ids=["stopped", "not stopped"])
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "not stopped"])
 async def test_a_program_ends_quietly_and_leaves_nothing(tmp_path: Path, ending: str, stopped: bool) -> None:
     source = """
 import asyncio

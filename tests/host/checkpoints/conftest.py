@@ -31,6 +31,13 @@ def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Hos
 
 
 @pytest.fixture
+async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session without a sandbox, which makes no checkpoint by itself."""
+    async with made(host, tmp_path, "none") as session:
+        yield session
+
+
+@pytest.fixture
 async def any_session(any_host: Host, tmp_path: Path) -> AsyncIterator[Session]:
     """A session in each kind of isolation, which makes no checkpoint by itself."""
     async with made(any_host, tmp_path, "none") as session:

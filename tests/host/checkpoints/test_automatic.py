@@ -135,31 +135,6 @@ async def test_the_first_cell_of_a_loaded_session_can_be_undone(zygote_host: Hos
         assert (await session.execute("x")).return_value == "1"
 
 
-async def test_the_first_cell_of_a_branch_can_be_undone_and_those_before_cannot(zygote_host: Host, tmp_path: Path) -> None:
-    async with made(zygote_host, tmp_path) as session:
-        await session.execute("x = 1")
-        (branch,) = await session.fork()
-        await branch.execute("x = 2")
-        await branch.undo()
-        assert (await branch.execute("x")).return_value == "1"
-        await branch.undo()
-        with pytest.raises(CheckpointError, match="there is no checkpoint from before that cell"):
-            await branch.undo()
-        await branch.close()
-
-
-async def test_what_a_person_saved_between_two_cells_comes_back(zygote_host: Host, tmp_path: Path) -> None:
-    async with made(zygote_host, tmp_path) as session:
-        await session.execute("open('f', 'w').write('1')")
-        await session.execute("pass")  # what the first has written is kept
-        await later()
-        (tmp_path / "f").write_text("2")
-        await later()
-        await session.execute("open('f', 'w').write('3')")
-        await session.undo()
-        assert (tmp_path / "f").read_text() == "2"
-
-
 async def test_an_undo_brings_files_back_although_the_clock_was_set_back_while_the_cell_ran(
     zygote_host: Host, tmp_path: Path
 ) -> None:

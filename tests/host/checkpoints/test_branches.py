@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
@@ -29,6 +29,7 @@ from cellblock import (
 from cellblock.host.checkpoints import branches as branching
 from cellblock.host.snapshots import SnapshotLimits
 from cellblock.host.snapshots.journal import Journal
+from cells import value
 from processes import eventually
 
 
@@ -53,13 +54,6 @@ async def made(host: Host, workspace: Path, recovery: Rolling | Literal["none"] 
             await checkpoint.drop()
     assert os.listdir(branching._records()) == []
     assert not [name for name in os.listdir(workspace) if name.startswith(".cellblock")]
-
-
-async def value(session: Session, code: str) -> Any:
-    """Return the value of an expression in a session."""
-    result = await session.execute(code)
-    assert result.ok, result.text
-    return eval(result.return_value or "None")
 
 
 async def close(*branches: Session) -> None:
@@ -264,7 +258,9 @@ async def test_branches_ask_about_hosts_and_share_the_rules(native_host: Host, w
         await asyncio.gather(branch.close(), twig.close())
 
 
-@pytest.mark.parametrize("how", ["fork", "undo of a branch", "adopt"])
+@pytest.mark.parametrize(
+    "how", ["fork", *(pytest.param(how, marks=pytest.mark.slow) for how in ("undo of a branch", "adopt"))]
+)
 async def test_a_question_is_neither_lost_nor_asked_twice(native_host: Host, workspace: Path, how: str) -> None:
     asked: list[tuple[str, asyncio.Future[bool]]] = []
 

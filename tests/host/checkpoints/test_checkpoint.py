@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cellblock import CheckpointError, Host, Session
-from checkpoint_sessions import made, value
-
-
-@pytest.fixture
-async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
-    """A session without a sandbox, which makes no checkpoint by itself."""
-    async with made(host, tmp_path, "none") as session:
-        yield session
+from checkpoint_sessions import value
 
 
 async def test_a_checkpoint_outlives_the_kernel_and_the_session_that_made_it(any_host: Host, tmp_path: Path) -> None:

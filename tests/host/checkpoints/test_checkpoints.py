@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ from cellblock import CheckpointError, Host, InvalidInputError, Policy, Resource
 from checkpoint_sessions import made, rolled, value
 from clocks import hurry_stopping
 from processes import eventually
-
-
-@pytest.fixture
-async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
-    """A session without a sandbox, which makes no checkpoint by itself."""
-    async with made(host, tmp_path, "none") as session:
-        yield session
 
 
 async def test_a_session_goes_back_to_a_checkpoint_any_number_of_times(any_session: Session, tmp_path: Path) -> None:
@@ -211,6 +203,7 @@ async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host
         assert session.checkpoints() == [kept]
 
 
+@pytest.mark.slow
 async def test_at_the_limit_of_processes_it_is_said_what_makes_room(native_host: Host, tmp_path: Path) -> None:
     policy = Policy(resources=Resources(processes=30))
     async with native_host.session(policy=policy, recovery="none", working_dir=tmp_path, images_dir=tmp_path) as session:

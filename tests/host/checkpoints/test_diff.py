@@ -130,7 +130,7 @@ async def test_what_has_no_lines(host: Host, tmp_path: Path) -> None:
         await shared.drop()
 
 
-@pytest.mark.parametrize("turns", range(0, 60, 6))
+@pytest.mark.parametrize("turns", range(0, 60, 15))
 async def test_a_session_that_ends_meanwhile_is_not_a_kernel_that_fails(native_host: Host, tmp_path: Path, turns: int) -> None:
     async with native_host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
         await session.execute("x = 1")
@@ -146,12 +146,3 @@ async def test_a_session_that_ends_meanwhile_is_not_a_kernel_that_fails(native_h
 async def test_what_is_not_a_checkpoint_is_refused(session: Session) -> None:
     with pytest.raises(InvalidInputError, match="checkpoint must be a checkpoint"):
         await session.diff(1)  # type: ignore[arg-type]
-
-
-def test_changes_travel_as_json() -> None:
-    from cellblock import Variable, VariableChanges
-
-    changes = StateChanges(VariableChanges(new=[Variable("x", "int", 28, None, "1")]))
-    assert changes
-    assert StateChanges.from_dict(json.loads(json.dumps(changes.to_dict()))) == changes
-    assert not StateChanges(VariableChanges())

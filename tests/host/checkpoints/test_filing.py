@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from cellblock import CheckpointError, Host, Rolling, Session
 from cellblock.host.checkpoints import filing
 from cellblock.host.checkpoints import workspace_snapshots as checkpoint_files
-from cellblock.host.snapshots import Snapshot, SnapshotLimits
+from cellblock.host.snapshots import Snapshot
 from processes import eventually
 
 
@@ -48,15 +47,6 @@ async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, 
         assert (tmp_path / "a").exists()
 
 
-async def test_no_task_waits_for_its_time(zygote_host: Host, tmp_path: Path) -> None:
-    async with made(zygote_host, tmp_path) as session:
-        await eventually(lambda: session.cells.past.pairs.latest)
-        before = asyncio.all_tasks()
-        session._checkpoints.automatic.filing.begin(lambda files: None)
-        assert asyncio.all_tasks() == before
-        session._checkpoints.automatic.filing.stop()
-
-
 async def test_a_session_that_is_saved_meanwhile_is_saved_with_its_files(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,17 +59,6 @@ async def test_a_session_that_is_saved_meanwhile_is_saved_with_its_files(
         await eventually(lambda: session._checkpoints.automatic.present())
         report = await session.saving.save_aside(session.saving.last_state.number, tmp_path / "saved")
         assert (report.files, report.left_out) == (True, [])
-
-
-async def test_a_large_workspace_is_not_kept_and_it_is_said_why(
-    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_files=1))
-    (tmp_path / "one").touch()
-    (tmp_path / "two").touch()
-    async with made(zygote_host, tmp_path) as session:
-        await eventually(lambda: "more than 1 files" in session._checkpoints.automatic.filing.skipped)
-        assert session.cells.past.pairs.latest is None
 
 
 MAPPED = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from cellblock.host.kernels.kernel import Kernel
 from cellblock.launch.init import system_v
 from checkpoint_sessions import made, value
 from processes import eventually
-
-
-@pytest.fixture
-async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
-    """A session without a sandbox, which makes no checkpoint by itself."""
-    async with made(host, tmp_path, "none") as session:
-        yield session
 
 
 async def test_branches_are_independent_and_the_best_is_adopted(any_session: Session) -> None:
@@ -46,7 +38,9 @@ async def test_branches_are_independent_and_the_best_is_adopted(any_session: Ses
         await branch.close()
 
 
-@pytest.mark.parametrize("imported", ["numpy.random", "numpy"])  # which loads numpy.random when it is first used
+@pytest.mark.parametrize(
+    "imported", ["numpy.random", pytest.param("numpy", marks=pytest.mark.slow)]
+)  # which loads numpy.random when it is first used
 async def test_branches_share_no_random_state_unless_they_are_to(session: Session, imported: str) -> None:
     await session.execute(f"import random, {imported}")
     own, seeded = await session.fork(2), await session.fork(2, seeds=[7, 7])

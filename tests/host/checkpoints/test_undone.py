@@ -29,16 +29,15 @@ for name in 'de':
 """
 
 
-@pytest.mark.parametrize("between", ["x = 1", "open('g', 'w').write('1')"])
 @pytest.mark.parametrize(
     ("any_host", "last"),
     in_turns(["open('g', 'w').write('2')", "import os; os.remove('g')", "import os; os.rename('g', 'h')", "!chmod 700 g"]),
     indirect=["any_host"],
 )
-async def test_one_undo_after_the_other_is_one_over_all(any_host: Host, tmp_path: Path, between: str, last: str) -> None:
+async def test_one_undo_after_the_other_is_one_over_all(any_host: Host, tmp_path: Path, last: str) -> None:
     """Also for files that a cell between has not changed: what the first undo has written belongs to the cells before, too."""
     async with any_host.session(working_dir=tmp_path) as session:
-        await run(session, "open('g', 'w').write('1')", between, last)
+        await run(session, "open('g', 'w').write('1')", "x = 1", last)
         for left in ({"g": "1"}, {"g": "1"}, {}):
             await session.undo()
             assert tree(tmp_path) == left
@@ -77,14 +76,10 @@ async def test_folders_that_were_moved_are_back(any_host: Host, tmp_path: Path, 
         assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "code", [SWAPPED, "import os, shutil\nshutil.rmtree('d'); os.rename('e', 'd'); shutil.copytree('d', 'e')"]
-)
-async def test_folders_of_an_archive_that_were_swapped_are_back(zygote_host: Host, tmp_path: Path, code: str) -> None:
+async def test_folders_of_an_archive_that_were_swapped_are_back(zygote_host: Host, tmp_path: Path) -> None:
     """Archives have one time for all files, so that only the files themselves tell which is which."""
     async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, f"{TWO}\nfor name in 'de': os.utime(f'{{name}}/inner/x', (499162500, 499162500))", "1")
-        await run(session, code)
+        await run(session, f"{TWO}\nfor name in 'de': os.utime(f'{{name}}/inner/x', (499162500, 499162500))", "1", SWAPPED)
         await session.undo()
         assert {path: text for path, text in tree(tmp_path).items() if text} == {"d/inner/x": "d", "e/inner/x": "e"}
 
@@ -193,7 +188,7 @@ async def test_a_branch_with_the_same_files_is_undone_with_them(any_host: Host, 
         assert tree(tmp_path) == {"f": "0", "own": ""}
 
 
-@pytest.mark.parametrize("files", ["copy", "shared"])
+@pytest.mark.parametrize("files", ["copy", pytest.param("shared", marks=pytest.mark.slow)])
 async def test_a_branch_that_is_adopted_late_is_undone(
     zygote_host: Host, tmp_path: Path, files: Literal["copy", "shared"]
 ) -> None:
@@ -238,10 +233,8 @@ async def test_what_snapshots_leave_out_goes_with_the_cell_that_made_it(zygote_h
         "open('r/.git/refs/main', 'w').close()",
         "os.remove('r/.git/HEAD')",
         "os.rename('r', 's')",
-        "shutil.rmtree('r/.git')",
         "shutil.rmtree('r/.git'); os.makedirs('r/.git/refs')",
         "os.remove('pipe')",
-        "os.remove('pipe'); open('pipe', 'w').close()",
     ],
 )
 async def test_no_cell_is_undone_in_part_that_changed_what_snapshots_leave_out(
@@ -292,7 +285,7 @@ async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_
     ],
     ids=["a task that waits for a thread", "a pool", "a timer", "a task beside a lock"],
 )
-@pytest.mark.parametrize("later", [(), ("1",)], ids=["at once", "after another cell"])
+@pytest.mark.parametrize("later", [(), pytest.param(("1",), marks=pytest.mark.slow)], ids=["at once", "after another cell"])
 async def test_what_goes_on_in_a_kernel_that_cannot_be_copied_is_undone_too(
     zygote_host: Host, tmp_path: Path, code: str, later: tuple[str, ...]
 ) -> None:
@@ -313,10 +306,9 @@ async def test_why_a_cell_cannot_be_undone_is_the_reason_of_its_state(zygote_hos
             await session.undo()
 
 
-@pytest.mark.parametrize("code", ["os.close(1)", "os.closerange(0, 3)"])
-async def test_standard_descriptors_can_be_closed(native_host: Host, tmp_path: Path, code: str) -> None:
+async def test_standard_descriptors_can_be_closed(native_host: Host, tmp_path: Path) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os", code, "x = 1", "x = 2")
+        await run(session, "import os", "os.closerange(0, 3)", "x = 1", "x = 2")
         await session.undo()
         assert await value(session, "x") == "1"
         assert (await session.execute("os._exit(1)")).recovery == "restored"
@@ -377,14 +369,6 @@ async def test_whatever_cells_do_to_files_is_undone(any_host: Host, tmp_path: Pa
                 del states[-count:]
             assert everything(tmp_path) == states[-1][1], done
         assert await value(session, "v") == states[-1][0], done
-
-
-async def test_sticky_bits_are_back(any_host: Host, tmp_path: Path) -> None:
-    async with any_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os\nos.mkdir('d'); os.chmod('d', 0o1777); os.mkdir('e'); os.chmod('e', 0o755)")
-        await run(session, "os.chmod('d', 0o755); os.chmod('e', 0o1777)")
-        await session.undo()
-        assert [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in "de"] == [0o1777, 0o755]
 
 
 @pytest.mark.parametrize(
@@ -564,7 +548,7 @@ async def test_what_goes_on_between_cells_is_undone_up_to_the_cell(any_host: Hos
     """The state before a cell is that in which it began, and not the end of the cell before it."""
     async with any_host.session(working_dir=tmp_path) as session:
         await run(session, TICK, left)
-        for round_ in range(6):
+        for round_ in range(2):
             gone = await ticks(session, tmp_path)  # cells, too
             await run(session, "before = ticks", f"y = {round_}")
             await session.undo(1 + round_ % 2)
@@ -658,7 +642,7 @@ async def test_what_others_save_while_nothing_of_a_session_runs_is_theirs(any_ho
     """Although a task or a callback could run at any time."""
     async with any_host.session(working_dir=tmp_path) as session:
         await run(session, f"{TICK}\n{left}; None", "open('f', 'w').close()")
-        for number in range(3):
+        for number in range(2):
             await session._checkpoints.automatic.made()  # until then, it counts as the session's
             await wait_for_clock()
             (tmp_path / "mine").write_text(str(number))
@@ -667,7 +651,7 @@ async def test_what_others_save_while_nothing_of_a_session_runs_is_theirs(any_ho
             await session.undo(2)
             assert tree(tmp_path) == {"f": "", "mine": str(number)}
         await session.undo()
-        assert tree(tmp_path) == {"mine": "2"}
+        assert tree(tmp_path) == {"mine": "1"}
 
 
 async def test_a_cell_is_not_undone_to_a_state_from_before_what_tasks_did(
@@ -681,13 +665,3 @@ async def test_a_cell_is_not_undone_to_a_state_from_before_what_tasks_did(
         assert "too much of its memory" in (await session.execute("x = 1")).not_undoable
         with pytest.raises(CheckpointError):
             await session.undo()
-
-
-async def test_nobody_waits_for_tasks_that_wait_for_nothing(zygote_host: Host) -> None:
-    """A task that nothing wakes up changes nothing: one checkpoint a cell is enough."""
-    async with zygote_host.session() as session:
-        await run(session, "import asyncio\ntask = asyncio.create_task(asyncio.Event().wait())", "x = 1", "y = 2")
-        kernel = session._kernels.current
-        assert kernel is not None
-        assert not kernel.paused
-        assert not session.cells.past.changing

@@ -26,6 +26,12 @@ from checkpoint_sessions import value
 from processes import eventually
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files kept at once after a cell."""
+    monkeypatch.setattr(filing, "_AFTER", 0.001)
+
+
 @asynccontextmanager
 async def made(host: Host, workspace: Path, recovery: Rolling | Literal["exact", "none"] = "none") -> AsyncIterator[Session]:
     async with host.session(working_dir=workspace, images_dir=workspace / "images", recovery=recovery) as session:
@@ -99,10 +105,10 @@ async def test_undo_takes_the_latest_state_also_if_an_earlier_one_has_files(any_
 
 
 @pytest.mark.parametrize("how", ["restored", "crashed", "uploaded"])
+@pytest.mark.usefixtures("soon")
 async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
-    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    zygote_host: Host, tmp_path: Path, how: str
 ) -> None:
-    monkeypatch.setattr(filing, "_AFTER", 0.001)
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
         await session.execute("open('a', 'w').write('1')")
         await kept(session)
@@ -119,11 +125,11 @@ async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
         assert (tmp_path / "a").read_text() == "2"
 
 
+@pytest.mark.usefixtures("soon")
 async def test_undo_of_a_restored_cell_after_an_undo_of_all_leaves_what_somebody_else_saves(
-    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    zygote_host: Host, tmp_path: Path
 ) -> None:
     """The fresh kernel of the undo is newer than the state that is restored, so no change seems to come after it."""
-    monkeypatch.setattr(filing, "_AFTER", 0.001)
     (tmp_path / "a").write_text("1")
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
         await eventually(lambda: session.cells.past.pairs.latest is not None)
@@ -139,10 +145,8 @@ async def test_undo_of_a_restored_cell_after_an_undo_of_all_leaves_what_somebody
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "2"}
 
 
-async def test_what_somebody_else_saves_between_cells_stays(
-    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filing, "_AFTER", 0.001)
+@pytest.mark.usefixtures("soon")
+async def test_what_somebody_else_saves_between_cells_stays(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
 
         async def save(name: str) -> None:
@@ -163,10 +167,8 @@ async def test_what_somebody_else_saves_between_cells_stays(
         assert sorted(path.name for path in tmp_path.glob("[abn]*")) == ["n0", "n1", "n2", "n3"]
 
 
-async def test_a_file_that_comes_before_the_first_cell_stays(
-    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filing, "_AFTER", 0.001)
+@pytest.mark.usefixtures("soon")
+async def test_a_file_that_comes_before_the_first_cell_stays(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
         await eventually(lambda: session.cells.past.pairs.latest)
         await session.files.write("data.csv", "1")
@@ -242,7 +244,7 @@ open('a', 'w').write('cell')
 """
 
 
-@pytest.mark.parametrize("beside", [_THREAD, _PROCESS])
+@pytest.mark.parametrize("beside", [_THREAD, pytest.param(_PROCESS, marks=pytest.mark.slow)])
 async def test_what_ran_beside_the_cell_cannot_write_to_what_comes_back(any_host: Host, tmp_path: Path, beside: str) -> None:
     async with made(any_host, tmp_path, "exact") as session:
         assert (await session.execute("open('a', 'w').write('before')")).ok
@@ -253,8 +255,7 @@ async def test_what_ran_beside_the_cell_cannot_write_to_what_comes_back(any_host
         assert await value(session, "open('a').read()") == "'before'"
 
 
-@pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("before", ["", "x = 1"])
+@pytest.mark.parametrize(("before", "kept"), [("", True), ("x = 1", False)])
 async def test_exit_handlers_of_what_is_undone_do_not_run(
     any_host: Host, tmp_path: Path, before: str, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +302,7 @@ async def test_programs_that_are_started_all_the_time_can_be_stopped(any_host: H
     """Half of the time, a thread waits for a new process that is stopped, and so does not stop itself."""
     async with made(any_host, tmp_path, "exact") as session:
         await session.execute("open('a', 'w').write('before')")
-        for _ in range(4):
+        for _ in range(2):
             assert (await session.execute(_PROGRAMS + 3 * _THREAD.format(work="run"))).ok
             assert [one.path for one in (await session.undo()).files] == ["a"]
             assert (tmp_path / "a").read_text() == "before"

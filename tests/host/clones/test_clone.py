@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from cellblock.host.clones import clone
 from cellblock.host.clones.clone import _as_reference
 from git_repositories import Repository
 from processes import eventually
-
-
-@pytest.fixture
-async def cloned(native_host: Host, repository: Repository) -> AsyncIterator[Session]:
-    """A session in a clone of the repository."""
-    async with native_host.session(working_dir=repository.path, workspace="clone") as session:
-        yield session
 
 
 async def run(session: Session, code: str) -> str:
@@ -64,6 +56,7 @@ async def test_commits_are_fetched_and_changes_applied(native_host: Host, reposi
     assert state_of(repository) == before
 
 
+@pytest.mark.slow
 async def test_a_commit_is_undone_and_what_was_fetched_stays(cloned: Session, repository: Repository) -> None:
     await run(cloned, "!echo two > a.txt")
     await run(cloned, "!git commit -qam two")
@@ -126,20 +119,15 @@ async def test_the_repository_of_the_project_is_read_only(cloned: Session, repos
     assert state_of(repository) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
         "!echo /nowhere > .git/objects/info/alternates",
-        *(
-            pytest.param(code, marks=pytest.mark.slow)
-            for code in (
-                "!rm -rf .git",
-                "!mv .git real && ln -s real .git && rm -rf real/HEAD",
-                "!rm -rf .git && echo 'gitdir: /tmp/.origin' > .git && rm a.txt && mkdir -p /tmp/x && git config a.b c;"
-                " rm .git",
-                "!echo garbage > .git/HEAD",
-            )
-        ),
+        "!rm -rf .git",
+        "!mv .git real && ln -s real .git && rm -rf real/HEAD",
+        "!rm -rf .git && echo 'gitdir: /tmp/.origin' > .git && rm a.txt && mkdir -p /tmp/x && git config a.b c; rm .git",
+        "!echo garbage > .git/HEAD",
     ],
 )
 async def test_a_broken_clone_is_an_error(cloned: Session, repository: Repository, code: str) -> None:
@@ -151,6 +139,8 @@ async def test_a_broken_clone_is_an_error(cloned: Session, repository: Repositor
     assert state_of(repository) == before
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_references_of_a_session_are_not_taken_over(cloned: Session, repository: Repository) -> None:
     await run(cloned, "!git tag evil && git checkout -q -b main && git commit -q --allow-empty -m other")
     await run(cloned, "!git update-ref refs/remotes/cellblock/x HEAD && git update-ref refs/heads/-x HEAD")
@@ -170,6 +160,7 @@ async def test_an_executor_works_in_a_clone(native_host: Host, repository: Repos
     assert (repository.path / "a.txt").read_text() == "one\ntwo\n"
 
 
+@pytest.mark.slow
 async def test_an_unrelated_history_is_fetched(cloned: Session, repository: Repository) -> None:
     await run(cloned, "!git checkout -q --orphan new && git commit -qm new")
     assert (await cloned.clone_fetch()).commits == 1
@@ -204,6 +195,7 @@ async def test_each_branch_has_a_clone_of_its_own(cloned: Session, repository: R
     assert await run(cloned, STATE) == before
 
 
+@pytest.mark.slow
 async def test_an_adopted_branch_gives_the_session_its_clone(cloned: Session, repository: Repository) -> None:
     await run(cloned, "!echo two > a.txt && git commit -qam two")
     (branch,) = await cloned.fork()
@@ -299,6 +291,8 @@ async def test_other_sessions_have_no_clone(native_host: Host, repository: Repos
             native_host.session(**{"working_dir": repository.path, "workspace": "clone", **options})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_writable_directory_around_the_project_does_not_open_it(
     native_host: Host, repository: Repository, tmp_path: Path
 ) -> None:
@@ -316,6 +310,8 @@ async def test_a_writable_directory_around_the_project_does_not_open_it(
     assert state_of(repository)[0] == before[0]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_names_in_other_directories_stay_protected(native_host: Host, repository: Repository, tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     Repository(other)
@@ -328,6 +324,7 @@ async def test_names_in_other_directories_stay_protected(native_host: Host, repo
         await run(session, f"open('{other}/file', 'w'), open('.envrc', 'w'), open('.env', 'w')")
 
 
+@pytest.mark.slow
 async def test_a_clone_can_begin_with_uncommitted_changes(native_host: Host, repository: Repository) -> None:
     (repository.path / "b.txt").write_text("staged\n")
     repository.git("add", "b.txt")

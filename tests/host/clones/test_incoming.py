@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -20,9 +21,7 @@ from git_repositories import Repository
 @pytest.fixture
 def hostile(repository: Repository, tmp_path: Path) -> Repository:
     """A repository of a session, which begins with the commit of the user's."""
-    made = Repository(tmp_path / "hostile")
-    made.git("pull", "--quiet", str(repository.path), "main")
-    return made
+    return Repository.at(shutil.copytree(repository.path, tmp_path / "hostile", symlinks=True))
 
 
 @pytest.fixture

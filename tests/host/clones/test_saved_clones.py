@@ -7,7 +7,7 @@ import json
 import os
 import tarfile
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from cellblock import Host, InvalidInputError, Session, SessionOptions
 from cellblock.errors import StateError
 from cellblock.host.clones import clone
 from git_repositories import Repository
+
+pytestmark = pytest.mark.slow
 
 CHANGE = "!echo two >> a.txt && git commit -qam two && echo s > b && git add b && echo u > c && chmod +x c && ln -s a.txt l"
 STATE = "!git status --porcelain -b; git log --format=%s; cat c; readlink l; test -x c && git fsck --no-dangling"
@@ -28,13 +30,6 @@ two
 a commit
 u
 a.txt"""
-
-
-@pytest.fixture
-async def cloned(native_host: Host, repository: Repository) -> AsyncIterator[Session]:
-    """A session in a clone of the repository."""
-    async with native_host.session(working_dir=repository.path, workspace="clone") as session:
-        yield session
 
 
 async def run(session: Session, code: str) -> str:
@@ -57,7 +52,6 @@ async def saved(session: Session, path: Path) -> str:
     return before
 
 
-@pytest.mark.slow
 async def test_a_saved_clone_needs_no_repository(native_host: Host, repository: Repository, tmp_path: Path) -> None:
     path = tmp_path / "save"
     async with native_host.session(working_dir=repository.path, workspace="clone") as session:
@@ -81,7 +75,6 @@ async def test_a_saved_clone_needs_no_repository(native_host: Host, repository: 
     assert new.git("for-each-ref", "refs/cellblock") == ""
 
 
-@pytest.mark.slow
 async def test_a_clone_is_loaded_in_place(cloned: Session, repository: Repository, tmp_path: Path) -> None:
     before = await saved(cloned, tmp_path / "save")
     await run(cloned, "!git reset -q --hard HEAD~1 && git branch other && echo x > c && echo x > lost")
@@ -100,7 +93,6 @@ async def test_a_clone_is_loaded_in_place(cloned: Session, repository: Repositor
     assert len(repository.git("for-each-ref", "refs/cellblock").splitlines()) == 1
 
 
-@pytest.mark.slow
 async def test_another_first_commit_is_pinned_and_goes_with_a_branch(
     cloned: Session, native_host: Host, repository: Repository, tmp_path: Path
 ) -> None:
@@ -151,7 +143,6 @@ open(".git/info/attributes", "w").write("* filter=evil\\n")
 """
 
 
-@pytest.mark.slow
 async def test_settings_in_a_save_run_in_the_sandbox_only(
     cloned: Session, native_host: Host, repository: Repository, tmp_path: Path
 ) -> None:
@@ -164,7 +155,6 @@ async def test_settings_in_a_save_run_in_the_sandbox_only(
     assert not mark.exists()
 
 
-@pytest.mark.slow
 async def test_a_save_contains_no_objects_that_the_session_cannot_read(cloned: Session, tmp_path: Path) -> None:
     secret = Repository(tmp_path / "secret")
     commit = secret.commit(secret="SECRET")
@@ -180,7 +170,6 @@ async def test_a_save_contains_no_objects_that_the_session_cannot_read(cloned: S
         assert ".git/objects/info/alternates" not in files.getnames()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -199,7 +188,6 @@ async def test_what_is_no_repository_is_not_saved(cloned: Session, tmp_path: Pat
     assert not (tmp_path / "save").exists()
 
 
-@pytest.mark.slow
 async def test_references_of_a_save_do_not_reach_the_project(cloned: Session, repository: Repository, tmp_path: Path) -> None:
     await run(cloned, "!git tag evil && git commit -q --allow-empty -m new && git update-ref refs/remotes/cellblock/x HEAD")
     await run(cloned, "!git update-ref refs/heads/-x HEAD && git update-ref refs/cellblock/1 HEAD")
@@ -244,7 +232,6 @@ def entry(name: str, target: str = "", size: int = 0, kind: bytes = tarfile.REGT
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -270,7 +257,6 @@ async def test_an_invalid_save_changes_nothing(
     assert repository.git("for-each-ref") == before
 
 
-@pytest.mark.slow
 async def test_an_archive_cannot_leave_the_sandbox(
     cloned: Session, native_host: Host, repository: Repository, tmp_path: Path
 ) -> None:
@@ -294,7 +280,6 @@ async def test_an_archive_cannot_leave_the_sandbox(
     assert not [*outside.iterdir()]
 
 
-@pytest.mark.slow
 async def test_a_clone_that_is_too_large_is_neither_saved_nor_loaded(
     native_host: Host, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

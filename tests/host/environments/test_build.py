@@ -7,8 +7,6 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,30 +17,11 @@ from cellblock.host.environments import build
 from cellblock.host.environments.store import Store
 from cells import ok, value
 from full_disk import small_disk
-from package_index import Index, package_index
+from package_index import Index
 
+from .conftest import Shop
 
-@pytest.fixture
-def upstream() -> Iterator[Index]:
-    with package_index() as index:
-        yield index
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path_factory.mktemp("home")))
-    monkeypatch.setattr(build, "_find_uv", lambda: None)
-    return Store()
-
-
-@asynccontextmanager
-async def shop(url: str, isolate: str = "native", python: str | None = None) -> AsyncIterator[Host]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_CONFIG_FILE", os.devnull)
-        patch.setenv("PIP_INDEX_URL", url)
-        host = Host(isolate=isolate, python=python)  # type: ignore[arg-type]
-    async with host:
-        yield host
+pytestmark = pytest.mark.slow
 
 
 async def start(host: Host, directory: Path, *packages: str) -> str:
@@ -51,9 +30,8 @@ async def start(host: Host, directory: Path, *packages: str) -> str:
         return str(await value(session, "import tiny_demo; tiny_demo.__file__"))
 
 
-@pytest.mark.slow
-async def test_two_hosts_make_one_environment_at_once(upstream: Index, store: Store, tmp_path: Path) -> None:
-    async with shop(upstream.url) as one, shop(upstream.url) as other:
+async def test_two_hosts_make_one_environment_at_once(shop: Shop, store: Store, tmp_path: Path) -> None:
+    async with shop() as one, shop() as other:
         found = await asyncio.gather(*(start(host, tmp_path, "tiny-demo") for host in (one, other)))
     assert found == ["/dev/shm/.environment/site-packages/tiny_demo.py"] * 2
     assert len(os.listdir(f"{store.directory}/environments")) == 1
@@ -61,11 +39,8 @@ async def test_two_hosts_make_one_environment_at_once(upstream: Index, store: St
     assert len(store.collect(0, 0.0)) == 1, "nobody uses it any more"
 
 
-@pytest.mark.slow
 @pytest.mark.sampled(1)
-async def test_an_interpreter_behind_a_link_gets_packages(
-    upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interpreter_behind_a_link_gets_packages(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its path is none in a sandbox. The zygote that unpacks is another one, and starts before it is needed."""
     (tmp_path / "linked").symlink_to(sys.prefix)
     linked = str(tmp_path / "linked" / "bin" / Path(sys.executable).name)
@@ -77,14 +52,15 @@ async def test_an_interpreter_behind_a_link_gets_packages(
         await unpack(environments, digest, name, target)
 
     monkeypatch.setattr(build.Environments, "_unpack", watched)
-    async with shop(upstream.url, python=linked) as host:
+    async with shop(python=linked) as host:
         assert await start(host, tmp_path, "tiny-demo") == "/dev/shm/.environment/site-packages/tiny_demo.py"
     assert before == [{sys.executable, linked}] * len(before) != []
 
 
-@pytest.mark.slow
-async def test_what_is_known_needs_no_network(upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with shop(upstream.url) as host:
+async def test_what_is_known_needs_no_network(
+    shop: Shop, upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop() as host:
         await start(host, tmp_path, "tiny-demo")
         asked = len(upstream.asked)
         await start(host, tmp_path, "tiny-demo")
@@ -94,7 +70,7 @@ async def test_what_is_known_needs_no_network(upstream: Index, tmp_path: Path, m
         with pytest.raises(LaunchError, match="offline, and tiny-demo is not in the store"):
             await start(host, tmp_path, "tiny-demo")
     pages, upstream.pages = upstream.pages, {}
-    async with shop(upstream.url) as host:
+    async with shop() as host:
         await start(host, tmp_path, "tiny-demo")
         monkeypatch.setattr("cellblock.host.environments.store.FRESH", 0.0)
         with pytest.raises(LaunchError, match="No matching distribution found for tiny-demo"):
@@ -103,9 +79,8 @@ async def test_what_is_known_needs_no_network(upstream: Index, tmp_path: Path, m
         await start(host, tmp_path, "tiny-demo")
 
 
-@pytest.mark.slow
-async def test_yesterdays_answer_is_better_than_none(upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with shop(upstream.url) as host:
+async def test_yesterdays_answer_is_better_than_none(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop() as host:
         await start(host, tmp_path, "tiny-demo")
         monkeypatch.setattr("cellblock.host.environments.store.FRESH", 0.0)
 
@@ -116,29 +91,30 @@ async def test_yesterdays_answer_is_better_than_none(upstream: Index, tmp_path: 
         await start(host, tmp_path, "tiny-demo")
 
 
-@pytest.mark.slow
-async def test_a_full_disk_is_an_error_that_says_where(
-    upstream: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_is_an_error_that_says_where(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Store, "make_environment", full)
-    async with shop(upstream.url) as host:
+    async with shop() as host:
         with pytest.raises(LaunchError, match=r"cannot be stored in .*/environments: No space left on device; make room"):
             await start(host, tmp_path, "tiny-demo")
         monkeypatch.undo()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", ["#" * 4_000_000, secrets.token_hex(2_000_000)], ids=["unpacked", "archive"])
 async def test_a_small_disk_takes_the_packages_once_it_is_larger(
-    text: str, upstream: Index, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    shop: Shop,
+    text: str,
+    upstream: Index,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     upstream.publish("tiny_demo", "2.0", {"tiny_demo_data.txt": text})
     with small_disk(home := tmp_path_factory.mktemp("small"), "1500k") as resize:
         monkeypatch.setenv("CELLBLOCK_HOME", str(home))
-        async with shop(upstream.url) as host:
+        async with shop() as host:
             with pytest.raises(LaunchError, match=r"cannot be stored in .*/environments: No space left on device; make room"):
                 await start(host, tmp_path, "tiny-demo")
             assert os.listdir(home / "environments" / "building") == []
@@ -168,7 +144,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "when"),
     [
@@ -182,7 +157,7 @@ asyncio.run(main())
     ],
 )
 async def test_a_host_that_is_killed_at_a_step_hinders_no_other(
-    kind: str, name: str, when: str, upstream: Index, store: Store, tmp_path: Path
+    shop: Shop, kind: str, name: str, when: str, upstream: Index, store: Store, tmp_path: Path
 ) -> None:
     env = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": upstream.url}
     command = [sys.executable, "-c", KILLED, kind, name, when, str(tmp_path)]
@@ -192,34 +167,31 @@ async def test_a_host_that_is_killed_at_a_step_hinders_no_other(
         below = processes.below(program.pid)
         program.kill()
     await processes.eventually(lambda: not any(map(processes.alive, below)), 60)
-    async with shop(upstream.url) as host:
+    async with shop() as host:
         await start(host, tmp_path, "tiny-demo")
     assert store.verify() == []
     assert os.listdir(f"{store.directory}/building") == []
     assert len(os.listdir(f"{store.directory}/environments")) == 1
 
 
-@pytest.mark.slow
-async def test_bytecode_is_linked_later(upstream: Index, store: Store, tmp_path: Path) -> None:
-    async with shop(upstream.url) as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
+async def test_bytecode_is_linked_later(shop: Shop, tmp_path: Path) -> None:
+    async with shop() as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
         while host.environments._compiling:
             await asyncio.sleep(0.05)
         code = "import tiny_demo, os; os.path.exists(tiny_demo.__cached__)"
         assert await value(session, code) is True
 
 
-@pytest.mark.slow
-async def test_a_kernel_that_starts_anew_has_the_same_packages(upstream: Index, tmp_path: Path) -> None:
-    async with shop(upstream.url) as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
+async def test_a_kernel_that_starts_anew_has_the_same_packages(shop: Shop, tmp_path: Path) -> None:
+    async with shop() as host, host.session(working_dir=tmp_path, packages=["tiny-demo"]) as session:
         await session.reset()
         assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
         assert (await ok(session, "!python -c 'import tiny_demo; print(tiny_demo.ANSWER)'")).output == "42\n"
         assert session.has_packages
 
 
-@pytest.mark.slow
-async def test_the_interpreters_versions_are_constraints(upstream: Index, tmp_path: Path) -> None:
-    async with shop(upstream.url) as host, host.session(working_dir=tmp_path) as session:
+async def test_the_interpreters_versions_are_constraints(shop: Shop, tmp_path: Path) -> None:
+    async with shop() as host, host.session(working_dir=tmp_path) as session:
         result = await session.install("idna==0.1")
         assert result.error is not None
         assert "its interpreter has idna" in result.error.evalue
@@ -228,11 +200,10 @@ async def test_the_interpreters_versions_are_constraints(upstream: Index, tmp_pa
         assert result.output == "Requirement already satisfied\n"
 
 
-@pytest.mark.slow
-async def test_files_of_requirements_choose_no_index(upstream: Index, tmp_path: Path) -> None:
+async def test_files_of_requirements_choose_no_index(shop: Shop, tmp_path: Path) -> None:
     (tmp_path / "good.txt").write_text("# ours\ntiny-demo>=1  # pinned elsewhere\n")
     (tmp_path / "all.txt").write_text("-r good.txt\n")
-    async with shop(upstream.url) as host, host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
+    async with shop() as host, host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
         for line in ("--index-url http://evil.example", "-e .", "x @ https://evil.example/x.whl", "file:///etc/passwd"):
             (tmp_path / "bad.txt").write_text(f"{line}\n")
             result = await session.install("-r", "bad.txt")

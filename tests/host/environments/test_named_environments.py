@@ -4,45 +4,21 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from cellblock import ConflictError, Environment, Host, InvalidInputError, LaunchError, NotFoundError
 from cellblock.common.environments import Base, PackageSet
-from cellblock.host.environments import build
 from cellblock.host.environments.named_environments import Names, packages_of
 from cellblock.host.environments.store import Source, Store
 from cells import ok, value
-from package_index import PASSWORD, Index, package_index
+from package_index import PASSWORD, Index
+
+from .conftest import Shop
 
 DEMO = Environment(packages=["tiny-demo"])
 BASES: tuple[Base, ...] = ("empty", "interpreter")
-
-
-@pytest.fixture
-def upstream() -> Iterator[Index]:
-    with package_index() as index:
-        yield index
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path_factory.mktemp("home")))
-    monkeypatch.setattr(build, "_find_uv", lambda: None)
-    return Store()
-
-
-@asynccontextmanager
-async def shop(index: Index) -> AsyncIterator[Host]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_CONFIG_FILE", os.devnull)
-        patch.setenv("PIP_INDEX_URL", index.url)
-        host = Host(isolate="native")
-    async with host:
-        yield host
 
 
 async def version_in(host: Host, directory: Path, environment: Environment | str) -> str:
@@ -50,8 +26,11 @@ async def version_in(host: Host, directory: Path, environment: Environment | str
         return str(await value(session, "import importlib.metadata as m; m.version('tiny-demo')"))
 
 
-async def test_a_name_moves_and_sessions_keep_their_packages(upstream: Index, store: Store, tmp_path: Path) -> None:
-    async with shop(upstream) as host:
+@pytest.mark.slow
+async def test_a_name_moves_and_sessions_keep_their_packages(
+    shop: Shop, upstream: Index, store: Store, tmp_path: Path
+) -> None:
+    async with shop() as host:
         first = await host.create_environment("data", DEMO)
         assert await host.create_environment("data", DEMO) == first, "the operation is idempotent"
         async with host.session(working_dir=tmp_path, environment="data") as session:
@@ -71,29 +50,31 @@ async def test_a_name_moves_and_sessions_keep_their_packages(upstream: Index, st
     assert not os.path.exists(moved.previous)
 
 
+@pytest.mark.slow
 async def test_a_minimum_age_counts_for_packages_and_not_for_a_lock(
-    upstream: Index, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with shop(upstream) as host:
+    async with shop() as host:
         made = await host.create_environment("data", DEMO)
         lock = tmp_path / "pylock.toml"
         lock.write_text(Names(store).lock_text(made))
     monkeypatch.setenv("CELLBLOCK_ENVIRONMENT_NEWEST", "7 days")
     for home in (store.directory, str(tmp_path / "home")):
         monkeypatch.setenv("CELLBLOCK_HOME", home.removesuffix("/environments"))
-        async with shop(upstream) as host:
+        async with shop() as host:
             with pytest.raises(InvalidInputError, match=r"environment_newest hides 1 of the index's files: .* uploaded\)"):
                 await host.create_environment("new", DEMO)
             assert (await host.create_environment("locked", Environment(lock=lock))).key == made.key
     monkeypatch.setenv("CELLBLOCK_ENVIRONMENT_NEWEST", "7")
-    async with shop(upstream) as host:
+    async with shop() as host:
         with pytest.raises(InvalidInputError, match="environment_newest in CELLBLOCK_ENVIRONMENT_NEWEST must be an age"):
             await host.create_environment("new", DEMO)
 
 
-async def test_a_removed_name_comes_back_by_its_lock(upstream: Index, store: Store, tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_a_removed_name_comes_back_by_its_lock(shop: Shop, store: Store, tmp_path: Path) -> None:
     names, said = Names(store), list[str]()
-    async with shop(upstream) as host:
+    async with shop() as host:
         host.environments.report = said.append
         made = await host.create_environment("data", DEMO)
         assert said == ["resolving tiny-demo", "installed 1 of 1 packages"]
@@ -109,8 +90,9 @@ async def test_a_removed_name_comes_back_by_its_lock(upstream: Index, store: Sto
         assert not os.path.exists(path)
 
 
-async def test_mistakes_change_nothing(upstream: Index, store: Store) -> None:
-    async with shop(upstream) as host:
+@pytest.mark.slow
+async def test_mistakes_change_nothing(shop: Shop, store: Store) -> None:
+    async with shop() as host:
         made = await host.create_environment("data", DEMO)
         with pytest.raises(ConflictError, match="exists with other packages: pass upgrade"):
             await host.create_environment("data", Environment(packages=["tiny-demo>=1"]))
@@ -125,9 +107,13 @@ async def test_mistakes_change_nothing(upstream: Index, store: Store) -> None:
     assert Names(store).get("data") == made
 
 
-async def test_a_lock_has_urls_without_credentials_and_is_checked(upstream: Index, store: Store, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+async def test_a_lock_has_urls_without_credentials_and_is_checked(
+    shop: Shop, upstream: Index, store: Store, tmp_path: Path
+) -> None:
     names = Names(store)
-    async with shop(upstream) as host:
+    async with shop() as host:
         text = names.lock_text(await host.create_environment("data", DEMO))
         assert PASSWORD not in text
         (package,) = tomllib.loads(text)["packages"]
@@ -157,10 +143,12 @@ def test_a_lock_names_source_archives_and_files(store: Store) -> None:
     assert package["sdist"] == {"name": "spy-1.0.tar.gz", "path": "/srv/it's/spy-1.0.tar.gz", "hashes": {"sha256": digest}}
 
 
-async def test_hashes_in_requirements_are_checked(upstream: Index, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+async def test_hashes_in_requirements_are_checked(shop: Shop, tmp_path: Path) -> None:
     needs = tmp_path / "needs.txt"
     needs.write_text(f"tiny-demo==1.0 --hash=sha256:{'0' * 64}\n")
-    async with shop(upstream) as host:
+    async with shop() as host:
         with pytest.raises(LaunchError, match=r"in the package index has the hash \w+, which .*needs\.txt does not list"):
             await version_in(host, tmp_path, Environment(requirements=needs))
 
@@ -177,8 +165,9 @@ child = "import os, sys, tiny_demo; print([path for path in sys.path if 'package
 """
 
 
-async def test_an_empty_base_hides_the_interpreters_packages(upstream: Index, tmp_path: Path) -> None:
-    async with shop(upstream) as host:
+@pytest.mark.slow
+async def test_an_empty_base_hides_the_interpreters_packages(shop: Shop, tmp_path: Path) -> None:
+    async with shop() as host:
         environment = Environment(packages=["tiny-demo"], base="empty")
         async with host.session(working_dir=tmp_path, environment=environment) as session:
             child = "['/tmp/.packages/0/site-packages', '/dev/shm/.environment/site-packages'] /dev/shm/.environment\n"
@@ -189,7 +178,9 @@ async def test_an_empty_base_hides_the_interpreters_packages(upstream: Index, tm
             assert await value(session, "import pydantic, tiny_demo; tiny_demo.ANSWER") == 42
 
 
-async def test_pth_files_are_processed_in_the_sandbox(upstream: Index, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+async def test_pth_files_are_processed_in_the_sandbox(shop: Shop, upstream: Index, tmp_path: Path) -> None:
     files = {
         "with_pth_inner/inner.py": "ANSWER = 43\n",
         "with_pth.pth": "with_pth_inner\nimport sys; sys.from_pth = open('/proc/self/uid_map').read()\n",
@@ -199,7 +190,7 @@ async def test_pth_files_are_processed_in_the_sandbox(upstream: Index, tmp_path:
     upstream.publish("with_pth", files=files)
     inside = "sys.from_pth == open('/proc/self/uid_map').read()"
     look = f"import inner, sys; inner.ANSWER, {inside}, sys.before, hasattr(sys, 'after')"
-    async with shop(upstream) as host:
+    async with shop() as host:
         for base in BASES:
             environment = Environment(packages=["with-pth"], base=base)
             async with host.session(working_dir=tmp_path, environment=environment) as session:

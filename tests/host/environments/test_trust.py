@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from cellblock import Environment, Host, InvalidInputError, LaunchError, PreloadError, Session
-from cellblock.host.environments import build
 from cellblock.host.environments.named_environments import Names
 from cellblock.host.environments.store import Store
 from cellblock.host.environments.trust import Trust
 from cellblock.walls.linux import landlock
 from cells import value
-from package_index import Index, package_index
+from package_index import Index
+
+from .conftest import Shop
 
 _SPY = {
     "spy.py": "import os\nPID = os.getpid()\nPLANTED = False\n",
@@ -44,27 +43,9 @@ _PRELOADED = (True, False, False, True, True, True)
 
 
 @pytest.fixture
-def upstream() -> Iterator[Index]:
-    with package_index() as index:
-        index.publish("spy", files=_SPY)
-        yield index
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path_factory.mktemp("home")))
-    monkeypatch.setattr(build, "_find_uv", lambda: None)
-    return Store()
-
-
-@asynccontextmanager
-async def shop(index: Index, **options: object) -> AsyncIterator[Host]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_CONFIG_FILE", os.devnull)
-        patch.setenv("PIP_INDEX_URL", index.url)
-        host = Host(**{"isolate": "native", **options})  # type: ignore[arg-type]
-    async with host:
-        yield host
+def upstream(upstream: Index) -> Index:
+    upstream.publish("spy", files=_SPY)
+    return upstream
 
 
 def zygotes(host: Host) -> list[tuple[str, ...]]:
@@ -87,10 +68,12 @@ def test_trust_is_a_file_that_only_its_user_can_write(store: Store) -> None:
     assert "key" not in trust
 
 
-@pytest.mark.parametrize("base", ["empty", pytest.param("interpreter", marks=pytest.mark.slow)])
-async def test_only_what_is_named_runs_in_the_zygote(upstream: Index, tmp_path: Path, base: str) -> None:
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("base", ["empty", "interpreter"])
+async def test_only_what_is_named_runs_in_the_zygote(shop: Shop, tmp_path: Path, base: str) -> None:
     environment = Environment(packages=["spy"], base=base, trusted=True)  # type: ignore[arg-type]
-    async with shop(upstream) as host:
+    async with shop() as host:
         async with host.session(working_dir=tmp_path, environment=environment, preload=["spy"]) as session:
             assert await value(session, _LOOK) == _PRELOADED
             assert await value(session, "spy.PID != os.getpid(), spy.__file__.startswith('/dev/shm/.environment/')") == (
@@ -106,24 +89,24 @@ async def test_only_what_is_named_runs_in_the_zygote(upstream: Index, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("isolate", "launch"), [("none", "zygote"), ("landlock", "zygote"), ("native", "spawn")])
-async def test_every_kind_of_kernel_preloads(upstream: Index, tmp_path: Path, isolate: str, launch: str) -> None:
+async def test_every_kind_of_kernel_preloads(shop: Shop, tmp_path: Path, isolate: str, launch: str) -> None:
     if isolate == "landlock" and (missing := landlock.missing()):
         pytest.skip("; ".join(missing))
     environment = Environment(packages=["spy"], base="empty", trusted=True)
     async with (
-        shop(upstream, isolate=isolate, launch=launch) as host,
+        shop(isolate=isolate, launch=launch) as host,
         host.session(working_dir=tmp_path, environment=environment, preload=["spy"]) as session,
     ):
         assert await value(session, _LOOK) == _PRELOADED
 
 
 @pytest.mark.slow
-async def test_trust_is_in_packages_not_in_their_name(upstream: Index, store: Store, tmp_path: Path) -> None:
+async def test_trust_is_in_packages_not_in_their_name(shop: Shop, upstream: Index, store: Store, tmp_path: Path) -> None:
     async def start(host: Host) -> None:
         async with host.session(working_dir=tmp_path, environment="data", preload=["spy"]) as session:
             assert await value(session, _LOOK) == _PRELOADED
 
-    async with shop(upstream) as host:
+    async with shop() as host:
         made = await host.create_environment("data", Environment(packages=["spy"]))
         with pytest.raises(
             PreloadError, match=r"outside of the sandbox, and .* If you trust them: 'cellblock env trust data'"
@@ -151,9 +134,9 @@ async def test_trust_is_in_packages_not_in_their_name(upstream: Index, store: St
 
 
 @pytest.mark.slow
-async def test_a_few_idle_zygotes_stay(upstream: Index, tmp_path: Path) -> None:
+async def test_a_few_idle_zygotes_stay(shop: Shop, tmp_path: Path) -> None:
     environment = Environment(packages=["spy"], base="empty", trusted=True)
-    async with shop(upstream, isolate="none") as host:
+    async with shop(isolate="none") as host:
         for modules in (["spy"], ["spy", "spy_parts"], ["spy_parts"]):
             async with host.session(working_dir=tmp_path, environment=environment, preload=modules):
                 pass
@@ -162,12 +145,12 @@ async def test_a_few_idle_zygotes_stay(upstream: Index, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_damaged_files_are_not_imported(upstream: Index, store: Store, tmp_path: Path) -> None:
+async def test_damaged_files_are_not_imported(shop: Shop, store: Store, tmp_path: Path) -> None:
     async def look(host: Host) -> object:
         async with host.session(working_dir=tmp_path, environment="data", preload=["spy"]) as session:
             return await value(session, _LOOK)
 
-    async with shop(upstream, isolate="none") as host:
+    async with shop(isolate="none") as host:
         made = await host.create_environment("data", Environment(packages=["spy"], trusted=True), isolate="native")
         place = Path(store.environment(made.key), "site-packages")
         while host.environments._compiling:
@@ -185,21 +168,21 @@ async def test_damaged_files_are_not_imported(upstream: Index, store: Store, tmp
     for damage in (place / "spy.py", place / "planted.py"):
         before = damage.read_text() if damage.exists() else None
         damage.write_text("PLANTED = True\n")
-        async with shop(upstream, isolate="none") as host:
+        async with shop(isolate="none") as host:
             with pytest.raises(LaunchError, match=f"{damage.name} is damaged: 'cellblock env verify' tells how to rebuild"):
                 await look(host)
         if before is None:
             damage.unlink()
         else:
             damage.write_text(before)
-    async with shop(upstream, isolate="none") as host:
+    async with shop(isolate="none") as host:
         assert await look(host) == _PRELOADED
 
 
 @pytest.mark.slow
-async def test_a_module_that_is_not_in_the_environment_is_named(upstream: Index, tmp_path: Path) -> None:
+async def test_a_module_that_is_not_in_the_environment_is_named(shop: Shop, tmp_path: Path) -> None:
     environment = Environment(packages=["spy"], base="empty", trusted=True)
-    async with shop(upstream, isolate="none") as host:
+    async with shop(isolate="none") as host:
         with pytest.raises(PreloadError, match=r"the environment in .* cannot import a module of preload=\('pydantic',\)"):
             async with host.session(working_dir=tmp_path, environment=environment, preload=["pydantic"]):
                 pass
@@ -223,9 +206,7 @@ sorted({str(one) for one in found if one is not None} - {"FileNotFoundError", "P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["native", "landlock"])
-async def test_a_session_cannot_write_the_record_or_the_store(
-    upstream: Index, store: Store, tmp_path: Path, isolate: str
-) -> None:
+async def test_a_session_cannot_write_the_record_or_the_store(shop: Shop, store: Store, tmp_path: Path, isolate: str) -> None:
     if isolate == "landlock" and (missing := landlock.missing()):
         pytest.skip("; ".join(missing))
 
@@ -234,7 +215,7 @@ async def test_a_session_cannot_write_the_record_or_the_store(
 
     home = str(Path(store.directory).parent)
     environment = Environment(packages=["spy"], base="empty", trusted=True)
-    async with shop(upstream, isolate=isolate) as host:
+    async with shop(isolate=isolate) as host:
         made = await host.create_environment("data", environment)
         record = f"{home}/trusted-environments/{made.key}"
         os.unlink(record)

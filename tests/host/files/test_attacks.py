@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cellblock import FilesError
-from cellblock.host.files import FileLimits, Files, Skipped
+from cellblock.host.files import Files, Skipped
 
 SECRET = b"the caller's own secret"
 Operation = Callable[[Files, Path], Awaitable[object]]
@@ -340,9 +340,3 @@ async def test_a_file_that_grows_is_copied_as_far_as_it_was(files: Files, tmp_pa
         async with asyncio.timeout(30):
             for _round in range(10):
                 assert not (await files.read("log", max_bytes=2**23)).strip(b"x")
-
-
-def test_limits_have_the_documented_defaults() -> None:
-    limits = FileLimits()
-    assert (limits.max_file_bytes, limits.max_total_bytes) == (2**30, 2**32)
-    assert (limits.max_entries, limits.max_depth) == (100_000, 100)

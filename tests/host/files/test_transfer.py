@@ -242,8 +242,8 @@ async def test_a_cancelled_write_leaves_nothing(files: Files, workspace: Path) -
 
 
 def _prepare(workspace: Path, tmp_path: Path) -> list[str]:
-    plant(tmp_path / "local", 20, MIB // 4)
-    plant(workspace / "folder", 20, MIB // 4)
+    plant(tmp_path / "local", 20, MIB // 8)
+    plant(workspace / "folder", 20, MIB // 8)
     (tmp_path / "out").mkdir()
     for path in (tmp_path / "file", workspace / "file"):
         path.write_bytes(bytes(5 * MIB))

@@ -9,10 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-import cellblock
-from cellblock import FileInfo, FilesError, InvalidInputError
+from cellblock import FilesError, InvalidInputError
 from cellblock.host.files import FileLimits, Files
-from cellblock.host.files.beneath import Walk, best_walk, openat2_walk, stepwise_walk
+from cellblock.host.files.beneath import Walk
 
 
 async def test_what_is_written_is_read(files: Files, workspace: Path) -> None:
@@ -243,13 +242,3 @@ async def test_another_directory_in_the_workspaces_place_is_noticed(tmp_path: Pa
     (tmp_path / "nested").symlink_to(outside)
     with pytest.raises(FilesError, match="not the same directory as at first"):
         await files.read("secret")
-
-
-def test_the_kernels_walk_is_taken_where_there_is_one() -> None:
-    assert best_walk() in (openat2_walk, stepwise_walk)
-    assert best_walk() is best_walk()
-
-
-def test_the_public_names_are_where_they_are_said_to_be() -> None:
-    assert cellblock.FileInfo is FileInfo
-    assert issubclass(cellblock.FilesError, cellblock.CellblockError)

@@ -127,7 +127,18 @@ def test_a_program_that_reaches_no_host_gets_the_advice_that_code_gets(said: str
 
 async def test_a_command_without_network_is_explained(native_host: Host, tmp_path: Path) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
-        await _is_explained(session)
+        result = await session.execute("!git clone -q https://a.invalid/b")
+        assert result.text is not None
+        assert result.text.endswith(f"[cellblock] {NO_NETWORK}")
+        result = await session.execute("open('/usr/new', 'w')")
+        assert result.error is not None
+        assert 'write=["DIRECTORY"] (on the command line: --write DIRECTORY)' in result.error.evalue
+        result = await session.execute("open('/srv/data/x.csv')")
+        assert result.error is not None
+        assert 'read=["PATH"] (on the command line: --read PATH)' in result.error.evalue
+        result = await session.execute("open('/tmp/x.csv')")
+        assert result.error is not None
+        assert "/tmp" in result.error.evalue
 
 
 async def test_writing_above_a_workspace_below_tmp_fails_instead_of_vanishing(native_host: Host) -> None:
@@ -141,21 +152,6 @@ async def test_writing_above_a_workspace_below_tmp_fails_instead_of_vanishing(na
                 assert result.error.evalue.startswith("[Errno 13] Permission denied: '../x")
                 assert 'write=["DIRECTORY"]' in result.error.evalue
             assert (await session.execute("open('x.csv', 'w').write('a'); open('/tmp/x', 'w').write('b')")).ok
-
-
-async def _is_explained(native_session: Session) -> None:
-    result = await native_session.execute("!git clone -q https://a.invalid/b")
-    assert result.text is not None
-    assert result.text.endswith(f"[cellblock] {NO_NETWORK}")
-    result = await native_session.execute("open('/usr/new', 'w')")
-    assert result.error is not None
-    assert 'write=["DIRECTORY"] (on the command line: --write DIRECTORY)' in result.error.evalue
-    result = await native_session.execute("open('/srv/data/x.csv')")
-    assert result.error is not None
-    assert 'read=["PATH"] (on the command line: --read PATH)' in result.error.evalue
-    result = await native_session.execute("open('/tmp/x.csv')")
-    assert result.error is not None
-    assert "/tmp" in result.error.evalue
 
 
 @pytest.mark.parametrize(("mib", "more"), [(4096, "8G"), (512, "1G"), (256, "512M"), (768, "1536M"), (3000, "6000M")])

@@ -188,18 +188,6 @@ def test_a_result_sorts_outputs_by_stream_and_takes_the_last_value() -> None:
     assert result.text == "out\nerr\nfirst\nlast\nmore"
 
 
-def test_images_that_cannot_be_saved_are_noted_in_the_result(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    cell, collector = Cell("code", None, None), Collector(Limits())
-    cell.attach(collector)
-    collector.add_display(Display("display_data", {"image/png": b"\x89PNG\r\n\x1a\n"}))
-    cell.finish(Reply(1))
-    result = cell.result(tmp_path / "file")
-    assert result.ok
-    assert result.images == []
-    assert "an image could not be saved" in result.stderr
-
-
 # -- chunks -------------------------------------------------------------------------------------------------------------
 
 
@@ -314,18 +302,6 @@ class Request:
 def test_a_long_line_that_is_written_over_again_and_again_is_shown_at_once() -> None:
     """In time that grows with the text; with its square it would take more than a minute."""
     assert overwrite("x" * 1_000_000 + "\r" + "a\r" * 500_000 + "\rb") == "b" + "x" * 999_999
-
-
-@unhurried
-@given(st.lists(st.text("ab\r\n", max_size=30), max_size=5).map("\r".join))
-def test_what_is_shown_of_a_line_is_what_a_terminal_shows(text: str) -> None:
-    lines = []
-    for line in text.replace("\r\n", "\n").split("\n"):
-        shown: list[str] = []
-        for piece in line.split("\r"):
-            shown[: len(piece)] = piece
-        lines.append("".join(shown))
-    assert overwrite(text) == "\n".join(lines)
 
 
 async def test_a_large_result_is_made_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

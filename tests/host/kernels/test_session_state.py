@@ -134,7 +134,7 @@ def saved(name: str, *, pending: bool = False) -> Saved:
     return Saved.new("", True, 1, 1, 2, False, pending)._replace(id=name)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 20))])
 def test_a_state_is_read_as_it_was_from_any_point_on(seed: int) -> None:
     """Also what a session does that goes back and forth."""
     chance = random.Random(seed)

@@ -157,15 +157,6 @@ def test_a_value_shown_late_stays_before_the_text_that_follows_it() -> None:
     assert not collector.truncated
 
 
-def test_a_value_outlives_the_text_around_it() -> None:
-    collector = Collector(Limits(text=1000))
-    for number in range(100):
-        collector.add_text("stdout", b"x" * 500)
-        if number == 50:
-            collector.add_display(shown("value"))
-    assert "value" in texts(collector)
-
-
 def test_an_update_changes_a_value_in_its_place_wherever_it_stands() -> None:
     collector = Collector(Limits(text=4000))
     collector.add_display(shown("early", display_id="a"))

@@ -106,17 +106,6 @@ async def test_a_directory_that_may_not_be_written_to_is_named(tmp_path: Path) -
     assert spills.problems == [f"[cellblock] the whole output could not be written to {tmp_path}: Permission denied"]
 
 
-async def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    spills = beneath(tmp_path / "file")
-    spill = Spill(spills, "text/plain")
-    spill.begin([b"x"])
-    spill.close()
-    await spills.written()
-    assert spills.paths == []
-    assert str(tmp_path / "file") in spills.problems[0]
-
-
 async def test_the_files_of_a_cell_have_a_size_together(tmp_path: Path) -> None:
     spills = beneath(tmp_path, cell=1000)
     for _ in range(5):

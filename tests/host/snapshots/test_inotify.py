@@ -61,6 +61,7 @@ def test_names_are_told_as_they_are(workspace: Path) -> None:
         watching.close()
 
 
+@pytest.mark.slow
 def test_an_overflow_is_an_error_and_not_the_end_of_what_is_told(workspace: Path) -> None:
     watching = Inotify()
     top = os.open(workspace, os.O_RDONLY)

@@ -120,6 +120,7 @@ def test_any_tree_comes_back_from_any_other(before: dict[str, object], after: di
         assert [path for path in os.listdir(workspace) if path.startswith(".cellblock")] == []
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_many_files_does_not_keep_the_collector_busy(snapshots: Snapshots, workspace: Path) -> None:
     """It looks at every object that it knows, and no other thread runs meanwhile."""
     for number in range(500):

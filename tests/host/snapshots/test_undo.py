@@ -136,7 +136,7 @@ def _history(seed: int, snapshots: Snapshots, workspace: Path, scratch: Path, *,
 
 
 @pytest.mark.parametrize("clash", [False, True])
-@pytest.mark.parametrize("count", [6, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_an_undo_equals_a_history_without_the_undone_cells_and_loses_nothing(
     snapshots: Snapshots, workspace: Path, tmp_path: Path, count: int, clash: bool
 ) -> None:

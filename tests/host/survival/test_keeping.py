@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 import processes
-from cellblock.errors import CheckpointError, CustodianError
+from cellblock.errors import CustodianError
 from cellblock.host import Host
 from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.host.session import Session
@@ -27,95 +23,14 @@ from cellblock.launch.custody.custodian import SOCKET
 from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
 from git_repositories import Repository
+from host.survival.killed_host import Killed
 from next_hosts import next_host
-from warm_python import WarmPython
 
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[2]
 CHAIN = TESTS / "killed_hosts.py"
 RANDOM = TESTS / "random_kills.py"
-
-HOST = """
-import asyncio, os, signal, sys
-from cellblock.launch.custody.custodian_client import Custodian
-from cellblock.host import Host
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-async def until(session, text, tag="tag", **options):
-    "Run a cell until it has said something, and die."
-    said = ""
-    async for event in session.stream({code!r}, tag=tag, **options):
-        said += getattr(event, "text", None) or ""
-        if text in said:
-            die()
-        said = said[-1000:]
-    sys.exit("it ended before: " + said)
-
-async def main():
-    custodian = Custodian.connect({state!r})
-    host = Host(isolate={isolate!r}, custodian=custodian)
-    await host.adopt()
-    session = host.session(working_dir={workspace!r}, images_dir={state!r} + "/images", label="label", **{options!r})
-    await session.start()
-{body}
-    die()
-
-asyncio.run(main())
-"""
-
-
-class Killed:
-    """A custodian's directory, and hosts that are killed."""
-
-    def __init__(self, directory: Path, python: WarmPython) -> None:
-        self.python = python
-        self.state = directory / "state"
-        self.workspace = directory / "workspace"
-        self.state.mkdir(0o700)
-        self.workspace.mkdir()
-
-    def run(self, body: str, code: str = "", isolate: str = "none", **options: Any) -> None:
-        """Run a host with a session until it kills itself."""
-        program = HOST.format(
-            state=str(self.state),
-            workspace=str(self.workspace),
-            isolate=isolate,
-            code=code,
-            options=options,
-            body=textwrap.indent(textwrap.dedent(body), "    "),
-        )
-        ran = self.python.run(program)
-        assert ran.returncode == -signal.SIGKILL, ran.stdout
-
-    @asynccontextmanager
-    async def session(
-        self, isolate: str = "none", workspace: Literal["clone", "dirty-clone"] | None = None, **options: Any
-    ) -> AsyncIterator[Session]:
-        """Go on with the session."""
-        async with next_host(self.state, isolate) as (host, remains):
-            assert [left.label for left in remains] == ["label"]
-            session = host.session(
-                working_dir=self.workspace,
-                images_dir=self.state / "images",
-                label="label",
-                remains=remains[0],
-                workspace=workspace,
-            )
-            await session.start(**options)
-            yield session
-
-
-@pytest.fixture
-def killed(tmp_path: Path, warm_python: WarmPython) -> Iterator[Killed]:
-    """Hosts that are killed, and a custodian that ends with the test."""
-    made = Killed(tmp_path, warm_python)
-    yield made
-    try:
-        Custodian.connect(made.state).end()
-    except CustodianError:
-        pass
 
 
 async def resumed(session: Session, skip: int = 0) -> tuple[list[Any], CodeExecutionResult]:
@@ -125,11 +40,10 @@ async def resumed(session: Session, skip: int = 0) -> tuple[list[Any], CodeExecu
     return events, result
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("isolate", [SLOW("none"), "native", SLOW("landlock")])
-async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
-    killed.run("await session.execute('x = 41; import os; pid = os.getpid()')", isolate=isolate)
-    async with killed.session(isolate) as session:
+@pytest.mark.parametrize("killed", ["none", "native", "landlock"], indirect=True)
+async def test_variables_outlive_the_host(killed: Killed) -> None:
+    killed.run("await session.execute('x = 41; import os; pid = os.getpid()')")
+    async with killed.session() as session:
         assert session.succession.adopted
         await resumed(session)
         assert (await session.execute("x += 1; x")).return_value == "42"
@@ -140,14 +54,13 @@ async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
 async def test_a_clone_outlives_the_host(killed: Killed) -> None:
     project = Repository(killed.workspace)
     project.commit(a="one")
-    killed.run("await session.execute('!echo two > a && git commit -qam two')", isolate="native", workspace="clone")
-    async with killed.session("native", workspace="clone") as session:
+    killed.run("await session.execute('!echo two > a && git commit -qam two')", workspace="clone")
+    async with killed.session(workspace="clone") as session:
         assert (await session.execute("!git log -1 --format=%s")).text == "two"
         assert (await session.clone_fetch()).commits == 1
     assert "refs/cellblock/" not in project.git("for-each-ref")
 
 
-@pytest.mark.slow
 async def test_branches_of_a_clone_outlive_the_host(killed: Killed) -> None:
     project = Repository(killed.workspace)
     project.commit(a="one")
@@ -156,7 +69,7 @@ async def test_branches_of_a_clone_outlive_the_host(killed: Killed) -> None:
     branch.succession.relabel("branch")
     await branch.execute("!echo two > a && git commit -qam two")
     """
-    killed.run(body, isolate="native", workspace="clone")
+    killed.run(body, workspace="clone")
     options = SessionOptions(working_dir=killed.workspace, images_dir=killed.state / "images", workspace="clone")
     async with next_host(killed.state, "native") as (host, remains):
         left = {one.label: one for one in remains}
@@ -173,22 +86,6 @@ async def test_branches_of_a_clone_outlive_the_host(killed: Killed) -> None:
         await branch.close()
         await processes.eventually(lambda: not root.exists())
     assert "refs/cellblock/" not in project.git("for-each-ref")
-
-
-@pytest.mark.slow
-async def test_undo_goes_back_over_cells_of_the_host_before(killed: Killed) -> None:
-    killed.run("await session.execute('x = 41'); await session.execute('y = 1')")
-    async with killed.session() as session:
-        await resumed(session)
-        await session.execute("x = 42")
-        undone = await session.undo(2)
-        assert [cell.code for cell in undone.cells] == ["y = 1", "x = 42"]
-        assert (await session.execute("x, 'y' in globals()")).return_value == "(41, False)"
-        await session.undo(2)
-        assert (await session.execute("'x' in globals()")).return_value == "False"
-        await session.reset()
-        with pytest.raises(CheckpointError, match=r"there is no cell to undo$"):
-            await session.undo()
 
 
 BEFORE_IT_IS_SENT = """
@@ -229,7 +126,6 @@ except BusyError as error:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -252,14 +148,14 @@ async def test_a_cell_that_was_not_sent_leaves_no_trace(killed: Killed, program:
         assert (await session.execute("x")).return_value == "1"
 
 
-def chain(killed: Killed, isolate: str, first: int, last: int, step: int, *mode: str) -> list[dict[str, Any]]:
+def chain(killed: Killed, first: int, last: int, step: int, *mode: str) -> list[dict[str, Any]]:
     """Run a chain of hosts; return what each has said."""
     command = [
         sys.executable,
         str(CHAIN),
         str(killed.state),
         str(killed.workspace),
-        isolate,
+        killed.isolate,
         str(first),
         str(last),
         str(step),
@@ -295,37 +191,26 @@ def check_chain(said: list[dict[str, Any]]) -> None:
     assert list(results.values()) == [expected(number) for number in range(1, len(results) + 1)]
 
 
-@pytest.mark.parametrize(("first", "isolate"), [SLOW(3, "none"), SLOW(6, "native")])
+@pytest.mark.parametrize("killed", ["none", "native", "landlock"], indirect=True)
 @pytest.mark.sampled(2)
-def test_a_host_can_be_killed_anywhere(killed: Killed, first: int, isolate: str) -> None:
-    said = chain(killed, isolate, first, 70, 9)
-    check_chain(said)
-    assert len(said) >= 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("isolate", ["none", "native", "landlock"])
-@pytest.mark.sampled(2)
-def test_a_host_can_be_killed_at_every_step(killed: Killed, isolate: str) -> None:
-    said = chain(killed, isolate, 1, 90, 1)
+def test_a_host_can_be_killed_at_every_step(killed: Killed) -> None:
+    said = chain(killed, 1, 90, 1)
     check_chain(said)
     assert any("passed" in line for line in said)  # so every point before was tried
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("isolate", ["none", "native"])
+@pytest.mark.parametrize("killed", ["none", "native"], indirect=True)
 @pytest.mark.sampled(2)
-def test_a_host_can_be_killed_while_it_takes_over(killed: Killed, isolate: str) -> None:
-    said = chain(killed, isolate, 1, 36, 1, "early")
+def test_a_host_can_be_killed_while_it_takes_over(killed: Killed) -> None:
+    said = chain(killed, 1, 36, 1, "early")
     assert said[-1]["result"] == expected(1)
     assert said[-2]["passed"] < 36  # so every point was tried
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("isolate", "kills"), [("none", 30), ("native", 20)])
+@pytest.mark.parametrize(("killed", "kills"), [("none", 30), ("native", 20)], indirect=["killed"])
 @pytest.mark.sampled(2)
-def test_fifty_hosts_can_be_killed_at_any_moment(killed: Killed, isolate: str, kills: int) -> None:
-    command = [sys.executable, str(RANDOM), str(killed.state), str(killed.workspace), isolate, str(kills), "1"]
+def test_fifty_hosts_can_be_killed_at_any_moment(killed: Killed, kills: int) -> None:
+    command = [sys.executable, str(RANDOM), str(killed.state), str(killed.workspace), killed.isolate, str(kills), "1"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     results: dict[str, object] = {}
@@ -339,7 +224,6 @@ def test_fifty_hosts_can_be_killed_at_any_moment(killed: Killed, isolate: str, k
     assert set(begun) == set(results)  # none was lost
 
 
-@pytest.mark.slow
 async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:
     code = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.001)"
     killed.run("await until(session, 'line 50', timeout=60)", code)
@@ -352,7 +236,6 @@ async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:
     assert result.ok
 
 
-@pytest.mark.slow
 async def test_events_that_were_kept_are_skipped(killed: Killed) -> None:
     code = "for i in range(9):\n    print('line', i, flush=True)\n    display({'text/html': str(i)}, raw=True)\ninput()"
     killed.run("await until(session, 'line 8', on_input=lambda prompt: asyncio.sleep(1000))", code)
@@ -362,7 +245,6 @@ async def test_events_that_were_kept_are_skipped(killed: Killed) -> None:
         assert texts.startswith("2\nline 3\n"), texts
 
 
-@pytest.mark.slow
 async def test_fifty_megabytes_go_on_and_cost_little(killed: Killed) -> None:
     code = "for i in range(50_000):\n    print(i, 'x' * 1000)\nprint(input())"
     killed.run("await until(session, '40000 x', on_input=lambda prompt: 'y')", code)
@@ -378,7 +260,6 @@ async def test_fifty_megabytes_go_on_and_cost_little(killed: Killed) -> None:
         assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 16 * 1024 * 1024
 
 
-@pytest.mark.slow
 async def test_input_is_asked_for_again(killed: Killed) -> None:
     killed.run(
         """
@@ -400,7 +281,6 @@ async def test_input_is_asked_for_again(killed: Killed) -> None:
         assert result.output == "before\nname? Ada\ngot Ada\n"
 
 
-@pytest.mark.slow
 async def test_a_deadline_counts_from_the_real_beginning(killed: Killed) -> None:
     killed.run("await until(session, 'go', timeout=0.3)", "import time\nprint('go', flush=True)\ntime.sleep(1000)")
     async with killed.session() as session:
@@ -409,7 +289,6 @@ async def test_a_deadline_counts_from_the_real_beginning(killed: Killed) -> None
         assert (await session.execute("1")).ok
 
 
-@pytest.mark.slow
 async def test_a_kernel_that_died_meanwhile_says_how(killed: Killed) -> None:
     code = """
 import os, time
@@ -432,7 +311,6 @@ os.kill(os.getpid(), 11)
         assert (await session.execute("1")).ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("earlier", ["restarted", "restored_earlier"])
 @pytest.mark.parametrize("moment", ["while it is replaced", "afterwards"])
 async def test_that_a_kernel_has_died_between_cells_is_said_by_the_next_host(
@@ -460,20 +338,8 @@ async def test_that_a_kernel_has_died_between_cells_is_said_by_the_next_host(
         assert (await session.execute("1")).recovery is None
 
 
-@pytest.mark.slow
-async def test_what_is_not_wanted_is_ended(killed: Killed) -> None:
-    killed.run("await session.execute('1')", isolate="native")
-    async with next_host(killed.state, "native") as (host, remains):
-        (left,) = remains
-        place = Path(left.place)
-        assert place.exists()
-        await host.discard(left)
-        assert not place.exists()
-
-
-@pytest.mark.slow
 async def test_all_ends_with_the_custodian(killed: Killed) -> None:
-    killed.run("await until(session, 'go')", "import time\nprint('go', flush=True)\ntime.sleep(1000)", isolate="native")
+    killed.run("await until(session, 'go')", "import time\nprint('go', flush=True)\ntime.sleep(1000)")
     custodian = Custodian.connect(killed.state)
     place = Path(json.loads(next(entry.data for key, entry in custodian.entries.items() if key[:6] == "place/"))["path"])
     running = processes.below(custodian.pid)
@@ -484,7 +350,6 @@ async def test_all_ends_with_the_custodian(killed: Killed) -> None:
     await processes.eventually(lambda: not place.exists())
 
 
-@pytest.mark.slow
 async def test_a_host_whose_custodian_has_ended_says_so(killed: Killed) -> None:
     custodian = Custodian.connect(killed.state)
     host = Host(isolate="none", custodian=custodian)
@@ -501,7 +366,6 @@ async def test_a_host_whose_custodian_has_ended_says_so(killed: Killed) -> None:
     custodian.close()
 
 
-@pytest.mark.slow
 async def test_a_long_session_costs_no_descriptors_and_little_memory(killed: Killed) -> None:
     async with next_host(killed.state, "none") as (host, _):
         session = host.session(working_dir=killed.workspace, images_dir=killed.state / "images")
@@ -519,7 +383,6 @@ async def test_a_long_session_costs_no_descriptors_and_little_memory(killed: Kil
         assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 3 * 1024 * 1024
 
 
-@pytest.mark.slow
 async def test_a_call_that_waits_fails_and_the_next_one_is_served(killed: Killed) -> None:
     code = """
 import os, socket
@@ -551,8 +414,7 @@ print(call(b"second"))
         )
         await other.start()
         await other.execute(CODE, timeout=60, tag="calls")
-        """.replace("CODE", repr(code)),
-        isolate="native",
+        """.replace("CODE", repr(code))
     )
     heard = []
 
@@ -585,10 +447,9 @@ print(call(b"second"))
         await server.wait_closed()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("isolate", ["native", "landlock"])
-async def test_code_cannot_reach_the_custodian(killed: Killed, isolate: str) -> None:
-    async with next_host(killed.state, isolate) as (host, _):
+@pytest.mark.parametrize("killed", ["native", "landlock"], indirect=True)
+async def test_code_cannot_reach_the_custodian(killed: Killed) -> None:
+    async with next_host(killed.state, killed.isolate) as (host, _):
         session = host.session(working_dir=killed.workspace, images_dir=killed.state / "images")
         await session.start()
         # From within the directory: an address may have 107 bytes only.

@@ -269,7 +269,7 @@ def replace_world(world: World) -> World:
     return world._replace(unrecorded=False)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 25))])
 def test_each_prefix_in_each_world(seed: int) -> None:
     chance = random.Random(seed)
     model = Model(chance)

@@ -55,6 +55,7 @@ async def test_what_was_begun_is_not_begun_again(host: Host, tmp_path: Path) -> 
         assert kinds == [Kind.SENT, Kind.BEGUN, Kind.SENT]
 
 
+@pytest.mark.slow
 async def test_what_was_not_decided_is_asked_again(host: Host, tmp_path: Path) -> None:
     begun = []
 

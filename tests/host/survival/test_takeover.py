@@ -4,151 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import subprocess
 import sys
-import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import processes
 from cellblock.common import config
-from cellblock.errors import CheckpointError, CustodianError, SnapshotError
-from cellblock.host import Host
+from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.pairs import files_time
 from cellblock.host.session import Session
 from cellblock.host.snapshots import Snapshot
 from cellblock.host.snapshots.entries import Folder
-from cellblock.host.survival.remains import SessionRemains
-from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.model import CodeExecutionResult
-from next_hosts import next_host
-from warm_python import WarmPython
+from host.survival.killed_host import Killed
 
 CHAIN = Path(__file__).parents[2] / "exact_kills.py"
-
-HOST = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from cellblock.launch.custody.custodian_client import Custodian
-from cellblock.host import Host
-from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-from cellblock.host.checkpoints.checkpoints import Checkpoints
-from cellblock.host.checkpoints.going_back import GoingBack
-from cellblock.host.checkpoints.resuming import Resuming
-from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
-from cellblock.host.kernels.family import Family
-from cellblock.host.kernels.kernel import Kernel
-from cellblock.host.kernels.kernel_slot import KernelSlot
-from cellblock.host.snapshots import restore
-from cellblock.host.survival.state_log import StateLog
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def dying(call, after):
-    "Return what dies before or after a call."
-    def now(*given, **named):
-        if after:
-            call(*given, **named)
-        die()
-    async def then(*given, **named):
-        if after:
-            await call(*given, **named)
-        die()
-    return then if asyncio.iscoroutinefunction(call) else now
-
-async def settled(session):
-    "Wait until the present state is kept, with its files."
-    automatic = session._checkpoints.automatic
-    while automatic._task is None or not automatic._task.done():
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0)
-
-async def main():
-    custodian = Custodian.connect({state!r})
-    host = Host(isolate={isolate!r}, custodian=custodian)
-    left = await host.adopt()
-    session = host.session(
-        working_dir={workspace!r}, images_dir={state!r} + "/images", label="label", remains=left[0] if left else None
-    )
-    await session.start()
-{body}
-    die()
-
-asyncio.run(main())
-"""
-
-
-class Killed:
-    """A custodian's directory, and hosts that are killed."""
-
-    def __init__(self, directory: Path, python: WarmPython, isolate: str) -> None:
-        self.python = python
-        self.isolate = isolate
-        self.state = directory / "state"
-        self.workspace = directory / "workspace"
-        self.state.mkdir(0o700)
-        self.workspace.mkdir()
-
-    def run(self, body: str) -> None:
-        """Run a host that goes on with the session, if there is one, until it kills itself."""
-        program = HOST.format(
-            state=str(self.state),
-            workspace=str(self.workspace),
-            isolate=self.isolate,
-            body=textwrap.indent(textwrap.dedent(body), "    "),
-        )
-        ran = self.python.run(program)
-        assert ran.returncode == -signal.SIGKILL, ran.stdout
-
-    @asynccontextmanager
-    async def host(self) -> AsyncIterator[tuple[Host, list[SessionRemains]]]:
-        """Run the next host; afterwards, nothing is left."""
-        async with next_host(self.state, self.isolate) as found:
-            yield found
-        assert not [*(config.state_directory() / "snapshots").glob("*")]
-
-    def remake(self, host: Host, remains: SessionRemains | None = None) -> Session:
-        return host.session(working_dir=self.workspace, images_dir=self.state / "images", label="label", remains=remains)
-
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
-        """Go on with the session."""
-        async with self.host() as (host, remains):
-            (left,) = remains
-            session = self.remake(host, left)
-            await session.start()
-            yield session
-
-    def write(self, name: str, text: str) -> None:
-        (self.workspace / name).write_text(text)
-
-    def read(self) -> dict[str, str]:
-        return {path.name: path.read_text() for path in self.workspace.iterdir() if path.is_file()}
-
-
-# What a custodian and a host do is the same without a sandbox, which is left to the slow tests.
-@pytest.fixture(params=[pytest.param("none", marks=pytest.mark.slow), "native"])
-def killed(
-    tmp_path: Path, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Killed]:
-    """Hosts that are killed, and a custodian that ends with the test."""
-    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home"))
-    made = Killed(tmp_path, warm_python, request.param)
-    yield made
-    try:
-        Custodian.connect(made.state).end()
-    except CustodianError:
-        pass
-
-
-EACH = pytest.mark.parametrize("killed", ["none", pytest.param("native", marks=pytest.mark.slow)], indirect=True)
 
 
 def cells(count: int) -> str:
@@ -187,7 +62,6 @@ async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(ki
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", ["native"], indirect=True)
 async def test_a_session_that_has_lost_its_network_keeps_its_kernel(killed: Killed) -> None:
     """As after the removal of its last secret, whose host was all that it could reach."""
     killed.run("""
@@ -203,27 +77,6 @@ async def test_a_session_that_has_lost_its_network_keeps_its_kernel(killed: Kill
         assert session.succession.adopted
         result = await session.execute("a, socket.socket().connect_ex(('127.0.0.1', 3128))")
         assert result.return_value == "(0, 111)"
-
-
-@pytest.mark.slow
-async def test_cells_of_several_hosts_are_undone_together(killed: Killed) -> None:
-    for n in (1, 2, 3):  # not `next_count`: the end of the last host's cell may not have been replayed yet
-        killed.run(f"await session.execute(\"v{n} = 0; open('f{n}', 'w').write('')\")")
-    async with killed.session() as session:
-        assert await names(session) == "['v1', 'v2', 'v3']"
-        undone = await session.undo(3)
-        assert [cell.execution_count for cell in undone.cells] == [2, 3, 4]
-        assert await names(session) == "['v1']"
-        assert killed.read() == {"f1": ""}
-
-
-@pytest.mark.slow
-async def test_a_crash_after_the_takeover_costs_the_cell_that_crashed(killed: Killed) -> None:
-    killed.run("await session.execute('v1 = 1')\nawait settled(session)")
-    async with killed.session() as session:
-        result = await session.execute("v2 = 2; import os; os._exit(3)")
-        assert (result.status, result.recovery) == ("died", "restored")
-        assert await names(session) == "['v1']"
 
 
 @pytest.mark.slow
@@ -341,6 +194,7 @@ async def test_a_host_that_is_killed_while_a_kernel_answers(killed: Killed, aske
         assert await names(session) == ("['v1', 'v2']" if asked == "a checkpoint" else "['v1']")
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_ended_with_its_host_goes_on_from_its_last_checkpoint(killed: Killed) -> None:
     killed.run(f"""
         await session.execute("v1 = 1")
@@ -370,20 +224,11 @@ async def test_nothing_is_left_of_a_session_that_nobody_goes_on_with(killed: Kil
     killed.run(cells(3) + "    await session.checkpoint('named', files='copy')")
     async with killed.host() as (host, remains):
         (left,) = remains
+        assert Path(left.place).exists()
         await host.discard(left)
+        assert not Path(left.place).exists()
         assert not host.kernels.families
         assert host.store().bytes == 0
-
-
-@pytest.mark.slow
-async def test_nothing_is_left_when_hosts_are_killed_again_and_again(killed: Killed) -> None:
-    for _ in range(3):
-        killed.run(cells(2) + "    await session.checkpoint('named', files='copy')")
-    async with killed.session() as session:
-        for one in session.checkpoints():
-            if not one.automatic:
-                await one.drop()
-        assert len(session.checkpoints()) == 6
 
 
 @pytest.mark.slow
@@ -426,6 +271,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
         await session.undo()
 
 
+@pytest.mark.slow
 async def test_an_undo_of_a_killed_host_cannot_be_reversed_and_the_next_one_says_why(killed: Killed) -> None:
     killed.run("""
         await session.execute("v0 = 1")
@@ -446,13 +292,12 @@ _CHAINS = ("undo", "redo", "undo all", "crash", "restore", "adopt", "values")
 """Chains that "any" has, too: each by itself is slow."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(320)
-@pytest.mark.parametrize(
-    ("killed", "step"), [("none", 24), pytest.param("native", 15, marks=pytest.mark.slow)], indirect=["killed"]
-)
+@pytest.mark.parametrize(("killed", "step"), [("none", 24), ("native", 15)], indirect=["killed"])
 @pytest.mark.parametrize(
     "does",
-    ["cells", "task", "any", *(pytest.param(one, marks=pytest.mark.slow) for one in _CHAINS)],
+    ["cells", "task", "any", *_CHAINS],
 )
 @pytest.mark.sampled(3)
 def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, does: str, step: int) -> None:
@@ -468,9 +313,8 @@ def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, 
 
 
 @pytest.mark.timeout(320)
-@pytest.mark.parametrize(
-    ("killed", "step"), [("none", 60), pytest.param("native", 23, marks=pytest.mark.slow)], indirect=["killed"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("killed", "step"), [("none", 60), ("native", 23)], indirect=["killed"])
 @pytest.mark.sampled(2)
 def test_a_host_that_is_killed_while_it_saves_or_loads_leaves_one_state_and_a_whole_file(killed: Killed, step: int) -> None:
     """See `saved_kills.py`."""
@@ -543,7 +387,6 @@ def redo(dies: str) -> str:
         "Checkpoints.come_back = dying(Checkpoints.come_back, True)",
     ],
 )
-@EACH
 async def test_a_redo_is_finished_by_the_next_host(killed: Killed, dies: str) -> None:
     killed.run(redo(dies))
     async with killed.session() as session:
@@ -553,7 +396,6 @@ async def test_a_redo_is_finished_by_the_next_host(killed: Killed, dies: str) ->
 
 
 @pytest.mark.slow
-@EACH
 async def test_a_redo_that_the_next_host_cannot_finish_leaves_the_undo(
     killed: Killed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,37 +476,33 @@ async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_
 
 
 @pytest.mark.slow
-async def test_a_dead_kernel_is_forgotten_when_the_next_cell_begins(killed: Killed) -> None:
-    killed.run("""
-        await session.execute("v0 = 1")
-        await settled(session)
-        await session.execute("import os; os._exit(3)", tag="first")
-        await session.execute("v1 = 1; import os; os.kill(os.getppid(), 0)", tag="second")
-    """)
-    async with killed.session() as session:
-        assert session.succession.resumed == "second"
-        async for _ in session.succession.resume():
-            pass
-        assert await names(session) == "['v0', 'v1']"
-
-
-@pytest.mark.slow
-async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Killed) -> None:
-    killed.run("""
+@pytest.mark.parametrize(
+    ("then", "resumed", "left"),
+    [
+        ("execute('v2 = 1; import os; os.kill(os.getppid(), 0)', tag='second')", "second", "['v0', 'v1', 'v2']"),
+        ("undo()", None, "['v0']"),
+    ],
+)
+async def test_a_dead_kernel_is_forgotten_when_its_session_goes_on(
+    killed: Killed, then: str, resumed: str | None, left: str
+) -> None:
+    killed.run(f"""
         await session.execute("v0 = 1")
         await session.execute("v1 = 1")
         await settled(session)
         await session.execute("import os; os._exit(3)", tag="first")
-        await session.undo()
+        await session.{then}
     """)
     async with killed.session() as session:
-        assert session.succession.resumed is None
-        assert await names(session) == "['v0']"
+        assert session.succession.resumed == resumed
+        if resumed:
+            async for _ in session.succession.resume():
+                pass
+        assert await names(session) == left
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turns", [1, 2, 5, 20, 100])
-@EACH
 async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed, turns: int) -> None:
     killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.undo = die\n    await session.undo(2)")
     async with killed.host() as (host, remains):

@@ -172,7 +172,8 @@ def test_a_copy_that_says_something_else_is_ended(nursery: Nursery) -> None:
 
     pid = nursery.fork(begin)
     nursery.serve()
-    nursery.serve()
+    if not nursery.gone:  # its message has come later
+        nursery.serve()
     assert (nursery.copied, nursery.gone, nursery.taken) == ([], [1], [])
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 

@@ -81,6 +81,7 @@ def more(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(TIERS, tier.name, tier)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("more")
 async def test_a_fifth_tier_is_one_class(tmp_path: Path) -> None:
     """Nothing else in the package is changed."""
