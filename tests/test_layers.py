@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import graphlib
 import re
 import sys
@@ -20,8 +19,8 @@ import pytest
 
 from cellblock.host.launch import launcher
 from cellblock.launch.zygote import boot
+from sources import PACKAGE, nodes
 
-PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 TESTS = Path(__file__).parent
 ARCHITECTURE = PACKAGE.parents[1] / "docs" / "architecture.md"
 
@@ -365,17 +364,6 @@ OTHERS: dict[str, set[str]] = {
     "fronts/cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }
 """Room → what it may import that is neither ours nor Python's."""
-
-
-@functools.cache
-def nodes(path: Path) -> list[ast.AST]:
-    """Return everything in a file, read once."""
-    source = path.read_text(encoding="utf-8")
-    gc.disable()  # it would visit the nodes of all files again and again, which takes four times as long as parsing
-    try:
-        return [*ast.walk(ast.parse(source))]
-    finally:
-        gc.enable()
 
 
 def room_of(path: Path, package: Path) -> str:
