@@ -45,6 +45,7 @@ async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variabl
     await later.close()
 
 
+@pytest.mark.slow
 async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     await sessions.create("brief", {**OPTIONS, "idle_timeout": 0.05})
     await sessions.create("long", {**OPTIONS, "idle_timeout": 1000})

@@ -309,16 +309,6 @@ async def test_keys_that_are_old_enough_are_forgotten(tmp_path: Path, monkeypatc
         await eventually(lambda: left() == [(0,)])  # changes are written a little later
 
 
-async def test_a_key_is_known_before_and_after_it_is_written(tmp_path: Path) -> None:
-    with closing(NamedStore(tmp_path)) as store:
-        for number in range(50):
-            assert store.journal.add(record(key=f"{number}"), b"", "x")
-            assert not any(store.journal.add(record(key=f"{key}"), b"", "x") for key in (0, number))
-    with closing(NamedStore(tmp_path)) as store:
-        assert not any(store.journal.add(record(key=f"{key}"), b"", "x") for key in range(50))
-        assert store.journal.add(record(key="50"), b"", "x")
-
-
 async def test_new_keys_need_no_transaction_each(tmp_path: Path) -> None:
     with closing(NamedStore(tmp_path)) as store:
         for number in range(50):
@@ -348,6 +338,7 @@ def test_an_id_that_is_none_is_not_found(number: str) -> None:
         assert store.journal.find(number) is None
 
 
+@pytest.mark.slow
 async def test_what_is_too_much_is_forgotten_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An execution can have 10,000 events: to forget all of them at once would take a tenth of a second."""
     store = NamedStore(tmp_path)
