@@ -11,7 +11,6 @@ import pytest
 
 import cellblock
 from cellblock.fronts.cli import console, live
-from cellblock.service.daemon import control
 from daemons import own_daemon
 from terminals import Screen, terminal
 from terminals import cellblock as command
@@ -116,21 +115,6 @@ def test_a_session_that_others_use_too() -> None:
         screen.enter("1")
         screen.wait_for("session 'shared' was ended by another client")
         assert screen.end() == 1
-
-
-def test_the_next_cell_runs_after_the_daemon_was_killed() -> None:
-    cellblock.execute(cellblock.get_or_create("lasting"), "kept = 1")
-    with terminal(*command("attach", "lasting"), columns=120) as screen:
-        screen.wait_for("In [2]:")
-        screen.type("kept += 5\x0fkept * 7")  # Ctrl-O: Enter would run the first line
-        about = control.status()
-        assert about is not None
-        os.kill(about["pid"], signal.SIGKILL)
-        screen.enter()
-        screen.wait_for("Out[2]: 42")
-        screen.enter("exit")
-        assert screen.end() == 0
-    assert "daemon ended" not in screen.text
 
 
 def test_who_leaves_a_cell_that_does_not_stop_learns_what_to_do(

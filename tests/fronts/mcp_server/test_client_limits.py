@@ -36,6 +36,7 @@ async def test_a_session_that_is_still_starting_is_said_to_be(
         await opened(connected)
 
 
+@pytest.mark.slow
 async def test_an_option_is_the_limit_whatever_the_client_is_called(native_host: Host, tmp_path: Path) -> None:
     for name in ("mcp", "unknown"):
         async with connect(native_host, tmp_path, name=name, wait=0.3) as connected:
