@@ -27,6 +27,7 @@ from daemons import own_daemon
 from exact_machines import ExactMachine
 from gateways import own_gateway, token
 from session_machines import check, hosted
+from suite import first_quick
 
 
 class Named:
@@ -214,7 +215,7 @@ def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize("sandbox", first_quick([False, True]))
 @pytest.mark.parametrize(("examples", "steps"), [pytest.param(2, 10, id="few"), pytest.param(12, 8, id="many", marks=SLOW)])
 @pytest.mark.sampled(3)
 def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:
