@@ -10,7 +10,6 @@ import pytest
 
 from cellblock.fronts.cli import app, execute, main, serve_mcp
 from cellblock.fronts.cli.quick import plain
-from suite import first_quick
 
 LINES = [
     ["--name", "a", "1"],
@@ -49,7 +48,7 @@ MCP_LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", first_quick(LINES, 8), ids=" ".join)
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_both_read_the_same(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     quick, slow = read_twice("exec", execute, line, monkeypatch)
     assert quick == slow
@@ -86,30 +85,27 @@ def read_twice(
 
 @pytest.mark.parametrize(
     ("command", "line"),
-    first_quick(
-        [
-            ("exec", ["--help"]),
-            ("exec", ["-h"]),
-            ("exec", ["--nmae", "a", "1"]),
-            ("exec", ["--name", "a", "-f", "x.py"]),
-            ("exec", ["--name"]),
-            ("exec", ["--name", "a", "1", "2"]),
-            ("exec", ["1", "2", "--name", "a"]),
-            ("exec", ["--id", "a", "1", "2"]),
-            ("exec", ["a", "1", "2"]),
-            ("exec", ["--", "1"]),
-            ("mcp", ["--help"]),
-            ("mcp", ["workspace"]),
-            ("mcp", ["-"]),
-            ("mcp", ["--workspace"]),
-            ("mcp", ["--approve", "all"]),
-            ("mcp", ["--transport", "tcp"]),
-            ("mcp", ["--port", "1"]),
-            ("mcp", ["--sandbox", "--workspace", "a"]),
-            ("list", []),
-        ],
-        8,
-    ),
+    [
+        ("exec", ["--help"]),
+        ("exec", ["-h"]),
+        ("exec", ["--nmae", "a", "1"]),
+        ("exec", ["--name", "a", "-f", "x.py"]),
+        ("exec", ["--name"]),
+        ("exec", ["--name", "a", "1", "2"]),
+        ("exec", ["1", "2", "--name", "a"]),
+        ("exec", ["--id", "a", "1", "2"]),
+        ("exec", ["a", "1", "2"]),
+        ("exec", ["--", "1"]),
+        ("mcp", ["--help"]),
+        ("mcp", ["workspace"]),
+        ("mcp", ["-"]),
+        ("mcp", ["--workspace"]),
+        ("mcp", ["--approve", "all"]),
+        ("mcp", ["--transport", "tcp"]),
+        ("mcp", ["--port", "1"]),
+        ("mcp", ["--sandbox", "--workspace", "a"]),
+        ("list", []),
+    ],
     ids=str,
 )
 def test_everything_else_is_left_to_typer(command: str, line: list[str]) -> None:

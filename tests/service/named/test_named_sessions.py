@@ -11,7 +11,7 @@ import pytest
 from cellblock import Host, InvalidInputError, NotFoundError
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.kernel_types import has_run
-from cellblock.service.named.labels import Label, ended, label_of
+from cellblock.service.named.labels import Label, label_of
 from cellblock.service.named.named_checkpoints import adopt, fork
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.session import NamedSession
@@ -164,19 +164,6 @@ async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next
     await later.close()
 
 
-async def test_the_custodian_hears_of_the_end_of_a_session_before_the_store_forgets_it(
-    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the process is killed between the two, the next one ends the session, and does not take its record for lost."""
-    named = await sessions.create("one", OPTIONS)
-    number = named.record.kernel_id
-    said: list[str] = []
-    monkeypatch.setattr(named.session.succession, "relabel", said.append)
-    monkeypatch.setattr(sessions.store.sessions, "remove", lambda *_, **__: said.append("removed"))
-    await sessions.destroy("one")
-    assert said == [ended(number), "removed"]
-
-
 async def test_startup_code_that_had_not_begun_runs_before_the_first_execution(
     sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,31 +179,6 @@ async def test_startup_code_that_had_not_begun_runs_before_the_first_execution(
     result = await submit(sessions, named, "start").wait()
     assert (result.return_value, result.recovery) == ("1", None)
     assert has_run(named.session.position)
-
-
-async def test_an_adopted_branch_is_forgotten_before_its_kernel_ends(
-    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the process is killed between the two, no branch without variables is left."""
-    await sessions.create("one", OPTIONS)
-    await fork(sessions, "one", ["branch"])
-    said: list[str] = []
-    branch = sessions.find("branch").session
-    remove, close = sessions.store.sessions.remove, branch.close
-
-    def forget(number: str, *, ended: bool) -> None:
-        said.append("removed")
-        remove(number, ended=ended)
-
-    async def end() -> None:
-        said.append("closed")
-        await close()
-
-    monkeypatch.setattr(sessions.store.sessions, "remove", forget)
-    monkeypatch.setattr(branch, "close", end)
-    await adopt(sessions, "one", "branch")
-    assert said[:2] == ["removed", "closed"]
-    await sessions.destroy("one")
 
 
 async def test_a_session_that_was_adopted_says_which_one_goes_on(sessions: NamedSessions) -> None:
