@@ -185,7 +185,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
-@pytest.fixture(params=["functions", "client", "command line"])
+@pytest.fixture(params=first_quick(["functions", "client", "command line"]))
 def front(request: pytest.FixtureRequest, daemon: Path) -> Iterator[Any]:
     """Something with the functions of named sessions."""
     if request.param != "client":
@@ -202,7 +202,7 @@ SLOW = [pytest.mark.slow, pytest.mark.long]
 @pytest.mark.parametrize(
     ("sandbox", "examples", "steps"),
     [
-        pytest.param(True, 1, 10, id="few"),  # each starts a server, which takes a second
+        pytest.param(True, 1, 10, id="few", marks=pytest.mark.slow),  # each starts a server, which takes a second
         pytest.param(True, 6, 8, id="many", marks=SLOW),
         pytest.param(False, 6, 8, id="many, unsandboxed", marks=SLOW),
     ],

@@ -156,6 +156,7 @@ async def test_a_death_during_a_stream_ends_it_with_a_result(session: Session) -
     assert events[-1].output == "a\n"
 
 
+@pytest.mark.slow
 @pytest.mark.launcher
 async def test_an_exit_handler_that_hangs_does_not_keep_a_session_from_closing(session: Session) -> None:
     await ok(session, "import atexit, time; atexit.register(time.sleep, 1000)")

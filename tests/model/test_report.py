@@ -93,6 +93,7 @@ async def test_a_timeout_says_so_everywhere_and_how_it_ended(session: Session) -
     assert result.text.endswith(f"TimeoutError: {told}")
 
 
+@pytest.mark.slow
 async def test_code_that_swallows_its_interrupt_is_told_to_have_timed_out(session: Session) -> None:
     code = "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('caught')"
     result = await session.execute(code, timeout=0.3)

@@ -358,6 +358,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     assert (await ok(cage, "!touch /usr/x || touch /etc/x")).stderr.count("Read-only file system") == 2
 
 
+@pytest.mark.slow
 @linux
 async def test_output_streams_and_keeps_its_place(cage: Session) -> None:
     parts = [
@@ -420,6 +421,7 @@ async def test_what_runs_in_the_background_goes_on_and_ends_with_the_session(cag
     assert "!command &" in result.error.evalue
 
 
+@pytest.mark.slow
 @linux
 async def test_long_scripts_run_and_lines_that_no_program_can_be_given_are_refused(cage: Session) -> None:
     result = await ok(cage, "get_ipython().run_cell_magic('bash', '', '#' * 900_000 + '\\necho $((1 + 1))')")

@@ -32,6 +32,7 @@ async def test_a_chain_of_long_exceptions_ends_its_cell(session: Session) -> Non
     assert "bytes left out" in str(result.text)
 
 
+@pytest.mark.slow
 def test_a_traceback_fits_into_a_frame_whatever_it_is_made_of() -> None:
     short = ["line"] * 10
     assert _clip_parts(short) == tuple(short)

@@ -154,6 +154,7 @@ def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest
     assert sorted(kernel.name for kernel in cellblock.list_kernels()) == ["right", "s"]
 
 
+@pytest.mark.slow
 def test_a_branch_is_adopted_with_its_files(session: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fork", session, "a", "b", "--files", "copy", "--seed", "1", "--seed", "1"]) == 0
     drawn = [cellblock.execute(name, "import random; random.random()").text for name in ("a", "b")]

@@ -173,6 +173,7 @@ def test_bad_commands_say_what_is_wrong() -> None:
         assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_undo_and_restore_end_programs_if_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     for go_back in (["undo", "s"], ["restore", "s", "c"]):
         cellblock.checkpoint("s", "c")

@@ -127,6 +127,7 @@ def test_the_api_is_not_at_published_ports(at: httpx.Client, published: Gateway)
         assert isinstance(api.get("/contexts").json(), list)
 
 
+@pytest.mark.slow
 def test_servers_of_two_contexts_are_ambiguous(at: httpx.Client, published: Gateway, ports: list[int]) -> None:
     cellblock.get_or_create("private", recovery="none")  # not a context of the sandbox
     assert cellblock.execute("private", SERVER.replace("8501", str(ports[0]))).ok

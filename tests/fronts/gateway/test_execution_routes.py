@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from cellblock.fronts.gateway.answers import packed_response
 from cellblock.wire.packed import pack
 from gateways import Gateway, token
+from suite import first_quick
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +103,7 @@ def test_a_model_reads_the_last_attempt(api: httpx.Client) -> None:
     assert failed.text.startswith("Gave up after 2 attempts: ZeroDivisionError: division by zero\n\nCell In[")
 
 
-@pytest.mark.parametrize("path", ["execute/retry", "execute_with_retry"])
+@pytest.mark.parametrize("path", first_quick(["execute/retry", "execute_with_retry"]))
 def test_code_is_replaced_until_it_succeeds(api: httpx.Client, path: str) -> None:
     body = {"code": "1 / 0", "replacement_codes": ["undefined", "6 * 7"], "max_attempts": 5}
     result = api.post(f"/kernels/s/{path}", json=body).json()

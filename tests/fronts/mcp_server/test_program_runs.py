@@ -67,6 +67,7 @@ async def test_long_output_is_cut_and_kept_in_a_file(client: Connect, tmp_path: 
         assert kept.read_text().split() == [str(number) for number in range(1, 10000)]
 
 
+@pytest.mark.slow
 async def test_what_does_not_end_by_itself_is_stopped(
     client: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ async def test_tools_are_found_step_by_step(client: Connect, tmp_path: Path) -> 
         assert "class Params" in text(await connected.call_tool("search_tools", {"module": "time.convert_time"}))
 
 
+@pytest.mark.slow
 async def test_saved_actions_are_found_as_well(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         code = (

@@ -73,6 +73,7 @@ async def test_a_seed_makes_it_repeatable(host: Host) -> None:
         assert await pool.run(number, "none") != await pool.run(number, "none again")
 
 
+@pytest.mark.slow
 async def test_a_clock_begins_where_it_should_and_goes_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     noon = datetime(2020, 2, 29, 12, tzinfo=UTC)
     code = "import datetime, time; str(datetime.date.today()), time.time()"

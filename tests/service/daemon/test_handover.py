@@ -82,6 +82,7 @@ async def test_an_installation_that_cannot_continue_is_told(
     assert await one.possible([], 0)
 
 
+@pytest.mark.slow
 async def test_an_installation_that_is_taken_back_is_no_problem(watched: Path) -> None:
     one = Handover()
     first = watched.stat()

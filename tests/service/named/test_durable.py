@@ -159,6 +159,7 @@ async def test_a_session_that_went_back_is_saved_at_once(
     await after.close()
 
 
+@pytest.mark.slow
 async def test_going_back_while_it_is_saved_is_not_forgotten(sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "x = 1")
@@ -189,6 +190,7 @@ async def test_going_back_while_it_is_saved_is_not_forgotten(sessions: NamedSess
     await eventually(is_past, 20)
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_ends_with_all_its_checkpoints_costs_what_was_not_saved(sessions: NamedSessions) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "import os; x = 1")
@@ -237,6 +239,7 @@ async def test_an_undo_whose_caller_has_left_is_noted(sessions: NamedSessions, i
     assert (await run(sessions, named, "x")).return_value == str(len(there))
 
 
+@pytest.mark.slow
 async def test_a_loaded_session_is_not_loaded_over(sessions: NamedSessions, tmp_path: Path) -> None:
     """By its own save, or by the startup code."""
     named = await sessions.create("one", {**SOON, "startup_code": "x = 0"})
@@ -294,6 +297,7 @@ async def test_a_long_cell_does_not_keep_the_state_before_it_from_being_saved(
     assert await execution.cancel(named.current)
 
 
+@pytest.mark.slow
 async def test_what_no_cell_has_changed_is_saved_too_and_so_is_an_undo(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_session_whose_code_waits_for_somebody_says_so(
     await sessions.close()
 
 
+@pytest.mark.slow
 async def test_sessions_that_use_much_memory_leave_no_room_for_others(native_host: Host, tmp_path: Path) -> None:
     sessions = NamedSessions(native_host, limits=NamedLimits(memory=80 << 20))
     options = {"working_dir": str(tmp_path), "images_dir": str(tmp_path)}

@@ -19,6 +19,7 @@ from cellblock.service.store.named import NamedStore
 from clocks import WallClock
 from named_sessions import OPTIONS, after_a_kill, records, submit
 from processes import alive, eventually
+from suite import first_quick
 
 
 async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variables_are_lost(
@@ -132,7 +133,7 @@ async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tm
     assert "FileNotFoundError" in again.stderr
 
 
-@pytest.mark.parametrize("hours", [0, 3])
+@pytest.mark.parametrize("hours", first_quick([0, 3]))
 async def test_the_history_has_the_cells_of_earlier_processes(
     sessions: NamedSessions, zygote_host: Host, state: Path, hours: int
 ) -> None:
@@ -154,6 +155,7 @@ async def test_the_history_has_the_cells_of_earlier_processes(
     await later.close()
 
 
+@pytest.mark.slow
 async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next_process(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
@@ -181,6 +183,7 @@ async def test_startup_code_that_had_not_begun_runs_before_the_first_execution(
     assert has_run(named.session.position)
 
 
+@pytest.mark.slow
 async def test_a_session_that_was_adopted_says_which_one_goes_on(sessions: NamedSessions) -> None:
     await sessions.create("one", OPTIONS)
     await fork(sessions, "one", ["branch"])

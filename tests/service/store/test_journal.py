@@ -21,6 +21,7 @@ from cellblock.service.store.journal import Journal, _Numbers, new_id
 from cellblock.service.store.named import NamedStore
 from cellblock.wire.packed import pack
 from processes import eventually
+from suite import first_quick
 
 
 def record(session: str = "s", key: str = "", state: str = "queued") -> ExecutionRecord:
@@ -196,7 +197,7 @@ async def test_the_first_events_can_be_forgotten(tmp_path: Path) -> None:
     assert list((tmp_path / "named").glob("*-*")) == []
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_EXECUTIONS", 20), ("MAX_BYTES", 20_000), ("MAX_AGE", -1.0)])
+@pytest.mark.parametrize(("limit", "value"), first_quick([("MAX_EXECUTIONS", 20), ("MAX_BYTES", 20_000), ("MAX_AGE", -1.0)]))
 async def test_the_oldest_that_have_ended_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
@@ -229,7 +230,7 @@ def run(journal: Journal, session: str, key: str = "", size: int = 10) -> Execut
     return execution
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_EXECUTIONS", 50), ("MAX_BYTES", 50_000)])
+@pytest.mark.parametrize(("limit", "value"), first_quick([("MAX_EXECUTIONS", 50), ("MAX_BYTES", 50_000)]))
 async def test_a_session_displaces_its_own_executions_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
@@ -273,7 +274,7 @@ async def test_a_key_is_known_for_longer_than_the_result(tmp_path: Path, monkeyp
         assert [event.kind async for event in past.follow()] == ["failed"]
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MAX_KEYS", 20), ("MAX_ALL_KEYS", 30)])
+@pytest.mark.parametrize(("limit", "most"), first_quick([("MAX_KEYS", 20), ("MAX_ALL_KEYS", 30)]))
 async def test_keys_have_a_limit_and_those_of_a_quiet_session_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:

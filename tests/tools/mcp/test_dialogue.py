@@ -64,7 +64,7 @@ async def test_no_code_of_a_server_stands_for_a_lost_connection(message: str, ba
         assert await call(spoken, "echo", {"a": 1}) == '{"a": 1}'
 
 
-@pytest.mark.parametrize("bare", [True, False], ids=["ours", "sdk"])
+@pytest.mark.parametrize("bare", first_quick([True, False]), ids=["ours", "sdk"])
 async def test_the_last_words_of_a_server_are_told(bare: bool) -> None:
     async with talking(bare=bare) as spoken:
         with pytest.raises(McpServerError, match="out of memory"):
