@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -72,6 +72,17 @@ def without_slow(params: Sequence[Any]) -> list[Any]:
     Pytest would make thousands of tests of them in every process, and leave them out then. That takes seconds.
     """
     return [param for param in params if selection["slow"] or not any(mark.name == "slow" for mark in param.marks)]
+
+
+def first_quick(values: Iterable[Any], count: int = 1) -> list[ParameterSet]:
+    """Return the variants of a test with all but the first ones marked slow, as one of them shows what most changes break."""
+    found = [
+        one if isinstance(one, ParameterSet) else pytest.param(*(one if isinstance(one, tuple) else [one])) for one in values
+    ]
+    return [
+        pytest.param(*one.values, id=one.id, marks=[*one.marks, *([pytest.mark.slow] if number >= count else [])])
+        for number, one in enumerate(found)
+    ]
 
 
 def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -7,7 +7,6 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
 from bench import report, run, soak  # noqa: E402
-from bench.figures import FIGURES, FLOOR, Figure, Results, Row, Value, percentile, rows, values  # noqa: E402
+from bench.figures import FIGURES, Figure, Results, Row, Value, rows, values  # noqa: E402
 from bench.steps import STEPS  # noqa: E402
 from bench.systems import NAMES  # noqa: E402
 
@@ -51,16 +50,6 @@ def test_every_step_names_a_case_and_known_systems() -> None:
             "floor" not in step.systems
         )
         assert set(step.systems) <= {*NAMES, "floor"}
-
-
-def test_systems_take_turns_in_each_round() -> None:
-    planned = run.tasks(["round trip"], NAMES, quick=False)
-    assert [(task.round, task.system) for task in planned] == [(number, name) for number in range(3) for name in NAMES]
-
-
-def test_percentile_of_few_samples_is_one_of_them() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
-    assert percentile([1.0], 0.5) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -114,29 +103,6 @@ def test_each_row_of_the_page_is_one_figure_with_a_value(title: str) -> None:
     assert [figure.title for figure in FIGURES].count(title) == 1
     (row,) = [row for row in report.own(report.read(ROOT / "bench" / "results" / "latest.json")) if row.figure.title == title]
     assert "cellblock" in row.values
-
-
-def test_the_short_table_has_neither_targets_nor_rounds() -> None:
-    figure = replace(COST, title="another cost")
-    results: Results = {"step": {"cellblock": [{"ms": [3.0]}, {"ms": [5.0]}], "ipybox": [{"ms": [100.0]}]}}
-    every = [*judged(results), *rows([figure], values([figure], results, "2026-11-21"), NAMES)]
-    shown = report.short_table(every, ["another cost"])
-    assert shown.splitlines()[2:] == [f"| {figure.title} | ms | **4** | 100 (25×) |"]
-
-
-def test_no_figure_is_taken_for_another() -> None:
-    figures = [*FIGURES, *FLOOR]
-    assert len({figure.key for figure in figures}) == len(figures)
-
-
-def test_a_part_is_all_steps_that_are_named_after_it() -> None:
-    names = {task.step.name for task in run.tasks(["sandbox"], NAMES, quick=False, rounds=1)}
-    assert {"sandbox: create", "sandbox: round trip", "sandbox: egress", "sandbox: srt"} <= names
-    assert all(name.startswith("sandbox: ") for name in names)
-
-
-def test_rounds_can_be_fewer_or_more() -> None:
-    assert [task.round for task in run.tasks(["round trip"], ["cellblock"], quick=False, rounds=5)] == [*range(5)]
 
 
 @pytest.mark.slow
@@ -207,15 +173,6 @@ def test_srt_is_measured() -> None:
     assert isinstance(series, dict), series
     assert len(series["first"]) == 1
     assert len(series["next"]) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.npm
-def test_generation_is_measured() -> None:
-    (task,) = run.tasks(["tools: generate"], ["cellblock"], quick=True, rounds=1)
-    series = run.measure(task, Path(sys.executable), quick=True)
-    assert isinstance(series, dict), series
-    assert min(series["in turn"]) > 0
 
 
 @pytest.mark.slow

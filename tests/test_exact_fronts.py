@@ -27,6 +27,7 @@ from daemons import own_daemon
 from exact_machines import ExactMachine
 from gateways import own_gateway, token
 from session_machines import check, hosted
+from suite import first_quick
 
 
 class Named:
@@ -184,7 +185,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
-@pytest.fixture(params=["functions", "client", "command line"])
+@pytest.fixture(params=first_quick(["functions", "client", "command line"]))
 def front(request: pytest.FixtureRequest, daemon: Path) -> Iterator[Any]:
     """Something with the functions of named sessions."""
     if request.param != "client":
@@ -201,7 +202,7 @@ SLOW = [pytest.mark.slow, pytest.mark.long]
 @pytest.mark.parametrize(
     ("sandbox", "examples", "steps"),
     [
-        pytest.param(True, 1, 10, id="few"),  # each starts a server, which takes a second
+        pytest.param(True, 1, 10, id="few", marks=pytest.mark.slow),  # each starts a server, which takes a second
         pytest.param(True, 6, 8, id="many", marks=SLOW),
         pytest.param(False, 6, 8, id="many, unsandboxed", marks=SLOW),
     ],
@@ -214,7 +215,7 @@ def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize("sandbox", first_quick([False, True]))
 @pytest.mark.parametrize(("examples", "steps"), [pytest.param(2, 10, id="few"), pytest.param(12, 8, id="many", marks=SLOW)])
 @pytest.mark.sampled(3)
 def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:

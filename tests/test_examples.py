@@ -75,6 +75,7 @@ async def test_quickstart_ends_at_ctrl_c_and_leaves_nothing(tmp_path: Path) -> N
     await eventually(lambda: not any(alive(pid) for pid in everything))
 
 
+@pytest.mark.slow
 async def test_quickstart_ends_quietly_when_its_reader_has_seen_enough(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -62,12 +62,6 @@ def test_everything_public_is_listed_before_it_is_loaded_and_after() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_a_star_import_brings_the_public_names_and_nothing_else() -> None:
-    names: dict[str, object] = {}
-    exec("from cellblock import *", names)
-    assert set(names) - {"__builtins__"} == set(cellblock.__all__)
-
-
 def test_importing_the_package_loads_next_to_nothing() -> None:
     loaded = modules_after("import cellblock")
     assert {name for name in loaded if name.startswith("cellblock")} == {"cellblock"}

@@ -74,6 +74,7 @@ async def test_a_package_on_the_python_path_of_the_program_can_be_used(
     assert (seen.text, [str(request) for request in seen.asked]) == ('{"word": "hi"}', ["far.echo(word='hi')"])
 
 
+@pytest.mark.slow
 async def test_a_package_in_a_named_directory_can_be_used_and_not_changed(elsewhere: Path, workspace: Path) -> None:
     (elsewhere.parent / "secret").write_text("not named")
     async with CodeExecutor(tools=[elsewhere]) as executor:
@@ -119,27 +120,23 @@ async def test_calls_of_tools_need_no_approval_if_the_program_says_so(elsewhere:
     assert [request.tool_name for request in seen.asked] == ["shell"]
 
 
-@pytest.mark.parametrize(
-    ("code", "tool", "text"),
-    [
+async def test_a_command_is_shown_under_the_name_that_ipybox_has_for_it(workspace: Path) -> None:
+    cases: list[tuple[str, str, str]] = [
         ("!echo {word}", "shell", "echo hello"),
         ("got = !echo {word}\nprint(got[0])", "shell", "echo hello"),
         ("%%bash\necho hello", "shell_magic", "echo hello\n"),
         ("%%sh\necho hello", "shell_magic", "echo hello\n"),
-    ],
-)
-async def test_a_command_is_shown_under_the_name_that_ipybox_has_for_it(
-    workspace: Path, code: str, tool: str, text: str
-) -> None:
+    ]
     async with CodeExecutor(approve_shell_cmds=True) as executor:
         await executor.execute("word = 'hello'")
-        seen = await streamed(executor, code)
-        assert [(request.tool_name, request.tool_args["cmd"]) for request in seen.asked] == [(tool, text)]
-        assert seen.asked[0].tool_args["command"] == text
-        assert str(seen.asked[0]).count("hello") == 1
-        assert seen.text == "hello"
-        with pytest.raises(CodeExecutionError, match="Rejected"):
-            await streamed(executor, code, reject)
+        for code, tool, text in cases:
+            seen = await streamed(executor, code)
+            assert [(request.tool_name, request.tool_args["cmd"]) for request in seen.asked] == [(tool, text)]
+            assert seen.asked[0].tool_args["command"] == text
+            assert str(seen.asked[0]).count("hello") == 1
+            assert seen.text == "hello"
+            with pytest.raises(CodeExecutionError, match="Rejected"):
+                await streamed(executor, code, reject)
 
 
 async def test_a_name_that_is_not_defined_stays_in_the_command(workspace: Path) -> None:

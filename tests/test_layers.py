@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import graphlib
 import re
 import sys
@@ -20,8 +19,8 @@ import pytest
 
 from cellblock.host.launch import launcher
 from cellblock.launch.zygote import boot
+from sources import PACKAGE, nodes
 
-PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 TESTS = Path(__file__).parent
 ARCHITECTURE = PACKAGE.parents[1] / "docs" / "architecture.md"
 
@@ -367,17 +366,6 @@ OTHERS: dict[str, set[str]] = {
 """Room → what it may import that is neither ours nor Python's."""
 
 
-@functools.cache
-def nodes(path: Path) -> list[ast.AST]:
-    """Return everything in a file, read once."""
-    source = path.read_text(encoding="utf-8")
-    gc.disable()  # it would visit the nodes of all files again and again, which takes four times as long as parsing
-    try:
-        return [*ast.walk(ast.parse(source))]
-    finally:
-        gc.enable()
-
-
 def room_of(path: Path, package: Path) -> str:
     """Return the room that a module belongs to."""
     return room_named([part.removesuffix(".py") for part in path.relative_to(package).parts])
@@ -499,10 +487,7 @@ def test_no_modules_know_each_other() -> None:
     ("module", "code", "complaint"),
     [
         ("wire/frames.py", "import IPython", "wire may not import IPython"),
-        ("wire/frames.py", "from cellblock.host import Host", "wire may not import cellblock.host"),
-        ("model.py", "import numpy as np", "model may not import numpy"),
         ("errors.py", "from .host.session import Session", "errors may not import cellblock.host.session"),
-        ("worker/main.py", "from cellblock.launch.zygote import server", "worker may not import cellblock.launch.zygote"),
         ("worker/main.py", "import pydantic.fields", "worker may not import pydantic.fields"),
         ("worker/deep/er.py", "from ...host import kernel", "worker may not import cellblock.host"),
         (
@@ -510,14 +495,7 @@ def test_no_modules_know_each_other() -> None:
             "from cellblock.host.launch.launcher import Launcher",
             "launch/zygote may not import cellblock.host.launch.launcher",
         ),
-        (
-            "host/host.py",
-            "from cellblock.launch.zygote.boot import EXIT_TOO_OLD",
-            "host may not import cellblock.launch.zygote.boot",
-        ),
         ("host/host.py", "from ..launch.zygote import boot", "host may not import cellblock.launch.zygote"),
-        ("host/host.py", "from .. import worker", "host may not import cellblock.worker"),
-        ("host/host.py", "from cellblock import worker", "host may not import cellblock.worker"),
         ("host/host.py", "from cellblock import CodeExecutor", "host may not import cellblock.CodeExecutor"),
         ("host/host.py", "import cellblock", "host may not import cellblock"),
         ("host/host.py", "def f():\n    import cellblock.worker.main", "host may not import cellblock.worker.main"),
@@ -528,26 +506,9 @@ def test_no_modules_know_each_other() -> None:
         ),
         ("host/host.py", "try:\n    pass\nexcept ImportError:\n    import fastapi", "host may not import fastapi"),
         ("host/launch/control.py", "from cellblock.host import Host", "host/launch may not import cellblock.host"),
-        (
-            "host/kernels/kernel.py",
-            "from cellblock.host.survival.tape import Tape",
-            "host/kernels may not import cellblock.host.survival.tape",
-        ),
-        ("host/host.py", "__import__('cellblock.worker')", "host may not import cellblock.worker"),
         ("host/host.py", "import importlib\nimportlib.import_module('mcp.types')", "host may not import mcp.types"),
         ("tools/calling/runner.py", "from cellblock.host import Session", "tools/calling may not import cellblock.host"),
-        (
-            "fronts/executor/executor.py",
-            "from cellblock.wire.messages import Execute",
-            "fronts/executor may not import cellblock.wire.messages",
-        ),
-        (
-            "fronts/gateway/rest.py",
-            "from cellblock.launch.zygote import server",
-            "fronts/gateway may not import cellblock.launch.zygote",
-        ),
         ("fronts/mcp_server/rest.py", "import fastapi", "fronts/mcp_server may not import fastapi"),
-        ("fronts/cli/main.py", "from cellblock.worker import main", "fronts/cli may not import cellblock.worker"),
         ("newcomer.py", "from cellblock.errors import CellblockError", "newcomer may not import cellblock.errors"),
     ],
 )

@@ -20,9 +20,9 @@ from cellblock.fronts.cli.app import made_command
 from cellblock.service import settings
 from cellblock.service.named.json_options import NamedOptions
 from cli_commands import command_of, every_option, options_of, wrong_in
+from sources import PACKAGE, nodes
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = Path(cellblock.__file__).parent
 _COMMAND = re.compile(r"(?:'|\(|`|: |run )cellblock ((?!was\b|is\b|has\b)(?:[a-z]|--)[^'()`]*)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 _KEYWORD = re.compile(r"(?<![\w.$/-])([a-z][a-z_]{2,})=(?![=~])")
@@ -62,10 +62,10 @@ def messages() -> list[tuple[str, str]]:
 
 def _messages() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-        parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        for node in nodes:
+        found = nodes(path)
+        parts = {id(part) for node in found if isinstance(node, ast.JoinedStr) for part in node.values}
+        parts |= {id(node.value) for node in found if isinstance(node, ast.Expr)}
+        for node in found:
             if isinstance(node, ast.JoinedStr):
                 text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:

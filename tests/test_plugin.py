@@ -110,10 +110,6 @@ def test_the_entry_for_the_registry_of_servers() -> None:
     assert (positional["value"], named["name"]) == tuple(arguments()[0][:2])
 
 
-def test_the_guide_installs_the_plugin_from_the_repository() -> None:
-    assert f"claude plugin marketplace add {REPOSITORY}\n" in GUIDE
-
-
 def test_the_skill_is_described_within_limits() -> None:
     _, front, text = SKILL.split("---\n", 2)
     fields = dict(line.split(": ", 1) for line in front.splitlines())

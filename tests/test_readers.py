@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
+from sources import PACKAGE, nodes
 
 INSIDE = ("worker/", "launch/init/files_helper.py", "tools/calling/typed.py", "tools/calling/runner.py")
 """What runs in sessions, or in a process for the files of one: it slows down its own session only."""
@@ -112,9 +112,16 @@ _NAMES = frozenset(
 _WRITES = frozenset(("dump", "dumps", "JSONEncoder"))
 
 
-def parsers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def dotted(node: ast.AST) -> str:
+    """Return the name of what is called, such as ``json.loads``."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def parsers(syntax: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the uses of parsers in a module, and imports of their functions by name."""
-    for node in ast.walk(tree):
+    for node in syntax:
         match node:
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module in _MODULES and name not in _WRITES:
                 if name not in ("JSONDecodeError", "Error", "PickleError", "UnpicklingError", "TOMLDecodeError"):
@@ -122,20 +129,20 @@ def parsers(tree: ast.AST) -> Iterator[tuple[int, str]]:
             case ast.ImportFrom(module=str() as module, names=names) if module.partition(".")[0] in _MODULES:
                 yield from ((node.lineno, f"{module}.{one.name}") for one in names if one.name not in _WRITES)
             case ast.Call(func=function):
-                name = ast.unparse(function)
+                name = dotted(function)
                 if name in _NAMES or name.rpartition(".")[2] in _NAMES - {"compile", "eval", "exec"}:
                     yield node.lineno, name
 
 
-def modules() -> Iterator[tuple[str, ast.AST]]:
+def modules() -> Iterator[tuple[str, list[ast.AST]]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(INSIDE):
-            yield name, ast.parse(path.read_text())
+            yield name, nodes(path)
 
 
 def test_every_parser_is_listed_with_its_reason() -> None:
-    found = {name: [f"line {line}: {what}" for line, what in parsers(tree)] for name, tree in modules()}
+    found = {name: [f"line {line}: {what}" for line, what in parsers(module)] for name, module in modules()}
     new = {name: uses for name, uses in found.items() if uses and name not in PARSERS}
     assert not new, f"use cellblock.model.untrusted, or say in {Path(__file__).name} why the input is limited: {new}"
     assert set(PARSERS) <= {name for name, uses in found.items() if uses}, "nothing is parsed there any more"
@@ -155,7 +162,7 @@ def test_every_parser_is_listed_with_its_reason() -> None:
     ],
 )
 def test_parsers_are_seen(source: str) -> None:
-    assert [*parsers(ast.parse(source))]
+    assert [*parsers(ast.walk(ast.parse(source)))]
 
 
 # -- regular expressions -------------------------------------------------------------------------------------------------
@@ -181,15 +188,15 @@ def nested(pattern: str) -> bool:
     return inside(parser.parse(pattern), False)
 
 
-def patterns(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def patterns(syntax: Iterable[ast.AST]) -> Iterator[str]:
+    for node in syntax:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="re")), args=[ast.Constant(value=str() | bytes() as text), *_]):
                 yield text if isinstance(text, str) else text.decode("latin-1")
 
 
 def test_no_repetition_is_in_another() -> None:
-    found = {(name, text) for name, tree in modules() for text in patterns(tree) if nested(text)}
+    found = {(name, text) for name, module in modules() for text in patterns(module) if nested(text)}
     assert not found, "a pattern must take linear time: repeat up to a number, or possessively (*+)"
 
 

@@ -32,6 +32,7 @@ def test_every_module_is_listed_with_what_it_does() -> None:
     assert [name for name, text in shown if not text] == []
 
 
+@pytest.mark.slow
 def test_every_message_is_listed_with_its_fields() -> None:
     incoming = [
         one for module in (control, copies, program_messages) for one in vars(module).values() if isinstance(one, Incoming)

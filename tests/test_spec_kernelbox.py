@@ -164,6 +164,7 @@ def test_output_is_cut_at_the_documented_limit(monkeypatch: pytest.MonkeyPatch) 
     assert len(cut.output) < 11_000
 
 
+@pytest.mark.slow
 def test_a_timeout_is_a_status() -> None:
     result = cellblock.execute(cellblock.get_or_create("slow"), "import time; time.sleep(60)", timeout=0.1)
     assert (result.status, result.ok) == ("timeout", False)

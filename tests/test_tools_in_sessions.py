@@ -33,7 +33,7 @@ from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.registry.servers import ServerRegistry
 from clocks import Clock
 from processes import alive, below, eventually
-from tool_sessions import CALL, SERVERS, accept, desk, recorded, register, reject, servers_below, streamed
+from tool_sessions import CALL, SERVERS, desk, recorded, register, reject, servers_below, streamed
 
 pytestmark = pytest.mark.slow
 
@@ -236,20 +236,6 @@ print(*await asyncio.gather(*(bad.run("echo", {{"n": n}}) for n in range(5)), re
 """
 
 
-async def test_gathered_calls_are_presented_together_and_decided_in_any_order(executor: CodeExecutor) -> None:
-    asked: list[ApprovalRequest] = []
-
-    async def decide(request: ApprovalRequest) -> None:
-        asked.append(request)
-        if len(asked) == 5:
-            for one in asked[::-1]:
-                await (one.reject() if one.tool_args["n"] == 2 else one.accept())
-
-    seen = await streamed(executor, GATHER, decide)
-    answers = ['{"n": 0}', '{"n": 1}', "Approval request for bad.echo rejected", '{"n": 3}', '{"n": 4}']
-    assert seen.text.splitlines() == answers
-
-
 async def test_accepted_always_for_a_tool_or_for_a_call(executor: CodeExecutor) -> None:
     asked: list[ApprovalRequest] = []
 
@@ -311,12 +297,6 @@ except Exception as error: print(error)
     assert len({decision.session for decision in trail}) == 1
 
 
-async def test_execute_does_not_override_rules(isolation: Make) -> None:
-    async with isolation(rules=Rules((Rule("deny", server="bad"),))) as executor:
-        with pytest.raises(CodeExecutionError, match="denied by the rule"):
-            await executor.execute(f"{CALL}bad.run_sync('echo', {{}})")
-
-
 async def test_commands_are_asked_for_through_the_same_broker(isolation: Make) -> None:
     rules = Rules((Rule("allow", kind="shell", arguments={"command": "echo allowed"}),))
     async with isolation(approve_shell_cmds=True, require_shell_escape=True, rules=rules) as executor:
@@ -365,36 +345,7 @@ async def test_a_tool_that_fails_and_a_server_that_dies_are_errors_in_the_cell(e
     assert alive(await number(executor))
 
 
-async def test_a_server_that_does_not_start_is_an_error_that_says_so(executor: CodeExecutor, workspace: Path) -> None:
-    register(workspace, "stillborn", "dies")
-    with pytest.raises(CodeExecutionError, match=r"(?s)'stillborn'.*I was born to die"):
-        await executor.execute(f"{CALL}ToolRunner('stillborn').run_sync('echo', {{}})")
-
-
-async def test_a_server_gets_the_patience_of_its_own_session(isolation: Make, workspace: Path) -> None:
-    register(workspace, "slow", "hangs")
-    async with isolation() as patient, isolation(connect_timeout=0.5) as hasty:
-        assert (await patient.execute("1")).ok
-        with pytest.raises(CodeExecutionError, match=r"not ready within 0\.5 s"):
-            await hasty.execute(f"{CALL}ToolRunner('slow').run_sync('echo', {{}})")
-
-
 # -- whose servers -----------------------------------------------------------------------------------------------------
-
-
-async def test_executors_share_a_server_until_the_last_is_done_with_it(isolation: Make) -> None:
-    async with isolation() as first:
-        async with isolation() as second, isolation(own_servers=True) as alone:
-            shared = await number(first)
-            assert await number(second) == shared
-            assert await number(alone) != shared
-            await second.reset()
-            assert alive(shared)
-            await number(second)
-        assert alive(shared)
-        assert servers_below(os.getpid()) == {shared}
-        await first.reset()
-        assert not alive(shared)
 
 
 async def test_stopping_closes_everything_whatever_is_pending(isolation: Make) -> None:
@@ -441,14 +392,6 @@ async def test_interrupting_withdraws(executor: CodeExecutor) -> None:
     assert await request.response() is False
 
 
-async def test_leaving_the_stream_withdraws(executor: CodeExecutor) -> None:
-    events = executor.stream(ASKS)
-    request = await anext(events)
-    assert isinstance(request, ApprovalRequest)
-    await events.aclose()
-    await eventually(lambda: request.state == "withdrawn")
-
-
 async def test_the_death_of_the_kernel_withdraws(executor: CodeExecutor) -> None:
     code = f"import threading, os\n{CALL}threading.Timer(0.5, os._exit, [3]).start()\n{ASKS}"
     request, task = await pending(executor, code)
@@ -456,13 +399,6 @@ async def test_the_death_of_the_kernel_withdraws(executor: CodeExecutor) -> None
         await task
     await eventually(lambda: request.state == "withdrawn")
     assert await number(executor)
-
-
-async def test_a_reset_withdraws(executor: CodeExecutor) -> None:
-    request, task = await pending(executor)
-    await executor.reset()
-    await eventually(lambda: request.state == "withdrawn")
-    assert (await task).status == "interrupted"
 
 
 BACKGROUND = f"""{CALL}
@@ -580,16 +516,6 @@ print(result.content)
         with pytest.raises(CodeExecutionError, match=r"EACCES|EPERM|not permitted|denied|SECRET") as caught:
             await executor.execute(read_env_code)
         assert "SECRET=1" not in f"{caught.value}"
-
-
-@pytest.mark.npm
-async def test_images_of_the_everything_server(make: Make, workspace: Path) -> None:
-    await generate_mcp_sources("everything", {"command": "mcp-server-everything"}, workspace / "mcptools")
-    code = "from mcptools.everything import get_tiny_image as tiny\nx = tiny.run(tiny.Params())\nlen(x.images)"
-    async with make() as executor:
-        seen = await streamed(executor, code, accept)
-    assert seen.result.return_value == "1"
-    assert [path.read_bytes()[:4] for path in seen.result.images] == [b"\x89PNG"]
 
 
 async def test_a_permission_does_not_reach_a_server_that_takes_the_name(native_host: Host, tmp_path: Path) -> None:

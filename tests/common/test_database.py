@@ -93,23 +93,6 @@ def test_a_transaction_happens_wholly_or_not_at_all(tmp_path: Path) -> None:
     assert count(Database(tmp_path, "x.db", SCHEMA)) == 5
 
 
-@pytest.mark.slow
-def test_processes_share_a_file(tmp_path: Path) -> None:
-    """Four of them read and write in one transaction, and none loses what another has written."""
-    program = f"""
-from pathlib import Path
-from cellblock.common.database import Database
-for _ in range(50):
-    database = Database(Path({str(tmp_path / "new")!r}), "x.db", {SCHEMA!r})
-    with database.transaction() as connection:
-        n = connection.execute("SELECT n FROM counts").fetchone()[0]
-        connection.execute("UPDATE counts SET n = ?", (n + 1,))
-"""
-    running = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    assert [process.communicate()[1] for process in running] == [""] * 4
-    assert count(Database(tmp_path / "new", "x.db", SCHEMA)) == 200
-
-
 def test_a_writer_that_is_killed_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     database = Database(tmp_path, "x.db", SCHEMA)
     program = f"""

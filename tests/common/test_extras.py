@@ -240,6 +240,7 @@ def test_a_feature_names_its_extra(tmp_path: Path) -> None:
     assert {*failed} == {*features, *commands}
 
 
+@pytest.mark.slow
 def test_modules_belong_to_their_extras() -> None:
     assert {*MODULES} <= {*PROJECT["optional-dependencies"]}
     for extra, needed in MODULES.items():

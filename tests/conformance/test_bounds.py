@@ -128,6 +128,7 @@ async def test_a_slow_reader_of_a_stream_slows_the_cell_down(host: Host, tmp_pat
         assert text == "".join(f"{i} {'x' * 20}\n" for i in range(200_000))
 
 
+@pytest.mark.slow
 async def test_a_cell_whose_stream_nobody_reads_can_still_be_timed_out(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path, limits=SMALL) as session:
         stream = session.stream("n = 0\nwhile True:\n    n += 1\n    print(n)", timeout=0.5)

@@ -14,6 +14,7 @@ import pytest
 from cellblock import CodeExecutionResult, Host, KernelDiedError, Session
 from cells import ok, value
 from processes import eventually
+from suite import first_quick
 
 
 @pytest.fixture
@@ -111,17 +112,20 @@ async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
 
 @pytest.mark.parametrize(
     ("code", "cause"),
-    [
-        pytest.param(*death, id=name, marks=pytest.mark.launcher if name in OF_PROCESSES else ())
-        for name, death in DEATHS.items()
-    ],
+    first_quick(
+        [
+            pytest.param(*death, id=name, marks=pytest.mark.launcher if name in OF_PROCESSES else ())
+            for name, death in DEATHS.items()
+        ],
+        6,
+    ),
 )
 async def test_a_death_names_its_cause_and_the_session_goes_on(session: Session, code: str, cause: str) -> None:
     await died(session, code, cause)
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("end", ["os._exit(1)", "os.abort()", "os.kill(os.getpid(), 9)", "os.killpg(0, 9)"])
+@pytest.mark.parametrize("end", first_quick(["os._exit(1)", "os.abort()", "os.kill(os.getpid(), 9)", "os.killpg(0, 9)"], 2))
 async def test_nothing_is_lost_of_what_was_printed_just_before_the_process_ended_itself(session: Session, end: str) -> None:
     result = await session.execute(f"import os\nfor i in range(1000):\n    print(i)\n{end}")
     assert result.status == "died"
@@ -152,6 +156,7 @@ async def test_a_death_during_a_stream_ends_it_with_a_result(session: Session) -
     assert events[-1].output == "a\n"
 
 
+@pytest.mark.slow
 @pytest.mark.launcher
 async def test_an_exit_handler_that_hangs_does_not_keep_a_session_from_closing(session: Session) -> None:
     await ok(session, "import atexit, time; atexit.register(time.sleep, 1000)")
@@ -258,7 +263,7 @@ async def test_a_flood_of_garbage_from_a_process_that_holds_the_channel_costs_on
     assert await value(session, "1") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE, signal.SIGQUIT])
+@pytest.mark.parametrize("number", first_quick([signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE, signal.SIGQUIT], 2))
 async def test_a_signal_that_ends_a_program_is_named(session: Session, number: signal.Signals) -> None:
     result = await session.execute(
         f"import os, signal\nsignal.signal({int(number)}, signal.SIG_DFL)\nos.kill(os.getpid(), {int(number)})"

@@ -235,6 +235,7 @@ OURS_ON_THE_STACK = {
 }
 
 
+@pytest.mark.slow
 async def test_our_own_functions_are_on_no_traceback(session: Session) -> None:
     for kind, code in OURS_ON_THE_STACK.items():
         result = await session.execute(code)

@@ -12,6 +12,7 @@ import pytest
 from cellblock import CodeExecutionChunk, CodeExecutionResult, Session
 from cells import ok, value
 from processes import eventually
+from suite import first_quick
 
 C_PRINTF = "import ctypes; libc = ctypes.CDLL(None); libc.printf(b'from C\\n')"
 
@@ -80,7 +81,7 @@ THIRDS = {
 }
 
 
-@pytest.mark.parametrize("third", THIRDS.values(), ids=THIRDS)
+@pytest.mark.parametrize("third", first_quick(THIRDS.values()), ids=THIRDS)
 async def test_the_order_stays_however_long_the_host_is_busy(session: Session, tmp_path: Path, third: str) -> None:
     code = f"""
 import os, pathlib, subprocess

@@ -93,6 +93,7 @@ async def test_a_timeout_says_so_everywhere_and_how_it_ended(session: Session) -
     assert result.text.endswith(f"TimeoutError: {told}")
 
 
+@pytest.mark.slow
 async def test_code_that_swallows_its_interrupt_is_told_to_have_timed_out(session: Session) -> None:
     code = "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('caught')"
     result = await session.execute(code, timeout=0.3)
@@ -115,48 +116,44 @@ async def test_a_memory_error_names_the_limit(native_session: Session) -> None:
     assert limit in result.text.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+async def test_a_failed_connection_says_that_there_is_no_network(native_session: Session) -> None:
+    cases: list[str] = [
         "import urllib.request\nurllib.request.urlopen('http://example.org')",
         "import socket\nsocket.create_connection(('192.0.2.1', 80))",
         "import asyncio\nawait asyncio.open_connection('example.org', 80)",
         "import requests\nrequests.get('https://example.org')",
-    ],
-)
-async def test_a_failed_connection_says_that_there_is_no_network(native_session: Session, code: str) -> None:
-    result = await native_session.execute(code)
-    assert result.error is not None
-    assert NO_NETWORK in result.error.evalue
-    assert result.for_model().startswith(f"Error: {result.error.ename}: {NO_NETWORK}\n")
+    ]
+    for code in cases:
+        result = await native_session.execute(code)
+        assert result.error is not None
+        assert NO_NETWORK in result.error.evalue
+        assert result.for_model().startswith(f"Error: {result.error.ename}: {NO_NETWORK}\n")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+async def test_a_refused_host_is_told_first_with_the_rule_that_allows_it(native_host: Host, tmp_path: Path) -> None:
+    cases: list[str] = [
         "import urllib.request\nurllib.request.urlopen('http://example.org:8080')",
         "import urllib.request\nurllib.request.urlopen('https://example.org:8080')",
         "import requests\nrequests.get('https://example.org:8080')",
         "import httpx\nhttpx.get('https://example.org:8080')",
-    ],
-)
-async def test_a_refused_host_is_told_first_with_the_rule_that_allows_it(native_host: Host, tmp_path: Path, code: str) -> None:
+    ]
     async with CodeExecutor(host=native_host, working_dir=tmp_path, allow_hosts=["example.com"]) as executor:
-        with pytest.raises(CodeExecutionError) as caught:
-            await executor.execute(code)
-        result = caught.value.result
-        assert result is not None
-        assert result.error is not None
-        told = "example.org:8080 was refused. To allow it: cellblock network NAME --allow example.org:8080,"
-        assert result.for_model().startswith(f"Error: {result.error.ename}: {told} ")
-        assert result.for_model().count("example.org:8080 was refused") == 1
-        assert "names this host; to allow it" in result.error.evalue
-        assert "names this host; to allow it" not in result.for_model().partition("[cellblock]")[0]
-        with pytest.raises(CodeExecutionError) as caught:
-            await executor.execute(f"try:\n    exec({code!r})\nexcept Exception: 1 / 0")
-        result = caught.value.result
-        assert result is not None
-        assert result.for_model().startswith("Error: ZeroDivisionError: division by zero\n")
+        for code in cases:
+            with pytest.raises(CodeExecutionError) as caught:
+                await executor.execute(code)
+            result = caught.value.result
+            assert result is not None
+            assert result.error is not None
+            told = "example.org:8080 was refused. To allow it: cellblock network NAME --allow example.org:8080,"
+            assert result.for_model().startswith(f"Error: {result.error.ename}: {told} ")
+            assert result.for_model().count("example.org:8080 was refused") == 1
+            assert "names this host; to allow it" in result.error.evalue
+            assert "names this host; to allow it" not in result.for_model().partition("[cellblock]")[0]
+            with pytest.raises(CodeExecutionError) as caught:
+                await executor.execute(f"try:\n    exec({code!r})\nexcept Exception: 1 / 0")
+            result = caught.value.result
+            assert result is not None
+            assert result.for_model().startswith("Error: ZeroDivisionError: division by zero\n")
 
 
 async def test_an_error_that_the_cell_survived_is_told_once(session: Session, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellblock.errors import ProtocolError
@@ -49,7 +49,7 @@ def setup(size: int) -> Setup:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@unhurried
+@settings(unhurried, max_examples=10)
 @given(st.data())
 def test_a_message_arrives_as_it_was_sent(kind: Any, data: st.DataObject) -> None:
     # A policy is any JSON, of which there are many spellings.
@@ -68,11 +68,6 @@ def test_a_message_with_everything_arrives_as_it_was_sent() -> None:
 def test_every_message_can_be_sent_somewhere() -> None:
     assert {kind for direction in DIRECTIONS for kind in direction.kinds.values()} == {*KINDS}
     assert len({kind.op for kind in KINDS}) == len(KINDS)
-
-
-def test_messages_are_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        FULL.cwd = "/"  # type: ignore[misc]
 
 
 def test_paths_that_are_not_unicode_pass() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from cellblock import Session
 from checkpoint_sessions import value
+from suite import first_quick
 
 CLASSES = """
 import enum
@@ -86,7 +87,7 @@ said = moved, type(moved) is Point, colour is Colour.RED, trouble, pool.map(use,
     assert await value(session, "[name for name in globals() if 'cellblock' in name]") == "[]"
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", first_quick(["spawn", "forkserver", "fork"]))
 async def test_all_ways_to_start_processes_run_them(session: Session, method: str) -> None:
     assert (await session.execute(CLASSES)).ok
     code = f"""

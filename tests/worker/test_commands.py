@@ -21,6 +21,7 @@ from cellblock import (
 )
 from cells import ok, value
 from processes import eventually
+from suite import first_quick
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="native sandboxes are made of Linux namespaces")
 
@@ -107,42 +108,38 @@ WAYS: dict[str, tuple[str, CommandRequest, str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_every_way_asks_with_what_then_runs(shell: Session, decider: Decider, tmp_path: Path, way: str) -> None:
-    code, request, output, returned = WAYS[way]
+async def test_every_way_asks_with_what_then_runs(shell: Session, decider: Decider, tmp_path: Path) -> None:
     await ok(shell, "a = 1")
-    result = await ok(shell, code)
-    assert [(asked.tool, asked.command, asked.program) for asked in decider.asked] == [
-        (request.tool, request.command, request.program)
-    ]
-    assert (decider.last.cwd, decider.last.environment) == (str(tmp_path / "work"), {})
-    assert (result.output, result.return_value) == (output, returned)
+    for code, request, output, returned in WAYS.values():
+        decider.asked.clear()
+        result = await ok(shell, code)
+        assert [(asked.tool, asked.command, asked.program) for asked in decider.asked] == [
+            (request.tool, request.command, request.program)
+        ]
+        assert (decider.last.cwd, decider.last.environment) == (str(tmp_path / "work"), {})
+        assert (result.output, result.return_value) == (output, returned)
 
 
-@pytest.mark.parametrize(
-    ("code", "decision"),
-    [
+async def test_nothing_but_true_lets_a_command_through(shell: Session, decider: Decider, tmp_path: Path) -> None:
+    cases: list[tuple[str, Any]] = [
         *(("!touch made", decision) for decision in (False, None, 1, "yes", RuntimeError("no idea"))),
         ("x = !touch made", 1),
         ("%%bash\ntouch made", RuntimeError("no idea")),
-    ],
-)
-async def test_nothing_but_true_lets_a_command_through(
-    shell: Session, decider: Decider, tmp_path: Path, code: str, decision: Any
-) -> None:
-    decider.decision = decision
-    if isinstance(decision, RuntimeError):
-        with pytest.raises(RuntimeError, match="no idea"):
-            await shell.execute(code)
-    else:
-        result = await shell.execute(code)
-        assert result.error is not None
-        why = decision if isinstance(decision, str) else "the command was not approved"
-        assert (result.error.ename, result.error.evalue) == ("PermissionError", f"Rejected: {why}")
-    assert not (tmp_path / "work" / "made").exists()
-    decider.decision = True
-    await ok(shell, "!touch made")
-    assert (tmp_path / "work" / "made").exists()
+    ]
+    for code, decision in cases:
+        decider.decision = decision
+        if isinstance(decision, RuntimeError):
+            with pytest.raises(RuntimeError, match="no idea"):
+                await shell.execute(code)
+        else:
+            result = await shell.execute(code)
+            assert result.error is not None
+            why = decision if isinstance(decision, str) else "the command was not approved"
+            assert (result.error.ename, result.error.evalue) == ("PermissionError", f"Rejected: {why}")
+        assert not (tmp_path / "work" / "made").exists()
+        decider.decision = True
+        await ok(shell, "!touch made")
+        (tmp_path / "work" / "made").unlink()
 
 
 async def test_a_script_in_the_background_is_asked_for_as_well(host: Host, decider: Decider, tmp_path: Path) -> None:
@@ -154,6 +151,7 @@ async def test_a_script_in_the_background_is_asked_for_as_well(host: Host, decid
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 async def test_how_a_command_ended_is_told_as_always(shell: Session) -> None:
     assert await value(shell, "!exit 3\n_exit_code") == 3
     assert await value(shell, "!kill -9 $$\n_exit_code") == -9
@@ -229,7 +227,7 @@ async def test_other_output_streams_while_somebody_decides(shell: Session, decid
     assert item.output == heard == "before\nmeanwhile\nafter\n"
 
 
-@pytest.mark.parametrize("code", ["!echo ran", "x = !echo ran", "%%bash\necho ran"])
+@pytest.mark.parametrize("code", first_quick(["!echo ran", "x = !echo ran", "%%bash\necho ran"]))
 async def test_a_deadline_comes_while_somebody_decides(shell: Session, decider: Decider, code: str) -> None:
     decider.open.clear()
     result = await shell.execute(code, timeout=0.2)
@@ -360,6 +358,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     assert (await ok(cage, "!touch /usr/x || touch /etc/x")).stderr.count("Read-only file system") == 2
 
 
+@pytest.mark.slow
 @linux
 async def test_output_streams_and_keeps_its_place(cage: Session) -> None:
     parts = [
@@ -395,6 +394,7 @@ async def test_an_interrupt_kills_a_command_with_all_its_children(cage: Session,
     assert await value(cage, "import glob\nkept, glob.glob('/tmp/.output*')") == (1, [])
 
 
+@pytest.mark.slow
 @linux
 async def test_a_command_that_nobody_waits_for_any_more_ends_with_its_cell(cage: Session) -> None:
     code = """
@@ -411,6 +411,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.5)
     assert not [line for line in found if line.startswith("sleep")]
 
 
+@pytest.mark.slow
 @linux
 async def test_what_runs_in_the_background_goes_on_and_ends_with_the_session(cage: Session, tmp_path: Path) -> None:
     await ok(cage, "!(sleep 0.3; echo late > late; sleep 1000) &")
@@ -420,6 +421,7 @@ async def test_what_runs_in_the_background_goes_on_and_ends_with_the_session(cag
     assert "!command &" in result.error.evalue
 
 
+@pytest.mark.slow
 @linux
 async def test_long_scripts_run_and_lines_that_no_program_can_be_given_are_refused(cage: Session) -> None:
     result = await ok(cage, "get_ipython().run_cell_magic('bash', '', '#' * 900_000 + '\\necho $((1 + 1))')")
@@ -430,6 +432,7 @@ async def test_long_scripts_run_and_lines_that_no_program_can_be_given_are_refus
     assert await value(cage, "x = !head -c 5000000 /dev/zero | tr '\\0' x\nlen(x[0])") == 5_000_000
 
 
+@pytest.mark.slow
 @linux
 async def test_a_kernel_that_dies_under_a_command_leaves_nothing(cage: Session) -> None:
     result = await cage.execute("import os, threading\nthreading.Timer(0.3, os.kill, [os.getpid(), 9]).start()\n!sleep 1000")
@@ -450,16 +453,18 @@ THREADS = "[thread.name for thread in __import__('threading').enumerate() if 'wa
 """Those that wait for a process end with it, a moment later, and a checkpoint does not mind them."""
 
 
-@pytest.mark.parametrize("cell", ["%%bash\necho said", "%%script python\nprint('said')", "%%sh --out said\necho said >&2"])
-async def test_a_script_cell_leaves_no_thread_and_allows_checkpoints(session: Session, cell: str) -> None:
-    for _ in range(2):
-        assert (await ok(session, cell)).text == "said"
-        assert await value(session, THREADS) == ["MainThread"]
-        checkpoint = await session.checkpoint()
-        await session.restore(checkpoint)
-        await checkpoint.drop()
+async def test_a_script_cell_leaves_no_thread_and_allows_checkpoints(session: Session) -> None:
+    cases: list[str] = ["%%bash\necho said", "%%script python\nprint('said')", "%%sh --out said\necho said >&2"]
+    for cell in cases:
+        for _ in range(2):
+            assert (await ok(session, cell)).text == "said"
+            assert await value(session, THREADS) == ["MainThread"]
+            checkpoint = await session.checkpoint()
+            await session.restore(checkpoint)
+            await checkpoint.drop()
 
 
+@pytest.mark.slow
 async def test_a_script_that_fails_or_is_interrupted_leaves_no_thread(session: Session) -> None:
     assert (await session.execute("%%bash\nexit 3")).status == "error"
     assert await value(session, THREADS) == ["MainThread"]

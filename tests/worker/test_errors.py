@@ -24,21 +24,19 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize(("code", "last"), SHOWN.values(), ids=SHOWN)
-async def test_what_does_not_end_the_cell_is_an_output_of_its_own(
-    session: Session, tmp_path: Path, code: str, last: str
-) -> None:
+async def test_what_does_not_end_the_cell_is_an_output_of_its_own(session: Session, tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text("1 / 0\n")
-    await session.execute(f"import os; os.chdir({str(tmp_path)!r})\nmissing")
-    result = await session.execute(code)
-    (first,) = [item for item in result.outputs if item.kind == "error"]
-    assert str(first.text).rstrip().endswith(last)
-    assert "Traceback (most recent call last)" in str(first.text)
-    assert str(first.text).strip("\n") in str(result.text)
-    assert (result.stderr, first.data) == ("", {})
-    assert result.ok == (code == "%tb")
-    assert (None if result.error is None else "\n".join(result.error.traceback)) == (None if result.ok else first.text)
-    assert str(result.text).count(last) == 1
+    for code, last in SHOWN.values():
+        await session.execute(f"import os; os.chdir({str(tmp_path)!r})\nmissing")
+        result = await session.execute(code)
+        (first,) = [item for item in result.outputs if item.kind == "error"]
+        assert str(first.text).rstrip().endswith(last)
+        assert "Traceback (most recent call last)" in str(first.text)
+        assert str(first.text).strip("\n") in str(result.text)
+        assert (result.stderr, first.data) == ("", {})
+        assert result.ok == (code == "%tb")
+        assert (None if result.error is None else "\n".join(result.error.traceback)) == (None if result.ok else first.text)
+        assert str(result.text).count(last) == 1
 
 
 async def test_it_stands_where_it_was_shown_and_among_the_chunks(session: Session) -> None:

@@ -46,6 +46,7 @@ async def test_the_last_three_inputs_have_names(session: Session) -> None:
     assert await value(session, "_i, _ii, _iii, In[-2] == _i") == ("x = 3", "x = 2", "x = 1", True)
 
 
+@pytest.mark.slow
 async def test_pandas_cuts_wide_tables_in_the_middle_and_says_so(session: Session) -> None:
     code = "import pandas as pd\npd.DataFrame({f'c{i}': [i] for i in range(30)})"
     result = await ok(session, code)
@@ -131,6 +132,7 @@ async def test_matplotlib_draws_inline_whatever_window_is_asked_for(prepared: Se
         assert [set(item.data) for item in result.outputs if item.kind != "stream"] == [{"image/png", "text/plain"}], asked
 
 
+@pytest.mark.slow
 async def test_a_backend_that_draws_nowhere_and_one_that_does_not_exist(prepared: Session) -> None:
     result = await ok(prepared, "%matplotlib agg\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);")
     assert not result.images
@@ -139,12 +141,14 @@ async def test_a_backend_that_draws_nowhere_and_one_that_does_not_exist(prepared
     assert "inlin" in result.error.evalue
 
 
+@pytest.mark.slow
 async def test_magics_of_notebooks_do_not_fail(prepared: Session) -> None:
     result = await ok(prepared, "%pylab inline\nplot([1, 2]);")
     assert len(result.images) == 1
     await ok(prepared, "%gui qt\n%gui\n%autosave 60\n%connect_info")
 
 
+@pytest.mark.slow
 async def test_store_keeps_variables_for_later_sessions_of_the_same_home(host: Host, tmp_path: Path) -> None:
     for code in ("answer = 42\n%store answer", "%store -r\nassert answer == 42"):
         async with host.session(kernel_env={"HOME": str(tmp_path)}) as session:
@@ -262,13 +266,14 @@ async def test_the_kernel_has_what_widgets_look_for(session: Session) -> None:
     assert await value(session, code) is True
 
 
-@pytest.mark.parametrize("code", ["%edit x.py", "%ed", "%%edit\nx = 1", "%debug"])
-async def test_a_magic_that_needs_a_person_says_what_to_do_instead(session: Session, code: str) -> None:
-    await session.execute("1 / 0")
-    error = (await session.execute(code)).error
-    assert error is not None
-    assert error.ename == "UsageError"
-    assert "%run NAME" in error.evalue or "%tb" in error.evalue
+async def test_a_magic_that_needs_a_person_says_what_to_do_instead(session: Session) -> None:
+    cases: list[str] = ["%edit x.py", "%ed", "%%edit\nx = 1", "%debug"]
+    for code in cases:
+        await session.execute("1 / 0")
+        error = (await session.execute(code)).error
+        assert error is not None
+        assert error.ename == "UsageError"
+        assert "%run NAME" in error.evalue or "%tb" in error.evalue
 
 
 async def test_the_debugger_starts_if_somebody_types_its_commands(session: Session) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cellblock.wire.fields import PIECE
 from cellblock.wire.messages import Clear
 from worker_end import run, worker_end
@@ -58,13 +56,14 @@ def test_messages_do_not_overtake_what_another_thread_has_taken_to_send() -> Non
     assert [type(message).__name__ for message in end.messages] == ["Ready", "Stream", "Clear"]
 
 
-@pytest.mark.parametrize("code", ["print('text')", "print('text', end='')", "sys.stdout.write('text\\r')"])
-def test_a_line_leaves_at_once(code: str) -> None:
+def test_a_line_leaves_at_once() -> None:
     """The code waits until the line was heard."""
-    with worker_end(f"{code}\nsys.__stdin__.readline()") as end:
-        end.hear("text")
-        end.go_on()
-        end.finish()
+    cases: list[str] = ["print('text')", "print('text', end='')", "sys.stdout.write('text\\r')"]
+    for code in cases:
+        with worker_end(f"{code}\nsys.__stdin__.readline()") as end:
+            end.hear("text")
+            end.go_on()
+            end.finish()
 
 
 def test_what_a_burst_leaves_over_is_sent_although_nothing_follows() -> None:

@@ -12,22 +12,20 @@ from cells import ok
 OPAQUE = "<IPython.core.display.HTML object>"
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
+async def test_what_ipython_shows_is_read(session: Session) -> None:
+    cases: list[tuple[str, str]] = [
         ("Markdown('# Title\\n*text*')", "# Title\n*text*"),
         ("Latex('$x^2$')", "$x^2$"),
         ("JSON({'a': [1, float('nan')]})", '{"a": [1, null]}'),
         ("HTML('<h2>Prices</h2><p>of <b>tea</b> &amp; cake</p>')", "## Prices\nof tea & cake"),
-    ],
-)
-async def test_what_ipython_shows_is_read(session: Session, code: str, text: str) -> None:
+    ]
     await ok(session, "from IPython.display import *")
-    result = await ok(session, code)
-    assert (result.text, result.return_value, result.for_model()) == (text, text, text)
-    assert result.outputs[0].data["text/plain"].endswith(" object>")  # type: ignore[arg-type]
-    assert (await ok(session, f"display({code})")).text == text
-    assert all("cellblock" not in mime for mime in result.outputs[0].data)
+    for code, text in cases:
+        result = await ok(session, code)
+        assert (result.text, result.return_value, result.for_model()) == (text, text, text)
+        assert result.outputs[0].data["text/plain"].endswith(" object>")  # type: ignore[arg-type]
+        assert (await ok(session, f"display({code})")).text == text
+        assert all("cellblock" not in mime for mime in result.outputs[0].data)
 
 
 async def test_an_object_of_the_codes_own_is_read_as_its_page(session: Session) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from cellblock import CodeExecutionChunk, Session
 from worker_end import run
 
@@ -64,16 +62,18 @@ def test_detaching_gives_pythons_own_streams_back() -> None:
     assert end.said == b"b\n"
 
 
-@pytest.mark.parametrize("form", ["!python {}", "import subprocess\nsubprocess.run(['python', {!r}])", "%%bash\npython {}"])
-async def test_what_a_python_program_prints_is_seen_before_it_ends(session: Session, tmp_path: Path, form: str) -> None:
-    script, seen = tmp_path / "script.py", tmp_path / "seen"
-    script.write_text(
-        f"import os, time\nprint('early')\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.005)\nprint('late')"
-    )
-    said = ""
-    async for item in session.stream(form.format(str(script)), timeout=30):
-        if isinstance(item, CodeExecutionChunk):
-            said += item.text
-        if "early" in said:
-            seen.touch()
-    assert said.split()[:2] == ["early", "late"]
+async def test_what_a_python_program_prints_is_seen_before_it_ends(session: Session, tmp_path: Path) -> None:
+    cases: list[str] = ["!python {}", "import subprocess\nsubprocess.run(['python', {!r}])", "%%bash\npython {}"]
+    for form in cases:
+        script, seen = tmp_path / "script.py", tmp_path / "seen"
+        script.write_text(
+            f"import os, time\nprint('early')\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.005)\nprint('late')"
+        )
+        seen.unlink(missing_ok=True)
+        said = ""
+        async for item in session.stream(form.format(str(script)), timeout=30):
+            if isinstance(item, CodeExecutionChunk):
+                said += item.text
+            if "early" in said:
+                seen.touch()
+        assert said.split()[:2] == ["early", "late"]

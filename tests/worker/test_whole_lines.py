@@ -8,9 +8,10 @@ import pytest
 
 from cellblock import Session
 from checkpoint_sessions import value
+from suite import first_quick
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", first_quick(["spawn", "forkserver"]))
 async def test_a_process_of_multiprocessing_prints_whole_lines(session: Session, tmp_path: Path, method: str) -> None:
     code = f"""
 import multiprocessing, os

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 
 import cellblock
 from cellblock.fronts.cli import main
-from cellblock.service.daemon import control
 from git_repositories import Repository
 from terminals import cellblock as command
 from terminals import terminal
@@ -157,6 +154,7 @@ def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest
     assert sorted(kernel.name for kernel in cellblock.list_kernels()) == ["right", "s"]
 
 
+@pytest.mark.slow
 def test_a_branch_is_adopted_with_its_files(session: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fork", session, "a", "b", "--files", "copy", "--seed", "1", "--seed", "1"]) == 0
     drawn = [cellblock.execute(name, "import random; random.random()").text for name in ("a", "b")]
@@ -170,27 +168,3 @@ def test_a_branch_is_adopted_with_its_files(session: str, capsys: pytest.Capture
     assert adopted.pop("trash")
     assert {**adopted, "trash": ""} == {**none, "removed": ["new"]}
     assert main(["adopt", session, "b"]) != 0
-
-
-def test_a_crash_keeps_the_variables_of_a_named_session(session: str) -> None:
-    cellblock.checkpoint(session)
-    result = cellblock.execute(session, "x = 5; import os; os._exit(1)")
-    assert (result.status, result.recovery, result.state_lost) == ("died", "restored", False)
-    assert cellblock.execute(session, "x").return_value == "1"
-
-
-@pytest.mark.slow
-def test_branches_go_on_after_a_kill_of_the_daemon_and_have_checkpoints_again(session: str) -> None:
-    cellblock.fork(session, ["left", "right"])
-    cellblock.execute("left", "x = 2")
-    about = control.status()
-    assert about is not None
-    os.kill(about["pid"], signal.SIGKILL)
-    assert [cellblock.execute(name, "x").return_value for name in (session, "left", "right")] == ["1", "2", "1"]
-    cellblock.checkpoint("left", "again")
-    result = cellblock.execute("left", "x = 3; import os; os._exit(1)")
-    assert result.recovery == "restored"
-    assert cellblock.execute("left", "x").return_value == "2"
-    cellblock.restore("left", "again")
-    assert cellblock.destroy("left")
-    assert [cellblock.execute(name, "x").return_value for name in (session, "right")] == ["1", "1"]

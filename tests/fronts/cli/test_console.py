@@ -5,24 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import cellblock
 from cellblock.fronts.cli import console, live
-from cellblock.service.daemon import control
-from daemons import own_daemon
 from terminals import Screen, terminal
 from terminals import cellblock as command
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("daemon")]
 
 
 @pytest.fixture
@@ -116,21 +107,6 @@ def test_a_session_that_others_use_too() -> None:
         screen.enter("1")
         screen.wait_for("session 'shared' was ended by another client")
         assert screen.end() == 1
-
-
-def test_the_next_cell_runs_after_the_daemon_was_killed() -> None:
-    cellblock.execute(cellblock.get_or_create("lasting"), "kept = 1")
-    with terminal(*command("attach", "lasting"), columns=120) as screen:
-        screen.wait_for("In [2]:")
-        screen.type("kept += 5\x0fkept * 7")  # Ctrl-O: Enter would run the first line
-        about = control.status()
-        assert about is not None
-        os.kill(about["pid"], signal.SIGKILL)
-        screen.enter()
-        screen.wait_for("Out[2]: 42")
-        screen.enter("exit")
-        assert screen.end() == 0
-    assert "daemon ended" not in screen.text
 
 
 def test_who_leaves_a_cell_that_does_not_stop_learns_what_to_do(

@@ -16,6 +16,7 @@ import cellblock
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli import copying, main
 from cellblock.operations import reading
+from suite import first_quick
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def workspace(daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 101, 1000, 1001])
+@pytest.mark.parametrize("size", first_quick([0, 1, 100, 101, 1000, 1001], 2))
 def test_files_of_any_size_go_in_and_out(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(copying, "_PART", 100)
     data = os.urandom(size)

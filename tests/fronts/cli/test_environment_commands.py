@@ -63,9 +63,8 @@ def test_environments_are_made_listed_shown_removed_and_brought_back(
     assert json.loads(said("create", "data", "--project", str(tmp_path), "--groups", "dev"))["asked"] == ["tiny-demo==1"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
+def test_mistakes_say_what_to_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["create", "data"], "name packages, or a file with -r, --project, --script or --lock"),
         (["create", "data", "-r", "missing.txt"], "missing.txt cannot be read"),
         (["create", "data", "--groups", "dev"], "groups of a project: pass project='DIRECTORY' (--project), too"),
@@ -80,18 +79,11 @@ def test_environments_are_made_listed_shown_removed_and_brought_back(
         (["trust", "data"], "there is no environment 'data'"),
         (["distrust", "data"], "there is no environment 'data'"),
         (["verify", "data"], "there is no environment 'data'"),
-    ],
-)
-def test_mistakes_say_what_to_do(
-    arguments: list[str],
-    error: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    ]
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
-    assert main(["env", *arguments]) != 0
-    assert error in capsys.readouterr().err
+    for arguments, error in cases:
+        assert main(["env", *arguments]) != 0
+        assert error in capsys.readouterr().err
 
 
 def test_damage_says_how_to_rebuild(

@@ -15,8 +15,7 @@ import pytest
 
 import cellblock
 from cellblock.fronts.cli import main
-from cellblock.service.daemon import control
-from processes import alive, eventually
+from processes import eventually
 from terminals import cellblock as command
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -278,29 +277,3 @@ def test_a_directory_that_is_gone_is_named(capsys: pytest.CaptureFixture[str], t
     finally:
         os.chdir(before)
     assert capsys.readouterr().err.startswith("cellblock: the current directory no longer exists")
-
-
-@pytest.mark.slow
-async def test_code_goes_on_while_daemons_are_killed(daemon: Path, tmp_path: Path) -> None:
-    """The command waits for the next daemon, and for the one after that, and has the whole result."""
-    code = f"""
-import pathlib, time
-for name in ("one", "two"):
-    print(name)
-    pathlib.Path({str(tmp_path)!r}, name).touch()
-    while not pathlib.Path({str(tmp_path)!r}, f"after {{name}}").exists():
-        time.sleep(0.01)
-3
-"""
-    cellblock.get_or_create("killed", sandbox=False)
-    running = subprocess.Popen(command("exec", "--name", "killed", code), stdout=subprocess.PIPE, text=True)
-    for name in ("one", "two"):
-        await eventually((tmp_path / name).exists)
-        about = control.status()
-        assert about is not None
-        os.kill(about["pid"], signal.SIGKILL)
-        await eventually(lambda pid=about["pid"]: not alive(pid))
-        await eventually(lambda pid=about["pid"]: (control.status() or {"pid": pid})["pid"] != pid)
-        (tmp_path / f"after {name}").touch()
-    result = json.loads(running.communicate(timeout=20)[0])
-    assert (running.returncode, result["output"], result["return_value"]) == (0, "one\ntwo\n", "3")

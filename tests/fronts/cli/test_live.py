@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,10 @@ import pytest
 import cellblock
 from cellblock.fronts.cli import live, main
 from cli_runs import run_here
-from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("daemon")]
 
 
 def test_output_is_shown_as_it_comes_and_nothing_in_it_steers_the_terminal() -> None:

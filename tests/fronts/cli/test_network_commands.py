@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +14,9 @@ from cellblock import InvalidInputError, SessionNetwork, StateError, Unsupported
 from cellblock.fronts.cli import main
 from cellblock.service.daemon import control
 from cellblock.tools.registry.approvals import Approvals
-from daemons import own_daemon
 from processes import alive, eventually
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("daemon")]
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -83,17 +83,15 @@ def test_a_running_gateway_is_used_and_the_browser_gets_a_file(
     assert (made.name, made.scopes, bool(made.session), bool(made.expires)) == ("open", frozenset({"run"}), True, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
+def test_what_cannot_be_opened_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["s", "8502"], "nothing listens at port 8502 of session 's': its servers listen at 8501"),
         (["other", "8501"], "there is no session 'other'"),
         (["s", "8501", "--url", "http://127.0.0.1:1"], "cannot be reached"),
-    ],
-)
-def test_what_cannot_be_opened_is_an_error(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["open", *arguments, "--no-browser"]) != 0
-    assert why in capsys.readouterr().err
+    ]
+    for arguments, why in cases:
+        assert main(["open", *arguments, "--no-browser"]) != 0
+        assert why in capsys.readouterr().err
 
 
 def test_what_is_no_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,22 +159,21 @@ def test_detached_programs_are_listed_and_stopped(capsys: pytest.CaptureFixture[
     assert "no process 'p9'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_commands_say_what_is_wrong() -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         (("s",), "name a program: cellblock sh s -- PROGRAM ARGS"),
         (("s", "-d", "--timeout", "5", "--", "true"), "give --detach or --timeout, not both"),
         (("s", "--timeout", "soon", "--", "true"), "--timeout must be a positive number"),
         (("s", "-e", "A", "--", "true"), "--env"),
         (("s", "--cwd", "missing", "--", "true"), "its directory cannot be entered"),
-    ],
-)
-def test_bad_commands_say_what_is_wrong(arguments: tuple[str, ...], message: str) -> None:
-    done = run_here("sh", *arguments)
-    assert (done.returncode != 0, done.stdout) == (True, "")
-    assert message in done.stderr
+    ]
+    for arguments, message in cases:
+        done = run_here("sh", *arguments)
+        assert (done.returncode != 0, done.stdout) == (True, "")
+        assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_undo_and_restore_end_programs_if_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     for go_back in (["undo", "s"], ["restore", "s", "c"]):
         cellblock.checkpoint("s", "c")

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from cellblock.fronts.cli.live import Terminal
-from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("daemon")]
 
 
 def test_a_line_says_what_takes_longer_than_a_second() -> None:

@@ -87,6 +87,7 @@ def test_python_has_the_same_functions(tmp_path: Path, monkeypatch: pytest.Monke
         cellblock.load(other, "missing")
 
 
+@pytest.mark.slow
 def test_a_url_stands_for_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"file://{tmp_path}/s"
     assert main(["save", "s", url]) == 0

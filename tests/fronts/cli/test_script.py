@@ -11,18 +11,11 @@ import pytest
 
 import cellblock
 from cellblock.fronts.cli import main
-from daemons import own_daemon
 from processes import eventually
 from terminals import cellblock as command
 from terminals import terminal
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("daemon")]
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,11 @@ import pytest
 
 import cellblock
 from cellblock.fronts.cli import main
-from daemons import own_daemon
 from gateways import own_gateway, token
 from terminals import cellblock as command
 from terminals import terminal
 
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
+pytestmark = pytest.mark.usefixtures("daemon")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
@@ -88,6 +82,7 @@ def test_no_front_has_a_session_work_in_the_home_directory_unless_it_is_named(
     assert re.search(advice, answer.json()["detail"])
 
 
+@pytest.mark.slow
 def test_options_are_those_of_every_front(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     made = run(capsys, "create", "odd", "-o", "idle_timeout=600", "--no-sandbox", "--workspace", str(tmp_path))[1]
     assert (made["isolate"], made["workspace"]) == ("none", str(tmp_path))
@@ -196,21 +191,6 @@ def test_what_is_no_package_is_refused(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.slow
-def test_names_of_sessions_are_completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    cellblock.get_or_create("completed")
-    cellblock.get_or_create("other")
-    monkeypatch.setenv("_CELLBLOCK_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "cellblock destroy com")
-    monkeypatch.setenv("COMP_CWORD", "2")
-    assert main([]) == 0
-    assert capsys.readouterr().out.split() == ["completed"]
-    for words, expected in (("exec com", ["completed"]), ("exec completed com", []), ("adopt other com", ["completed"])):
-        monkeypatch.setenv("COMP_WORDS", f"cellblock {words}")
-        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
-        assert main([]) == 0
-        assert capsys.readouterr().out.split() == expected
-
-
 def test_the_daemon_is_started_asked_and_stopped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

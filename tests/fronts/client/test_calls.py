@@ -6,10 +6,12 @@ import inspect
 
 import pytest
 
+import cellblock
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.client import calls
 from cellblock.fronts.client.async_client import AsyncClient
 from cellblock.fronts.client.calls import Call
+from cellblock.fronts.client.client import Client
 from cellblock.operations import OPERATIONS, asking
 from cellblock.operations.approvals import Decide, Pending
 from cellblock.operations.async_base_client import AsyncBaseClient
@@ -32,6 +34,14 @@ def test_the_clients_have_a_method_for_each_operation_with_a_route() -> None:
     makers = {inspect.signature(make).return_annotation: made for made, make in inspect.getmembers(asking, inspect.isfunction)}
     source = inspect.getsource(AsyncBaseClient) + inspect.getsource(AsyncClient)
     assert [name for name in names if f"{makers.get(name, name)}(" not in source] == []
+
+
+def test_both_clients_take_what_the_functions_take() -> None:
+    programs = (f"{one}_process" for one in ("exec", "spawn", "read", "write", "signal", "resize", "stop"))
+    for name in ("checkpoint", "checkpoints", "restore", "drop_checkpoint", "undo", "diff", "fork", "processes", *programs):
+        expected = [*inspect.signature(getattr(cellblock, name)).parameters]
+        for client in (Client, AsyncClient):
+            assert [*inspect.signature(getattr(client, name)).parameters] == ["self", *expected]
 
 
 async def test_seeds_of_branches_are_checked_before_anything_is_sent() -> None:

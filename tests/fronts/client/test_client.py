@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -51,27 +48,6 @@ def client(gateway: Gateway) -> Iterator[Client]:
         yield client
 
 
-def test_both_clients_have_the_same_methods() -> None:
-    def described(kind: type) -> dict[str, list[str]]:
-        methods = {name: value for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")}
-        return {name: [str(one) for one in inspect.signature(value).parameters.values()] for name, value in methods.items()}
-
-    sync, asynchronous = described(Client), described(AsyncClient)
-    assert sync.keys() == asynchronous.keys()
-    different = {name for name in sync if sync[name] != asynchronous[name]}
-    assert different == {"execute_with_retry", "write_file"}  # which take coroutine functions and asynchronous iterables
-    of_the_api = {"get_or_create", "execute", "execute_with_retry", "destroy", "list_kernels", "status", "restart", "wipe"}
-    assert of_the_api <= sync.keys() & {*cellblock.__all__}
-
-
-def test_importing_cellblock_loads_no_http_client() -> None:
-    code = (
-        "import cellblock, sys; print([name for name in ('httpx2', 'fastapi', 'uvicorn', 'pydantic') if name in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
-
-
 def test_a_directory_can_be_a_path(client: Client, tmp_path: Path) -> None:
     made = client.get_or_create("path", working_dir=tmp_path)
     assert client.execute(made, "import os; os.getcwd()").return_value == repr(str(tmp_path))
@@ -109,21 +85,6 @@ def test_results_are_those_of_the_python_api(client: Client) -> None:
     assert client.execute("same", "echo $0", language="bash").ok
     slow = client.execute("same", "import time; time.sleep(60)", timeout=0.1)
     assert slow.status == "timeout"
-
-
-def test_code_is_repaired(client: Client) -> None:
-    client.get_or_create("same", sandbox=False)
-
-    def fix(result: CodeExecutionResult, attempt: int) -> str | None:
-        assert result.error is not None
-        return {1: None, 2: "6 * 7"}[attempt]
-
-    result = client.execute_with_retry("same", "1 / 0", fix)
-    assert (result.return_value, [one.code for one in result.attempts]) == ("42", ["1 / 0", "1 / 0", "6 * 7"])
-    never = client.execute_with_retry("same", "1 / 0", fix, max_attempts=2)
-    assert (never.status, len(never.attempts)) == ("max_attempts_exceeded", 2)
-    with pytest.raises(InvalidInputError, match="max_attempts"):
-        client.execute_with_retry("same", "1", fix, max_attempts=0)
 
 
 def test_executions_are_submitted_followed_and_answered(client: Client) -> None:

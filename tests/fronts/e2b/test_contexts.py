@@ -32,6 +32,7 @@ def test_a_context_has_variables_of_its_own_and_shares_files(api: httpx.Client) 
     assert run(api, "x, open('shared.txt').read()", context_id=context["id"])[-1]["text"] == "(2, 'shared')"
 
 
+@pytest.mark.slow
 def test_contexts_are_listed_restarted_and_removed(api: httpx.Client) -> None:
     first, second = make(api), make(api, cwd="/tmp", language="PYTHON")
     listed = api.get("/contexts").json()

@@ -48,6 +48,7 @@ def test_output_comes_while_code_runs(api: httpx.Client) -> None:
         assert json.loads(next(lines))["text"] == "a\n"
 
 
+@pytest.mark.slow
 async def test_who_leaves_stops_the_code(server: Gateway, api: httpx.Client) -> None:
     """Nothing is sent meanwhile by which it could be seen that the client is gone."""
     async with httpx.AsyncClient(base_url=server.url, verify=False) as client:
@@ -57,6 +58,7 @@ async def test_who_leaves_stops_the_code(server: Gateway, api: httpx.Client) -> 
     assert answer[-1]["text"] == "1"
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_before_its_turn_stops_nobody_else(server: Gateway, api: httpx.Client) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=60, verify=False) as client:
         first = asyncio.create_task(client.post("/execute", json={"code": "import time\ntime.sleep(1)\n'first'"}))

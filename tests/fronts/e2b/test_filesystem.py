@@ -142,6 +142,7 @@ def test_a_watcher_keeps_what_has_changed(api: httpx.Client) -> None:
     assert fails(api, "CreateWatcher", path="nowhere") == "not_found"
 
 
+@pytest.mark.slow
 def test_a_stream_tells_what_changes(api: httpx.Client) -> None:
     os.makedirs("streamed", exist_ok=True)
     body = json.dumps({"path": "streamed"}).encode()

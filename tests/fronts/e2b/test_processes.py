@@ -168,12 +168,14 @@ async def test_a_program_goes_on_without_its_client_and_others_can_listen(api: h
     assert running(api) == []
 
 
+@pytest.mark.slow
 async def test_what_nobody_listens_to_does_not_stop_a_program(api: httpx.Client, begun: Any) -> None:
     _, events = await begun(bash("head -c 20000000 /dev/zero; echo done > flooded.txt"))
     await events.aclose()
     await eventually(lambda: "done" in api.get("/files", params={"path": "flooded.txt"}).text, 30)
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_slowly_gets_all_of_it(begun: Any) -> None:
     _, events = await begun(bash("head -c 10000000 /dev/zero | tr '\\0' x"))
     size = 0

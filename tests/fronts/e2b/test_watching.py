@@ -8,9 +8,12 @@ from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from cellblock.fronts.e2b.watching import Watchers
 
 
+@pytest.mark.slow
 async def test_a_stream_begins_with_its_start_however_long_the_session_takes_to_start() -> None:
     async def ready() -> str:
         await asyncio.sleep(0.05)

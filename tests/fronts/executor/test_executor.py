@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,6 @@ from cellblock.tools.calling import pool
 from processes import below, eventually
 
 
-async def _pid(executor: CodeExecutor) -> int:
-    return int((await executor.execute("import os; os.getpid()")).return_value or 0)
-
-
 async def _running(executor: CodeExecutor, code: str, tmp_path: Path) -> asyncio.Task[CodeExecutionResult]:
     """Begin a cell, and return when its code runs."""
     mark = tmp_path / "running"
@@ -55,14 +50,6 @@ async def _running(executor: CodeExecutor, code: str, tmp_path: Path) -> asyncio
 
 
 # -- starting and stopping ---------------------------------------------------------------------------------------------
-
-
-async def test_it_can_be_started_stopped_and_started_again(host: Host) -> None:
-    executor = CodeExecutor(host=host, sandbox=False)
-    for number in range(2):
-        await executor.start()
-        assert (await executor.execute(f"{number}")).text == str(number)
-        await executor.stop()
 
 
 async def test_a_number_of_branches_is_at_least_one(host: Host) -> None:
@@ -127,12 +114,12 @@ async def test_use_before_the_start_says_how_to_start(host: Host, use: Callable[
         await use(CodeExecutor(host=host, sandbox=False))
 
 
-@pytest.mark.parametrize("use", _USES.values(), ids=_USES.keys())
-async def test_use_after_the_stop_says_that_it_is_stopped(host: Host, use: Callable[[CodeExecutor], Any]) -> None:
+async def test_use_after_the_stop_says_that_it_is_stopped(host: Host) -> None:
     async with CodeExecutor(host=host, sandbox=False) as executor:
         pass
-    with pytest.raises(StateError, match=r"stopped; start\(\) it again or make a new one"):
-        await use(executor)
+    for use in _USES.values():
+        with pytest.raises(StateError, match=r"stopped; start\(\) it again or make a new one"):
+            await use(executor)
 
 
 async def test_stop_ends_a_running_cell(host: Host, tmp_path: Path) -> None:
@@ -184,12 +171,6 @@ async def test_garbage_may_be_collected_in_any_thread(host: Host) -> None:
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
-async def test_variables_stay_between_cells(executor: CodeExecutor) -> None:
-    await executor.execute("x = 20")
-    await executor.execute("def double(n): return 2 * n")
-    assert (await executor.execute("double(x) + 2")).return_value == "42"
-
-
 async def test_an_error_carries_the_whole_result(executor: CodeExecutor) -> None:
     with pytest.raises(CodeExecutionError) as caught:
         await executor.execute("print('before')\nraise KeyError('gone')")
@@ -231,31 +212,13 @@ async def test_input_is_answered_by_whoever_was_given(executor: CodeExecutor) ->
     assert result.return_value == "'hello world'"
 
 
-async def test_input_without_anybody_to_answer_is_an_error_that_says_what_to_do(executor: CodeExecutor) -> None:
-    with pytest.raises(CodeExecutionError, match=r"input\(\) is not available.*set the value in the code"):
-        await executor.execute("input('name? ')")
-
-
-async def test_the_working_directory_is_restored_after_each_cell_where_one_was_given(host: Host, tmp_path: Path) -> None:
-    async with CodeExecutor(host=host, sandbox=False, working_dir=tmp_path) as executor:
-        result = await executor.execute("import os; os.chdir('/'); os.getcwd()")
-        assert result.return_value == "'/'"
-        assert f"[cellblock] cwd reset to {tmp_path}" in result.stderr
-        assert (await executor.execute("os.getcwd()")).return_value == repr(str(tmp_path))
-
-
-async def test_a_change_of_directory_stays_where_none_was_given(executor: CodeExecutor) -> None:
-    await executor.execute("import os; os.chdir('/')")
-    assert (await executor.execute("os.getcwd()")).text == "'/'"
-
-
 async def test_limits_and_a_spill_directory_are_passed_on(host: Host, tmp_path: Path) -> None:
     async with CodeExecutor(host=host, sandbox=False, limits=Limits(text=20_000), spill_dir=tmp_path / "spill") as executor:
-        result = await executor.execute("for number in range(100_000): print(number)")
+        result = await executor.execute("for number in range(30_000): print(number)")
         assert result.truncated
-        assert len(result.output) < 200_000
+        assert len(result.output) < 100_000
         [path] = result.spilled
-        assert path.read_text().splitlines() == [str(number) for number in range(100_000)]
+        assert path.read_text().splitlines() == [str(number) for number in range(30_000)]
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -298,47 +261,13 @@ async def test_programs_run_beside_the_kernel(executor: CodeExecutor) -> None:
     assert (await other.wait(1)).status == "cancelled"
 
 
-async def test_leaving_a_stream_stops_the_cell(executor: CodeExecutor) -> None:
-    async with aclosing(executor.stream("while True: print('on and on')", chunks=True)) as items:
-        async for _ in items:
-            break
-    assert (await executor.execute("1")).ok
-
-
 async def test_leaving_a_stream_without_ceremony_stops_the_cell_too(executor: CodeExecutor) -> None:
     async for _ in executor.stream("while True: print('on and on')", chunks=True):
         break
     assert (await executor.execute("1")).ok
 
 
-async def test_an_error_ends_a_stream_after_its_chunks(executor: CodeExecutor) -> None:
-    seen: list[object] = []
-
-    async def consume() -> None:
-        async for item in executor.stream("print('a')\n1 / 0", chunks=True):
-            seen.append(item)
-
-    with pytest.raises(CodeExecutionError, match="ZeroDivisionError"):
-        await consume()
-    assert seen == [CodeExecutionChunk("a\n", "stdout")]
-
-
 # -- reset and cancel --------------------------------------------------------------------------------------------------
-
-
-async def test_reset_gives_a_fresh_kernel(executor: CodeExecutor) -> None:
-    pid = await _pid(executor)
-    await executor.execute("x = 1")
-    await executor.reset()
-    assert await _pid(executor) != pid
-    assert (await executor.execute("'x' in globals()")).text == "False"
-
-
-async def test_reset_stops_what_runs(executor: CodeExecutor, tmp_path: Path) -> None:
-    task = await _running(executor, "while True: pass", tmp_path)
-    await executor.reset()
-    assert (await task).status == "interrupted"
-    assert (await executor.execute("1")).ok
 
 
 async def test_cancel_stops_the_cell_and_keeps_the_variables(executor: CodeExecutor, tmp_path: Path) -> None:
@@ -348,25 +277,6 @@ async def test_cancel_stops_the_cell_and_keeps_the_variables(executor: CodeExecu
     result = await task
     assert (result.status, result.recovery) == ("interrupted", "interrupted")
     assert (await executor.execute("x")).text == "1"
-
-
-async def test_cancel_with_nothing_running_does_nothing(executor: CodeExecutor) -> None:
-    assert await executor.cancel() is False
-    assert (await executor.execute("1")).ok
-
-
-async def test_cancelling_the_task_that_awaits_stops_the_code(executor: CodeExecutor, tmp_path: Path) -> None:
-    task = await _running(executor, "while True: pass", tmp_path)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await executor.execute("1")).ok
-
-
-async def test_a_timeout_of_the_caller_stops_the_code(executor: CodeExecutor) -> None:
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(executor.execute("while True: pass"), 0.1)
-    assert (await executor.execute("1")).ok
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -466,41 +376,16 @@ def test_what_cannot_be_is_refused_by_the_constructor(options: dict[str, Any], e
         CodeExecutor(**options)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+async def test_an_argument_that_execute_does_not_have_is_named(executor: CodeExecutor) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"language": "bash"}, "execute() has no argument 'language': a cell whose first line is %%bash is a script for bash"),
         ({"timout": 5}, "execute() has no argument 'timout'; did you mean 'timeout'?"),
         ({"kernel": "x"}, "execute() has no argument 'kernel'"),
-    ],
-)
-async def test_an_argument_that_execute_does_not_have_is_named(
-    executor: CodeExecutor, given: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(TypeError) as caught:
-        await executor.execute("ran = True", **given)
-    assert str(caught.value) == said
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5", True])
-async def test_a_timeout_that_is_none_is_refused_and_nothing_runs(executor: CodeExecutor, timeout: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"timeout must be a positive number of seconds, or None for no limit"):
-        await executor.execute("ran = True", timeout=timeout)
-    assert (await executor.execute("'ran' in globals()")).text == "False"
-
-
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("x = '\0'", "NUL character at index 5"),
-        ("'\ud800'", "lone surrogate at index 1"),
-        (b"1", "must be a string, not bytes"),
-    ],
-)
-async def test_code_that_cannot_be_source_is_refused_and_says_why(executor: CodeExecutor, code: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        await executor.execute(code)
-    assert (await executor.execute("1")).ok
+    ]
+    for given, said in cases:
+        with pytest.raises(TypeError) as caught:
+            await executor.execute("ran = True", **given)
+        assert str(caught.value) == said
 
 
 def test_the_log_level_is_that_of_the_cellblock_logger_and_the_default_leaves_it_alone() -> None:
@@ -667,7 +552,7 @@ asyncio.run(main())
 async def test_one_except_catches_whatever_becomes_of_the_code(executor: CodeExecutor) -> None:
     for code, status in (("1 / 0", "error"), ("while True: pass", "timeout"), ("import os; os._exit(3)", "died")):
         with pytest.raises(CodeExecutionError) as caught:
-            await executor.execute(code, timeout=0.3 if status == "timeout" else 60)
+            await executor.execute(code, timeout=0.1 if status == "timeout" else 60)
         assert caught.value.result is not None
         assert caught.value.result.status == status
         assert isinstance(caught.value, TimeoutError) is (status == "timeout")
@@ -675,13 +560,14 @@ async def test_one_except_catches_whatever_becomes_of_the_code(executor: CodeExe
 
 async def test_without_a_check_the_result_says_how_it_ended(executor: CodeExecutor) -> None:
     assert (await executor.execute("1 / 0", check=False)).status == "error"
-    assert (await executor.execute("while True: pass", timeout=0.3, check=False)).status == "timeout"
+    assert (await executor.execute("while True: pass", timeout=0.1, check=False)).status == "timeout"
     events = [event async for event in executor.stream("1 / 0", check=False)]
     assert [event.status for event in events if isinstance(event, CodeExecutionResult)] == ["error"]
     with pytest.raises(InvalidInputError):
         await executor.execute("a\0b", check=False)  # that is not the code's failure
 
 
+@pytest.mark.slow
 async def test_an_executor_has_a_timeout_for_all_its_code(zygote_host: Host, tmp_path: Path) -> None:
     async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, timeout=0.1) as executor:
         assert (await executor.execute("while True: pass", check=False)).status == "timeout"
@@ -704,6 +590,7 @@ def test_who_approves_must_be_one_of_those_that_there_are(given: Any) -> None:
         CodeExecutor(approve=given)
 
 
+@pytest.mark.slow
 async def test_where_nobody_can_be_asked_code_gets_what_rules_allow_and_no_more(zygote_host: Host, tmp_path: Path) -> None:
     rules = Rules((Rule("allow", kind="shell", arguments={"command": "echo a"}),))
     for options in ({"approve": "ask"}, {"approve": rules}, {"approve": "ask", "rules": rules}):

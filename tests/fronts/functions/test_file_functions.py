@@ -11,15 +11,9 @@ import pytest
 
 import cellblock
 from cellblock import FilesError, InvalidInputError, NotFoundError, SessionRecord
-from daemons import own_daemon
+from suite import first_quick
 
 FIVE: Any = 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
 
 
 @pytest.fixture
@@ -46,7 +40,7 @@ def test_files_are_written_read_listed_renamed_and_removed(session: SessionRecor
         cellblock.file_info(session, f"{place}deep")
 
 
-@pytest.mark.parametrize("path", ["large", "/tmp/large"])
+@pytest.mark.parametrize("path", first_quick(["large", "/tmp/large"]))
 @pytest.mark.parametrize("size", [0, 4 << 20, (9 << 20) + 1])
 def test_content_of_any_size(session: SessionRecord, path: str, size: int) -> None:
     content = os.urandom(size)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,18 +24,10 @@ from cellblock.fronts.functions.connection import call, connection
 from cellblock.operations.executions import Lookup, Submit
 from cellblock.operations.sessions import About, Interrupt
 from cellblock.service.daemon.daemon_connection import Connection
-from daemons import own_daemon
 from processes import eventually
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 """A picture of one pixel."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A daemon of these tests' own, which ends with them."""
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
-        yield home
 
 
 def test_variables_stay_between_calls() -> None:
@@ -228,6 +220,7 @@ def test_a_child_process_has_a_connection_of_its_own() -> None:
     assert cellblock.execute("forked", "x").return_value == "1"
 
 
+@pytest.mark.slow
 def test_settings_of_a_client_count_although_the_daemon_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELBOX_EXECUTION_TIMEOUT", "0.2")
     monkeypatch.setenv("KERNELBOX_OUTPUT_CHAR_LIMIT", "100")
@@ -242,6 +235,7 @@ def test_settings_of_a_client_count_although_the_daemon_runs(monkeypatch: pytest
     assert len(cellblock.execute_with_retry(kernel, "1 / 0", lambda _result, _attempt: None).attempts) == 3
 
 
+@pytest.mark.slow
 async def test_an_idle_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELBOX_KERNEL_IDLE_TIMEOUT", "0.1")
     kernel = cellblock.get_or_create("idle")

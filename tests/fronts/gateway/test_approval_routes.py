@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +9,6 @@ import pytest
 
 from gateways import Gateway, token
 from processes import eventually
-from tool_sessions import ASK, register
 
 pytestmark = pytest.mark.slow
 
@@ -77,33 +75,6 @@ async def test_who_may_decide(gateway: Gateway, api: httpx.Client) -> None:
     await eventually(lambda: api.get(f"/executions/{number}").json()["state"] == "done")
 
 
-async def test_what_is_allowed_for_good_is_listed_and_revoked(gateway: Gateway, api: httpx.Client) -> None:
-    number = api.post("/sessions/one/executions", json={"code": "!echo always"}).json()["id"]
-    (pending,) = await waiting(api, "one")
-    api.post("/approvals", json={"ids": [pending["id"]], "allow": True, "always": "call"})
-    await eventually(lambda: api.get(f"/executions/{number}").json()["state"] == "done")
-    (allowed,) = api.get("/approvals/allowed", params={"session": "one"}).json()["allowed"]
-    assert (allowed["scope"], allowed["session_name"], allowed["by"]) == ("call", "one", "test")
-    with gateway.client(token("approve", session="two")) as foreign:
-        assert foreign.get("/approvals/allowed").json() == {"allowed": []}
-        assert foreign.post("/approvals/revoke", json={"ids": [allowed["id"]]}).json() == {"revoked": []}
-    assert api.post("/approvals/revoke", json={"ids": [allowed["id"]]}).json() == {"revoked": [allowed["id"]]}
-    assert api.get("/approvals/allowed").json() == {"allowed": []}
-
-
 @pytest.mark.parametrize("body", [{"ids": [], "allow": True}, {"ids": ["a"]}, {"ids": ["a"], "allow": True, "always": "x"}])
 def test_what_is_wrong_decides_nothing(api: httpx.Client, body: dict[str, object]) -> None:
     assert api.post("/approvals", json=body).status_code == 422
-
-
-async def test_what_a_server_asks_is_answered(api: httpx.Client, tmp_path: Path) -> None:
-    register(tmp_path)
-    api.post("/sessions/asks", json={"options": {"working_dir": str(tmp_path), "approve_tool_calls": False}})
-    number = api.post("/sessions/asks/executions", json={"code": ASK}).json()["id"]
-    (pending,) = await waiting(api, "asks")
-    assert (pending["kind"], pending["text"]) == ("question", "MCP server 'bad' asks: May I?")
-    body = {"ids": [pending["id"]], "allow": True}
-    refused = api.post("/approvals", json={**body, "answer": {"yes": "perhaps"}})
-    assert (refused.status_code, "not a field of that form" in refused.text) == (422, True)
-    assert api.post("/approvals", json={**body, "answer": {"yes": True}}).json() == {"decided": [pending["id"]]}
-    await eventually(lambda: api.get(f"/executions/{number}").json()["state"] == "done")

@@ -70,22 +70,18 @@ async def test_frames_have_no_origin_and_no_network(client: httpx.AsyncClient) -
     assert not any("http" in value or "*" in value for value in rules.values())
 
 
-@pytest.mark.parametrize(
-    ("headers", "refused"),
-    [
+async def test_others_pages_log_nobody_in(client: httpx.AsyncClient, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, str], int]] = [
         ({"Host": "rebound.example"}, 421),
         ({"Host": "127.0.0.1:8080", "Origin": "https://elsewhere.example"}, 403),
         ({"Host": "127.0.0.1:8080", "Origin": "null"}, 403),
         ({"Host": "127.0.0.1:8080", "Sec-Fetch-Site": "cross-site"}, 403),
-    ],
-)
-async def test_others_pages_log_nobody_in(
-    client: httpx.AsyncClient, tmp_path: Path, headers: dict[str, str], refused: int
-) -> None:
-    tokens = Tokens(tmp_path / "home")
-    code = tokens.create_code(["admin"])
-    assert (await client.post("/console/login", json={"code": code}, headers=headers)).status_code == refused
-    assert tokens.all() == []
+    ]
+    for headers, refused in cases:
+        tokens = Tokens(tmp_path / "home")
+        code = tokens.create_code(["admin"])
+        assert (await client.post("/console/login", json={"code": code}, headers=headers)).status_code == refused
+        assert tokens.all() == []
 
 
 async def test_a_name_that_was_bound_to_the_address_gets_no_page(client: httpx.AsyncClient) -> None:

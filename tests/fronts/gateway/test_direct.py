@@ -61,18 +61,16 @@ async def test_answers_are_those_of_the_application(app: Gateway_, name: str, st
     assert found[0][0] == status
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
+async def test_all_else_is_left_to_the_application(app: Gateway_) -> None:
+    cases: list[tuple[str, str, int]] = [
         ("GET", "/kernels/one/execute", 405),
         ("POST", "/kernels/one/execute/", 404),
         ("POST", "/kernels//execute", 404),
         ("POST", "/nowhere/one/execute", 404),
-    ],
-)
-async def test_all_else_is_left_to_the_application(app: Gateway_, method: str, path: str, status: int) -> None:
-    async with client_of(app) as client:
-        assert (await client.request(method, path, json={"code": "1"})).status_code in (status, 307)
+    ]
+    for method, path, status in cases:
+        async with client_of(app) as client:
+            assert (await client.request(method, path, json={"code": "1"})).status_code in (status, 307)
 
 
 async def test_what_is_not_there_is_answered_by_what_is(app: Gateway_) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from cellblock import AccessError, Client, ConflictError, Environment, InvalidInputError, NotFoundError, PreloadError
+from cellblock import Client, Environment, InvalidInputError, PreloadError
 from cellblock.host.environments.trust import Trust
 from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
-from package_index import PASSWORD, Index, package_index
+from package_index import Index, package_index
 
 pytestmark = pytest.mark.slow
 
@@ -44,33 +43,6 @@ def admin(shop: Gateway) -> Iterator[Client]:
         client.wipe()
 
 
-def test_environments_are_made_used_and_removed(shop: Gateway, admin: Client, tmp_path: Path) -> None:
-    assert admin.environments() == []
-    made = admin.create_environment("data", Environment(packages=["tiny-demo"]))
-    assert (made.packages, made.base, PASSWORD in made.lock) == (("tiny-demo==1.0",), "empty", False)
-    assert admin.create_environment("data", Environment(packages=["tiny-demo"])) == made, "the operation is idempotent"
-    assert admin.environment("data") == made
-    (listed,) = admin.environments()
-    assert (listed.key, listed.lock) == (made.key, "")
-    with Client(shop.url, token("run")) as agent:
-        kernel = agent.get_or_create("one", environment="data")
-        assert (
-            agent.execute(kernel, "import tiny_demo, sys; tiny_demo.ANSWER, sys.prefix").text
-            == "(42, '/dev/shm/.environment')"
-        )
-        for refused in (
-            lambda: agent.create_environment("mine", Environment(packages=["tiny-demo"])),
-            lambda: agent.remove_environment("data"),
-            lambda: agent.get_or_create("two", environment=Environment(packages=["tiny-demo"])),
-            lambda: agent.get_or_create("two", environment="data", preload=["tiny_demo"]),
-        ):
-            with pytest.raises(AccessError):
-                refused()
-    (tmp_path / "pylock.toml").write_text(admin.remove_environment("data"))
-    assert admin.execute(kernel, "tiny_demo.ANSWER").text == "42"
-    assert admin.create_environment("again", Environment(lock=tmp_path / "pylock.toml")).key == made.key
-
-
 def test_trust_is_not_given_over_http(shop: Gateway, admin: Client) -> None:
     made = admin.create_environment("data", Environment(packages=["tiny-demo"]))
     for scope in ("run", "admin"):
@@ -89,27 +61,6 @@ def test_trust_is_not_given_over_http(shop: Gateway, admin: Client) -> None:
     assert admin.environment("data").trusted
     kernel = admin.get_or_create("one", environment="data", preload=["tiny_demo"])
     assert admin.execute(kernel, "import sys; 'tiny_demo' in sys.modules").text == "True"
-
-
-def test_mistakes_are_problems(shop: Gateway, admin: Client) -> None:
-    admin.create_environment("data", Environment(packages=["tiny-demo"]))
-    with pytest.raises(ConflictError, match="exists with other packages: pass upgrade"):
-        admin.create_environment("data", Environment(packages=["tiny-demo>=1"]))
-    with pytest.raises(InvalidInputError, match="no-such-package cannot be installed"):
-        admin.create_environment("other", Environment(packages=["no-such-package"]))
-    with pytest.raises(InvalidInputError, match="name the packages of environment 'other'"):
-        admin.create_environment("other", upgrade=True)
-    for ask in (admin.environment, admin.remove_environment, lambda name: admin.get_or_create("one", environment=name)):
-        with pytest.raises(NotFoundError, match="there is no environment 'dato'; did you mean 'data'"):
-            ask("dato")
-    with shop.client(token("admin")) as http:
-        for body in ({"packages": ["x"]}, {"environment": {"packages": ["-e ."]}}, {"environment": {"index": "http://x"}}):
-            assert http.post("/environments/other", json=body).status_code == 422
-        assert http.post("/environments/a%20b", json={"environment": {"packages": ["x"]}}).status_code == 422
-        raw = http.post("/environments/raw", json={"environment": {"packages": ["tiny-demo"]}}).json()
-        assert (raw["base"], raw["previous"]) == ("empty", "")
-    with shop.client(token("read")) as reader:
-        assert {one["name"] for one in reader.get("/environments").json()["environments"]} == {"data", "raw"}
 
 
 def test_an_upgrade_returns_the_lock_that_it_replaced(admin: Client) -> None:

@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from cellblock.fronts.gateway.answers import packed_response
 from cellblock.wire.packed import pack
 from gateways import Gateway, token
+from suite import first_quick
 
 
 @pytest.fixture(autouse=True)
@@ -47,24 +48,25 @@ def test_results_have_what_kernelbox_has(api: httpx.Client, path: str) -> None:
     assert (slow.status_code, slow.json()["status"]) == (200, "timeout")
 
 
-@pytest.mark.parametrize("path", ["/kernels/s/execute", "/sessions/s/execute", "/sessions/of-its-own/execute"])
-def test_a_language_model_is_answered_with_one_short_text(api: httpx.Client, path: str) -> None:
-    failed = api.post(path, params={"format": "model"}, json={"code": "print('so far')\n1 / 0"})
-    assert failed.headers["content-type"] == "text/plain; charset=utf-8"
-    assert failed.text.startswith("Error: ZeroDivisionError: division by zero\n\nso far\nCell In[")
-    long = api.post(path, params={"format": "model", "max_chars": 300}, json={"code": "print('line\\n' * 1500)"}).text
-    assert len(long) <= 300
-    name = long.partition("characters left out: read ")[2].partition(" …")[0]
-    assert api.post(path, json={"code": f"len(open({name!r}).read())"}).json()["return_value"] == "7499"
-    for wrong in ({"format": "xml"}, {"format": "model", "max_chars": "0"}, {"max_chars": "9" * 5000}):
-        refused = api.post(path, params=wrong, json={"code": "ran = True"})
-        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input")
-    assert api.post(path, json={"code": "'ran' in globals()"}).json()["return_value"] == "False"
-    api.post(path, json={"code": "import shutil; shutil.rmtree('outputs'); open('outputs', 'w').close()"})
-    long = api.post(path, params={"format": "model", "max_chars": 300}, json={"code": "print('line\\n' * 1500)"}).text
-    assert "characters left out" in long  # what fits is shown, although there can be no file
-    assert "read outputs" not in long
-    api.post(path, json={"code": "import os; os.remove('outputs')"})
+def test_a_language_model_is_answered_with_one_short_text(api: httpx.Client) -> None:
+    cases: list[str] = ["/kernels/s/execute", "/sessions/s/execute", "/sessions/of-its-own/execute"]
+    for path in cases:
+        failed = api.post(path, params={"format": "model"}, json={"code": "print('so far')\n1 / 0"})
+        assert failed.headers["content-type"] == "text/plain; charset=utf-8"
+        assert failed.text.startswith("Error: ZeroDivisionError: division by zero\n\nso far\nCell In[")
+        long = api.post(path, params={"format": "model", "max_chars": 300}, json={"code": "print('line\\n' * 1500)"}).text
+        assert len(long) <= 300
+        name = long.partition("characters left out: read ")[2].partition(" …")[0]
+        assert api.post(path, json={"code": f"len(open({name!r}).read())"}).json()["return_value"] == "7499"
+        for wrong in ({"format": "xml"}, {"format": "model", "max_chars": "0"}, {"max_chars": "9" * 5000}):
+            refused = api.post(path, params=wrong, json={"code": "ran = True"})
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input")
+        assert api.post(path, json={"code": "'ran' in globals()"}).json()["return_value"] == "False"
+        api.post(path, json={"code": "import shutil; shutil.rmtree('outputs'); open('outputs', 'w').close()"})
+        long = api.post(path, params={"format": "model", "max_chars": 300}, json={"code": "print('line\\n' * 1500)"}).text
+        assert "characters left out" in long  # what fits is shown, although there can be no file
+        assert "read outputs" not in long
+        api.post(path, json={"code": "import os; os.remove('outputs')"})
 
 
 def test_a_session_is_made_by_its_first_execution(api: httpx.Client) -> None:
@@ -101,7 +103,7 @@ def test_a_model_reads_the_last_attempt(api: httpx.Client) -> None:
     assert failed.text.startswith("Gave up after 2 attempts: ZeroDivisionError: division by zero\n\nCell In[")
 
 
-@pytest.mark.parametrize("path", ["execute/retry", "execute_with_retry"])
+@pytest.mark.parametrize("path", first_quick(["execute/retry", "execute_with_retry"]))
 def test_code_is_replaced_until_it_succeeds(api: httpx.Client, path: str) -> None:
     body = {"code": "1 / 0", "replacement_codes": ["undefined", "6 * 7"], "max_attempts": 5}
     result = api.post(f"/kernels/s/{path}", json=body).json()
@@ -119,9 +121,8 @@ def test_code_is_replaced_until_it_succeeds(api: httpx.Client, path: str) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_what_is_wrong_does_not_run(api: httpx.Client) -> None:
+    cases: list[dict[str, object]] = [
         {},
         {"code": None},
         {"code": "1", "language": "perl"},
@@ -130,18 +131,18 @@ def test_code_is_replaced_until_it_succeeds(api: httpx.Client, path: str) -> Non
         {"code": "1", "timeout": 1e300},
         {"code": "1", "max_attempts": 0},
         {"code": "1", "replacement_codes": [1]},
-    ],
-)
-def test_what_is_wrong_does_not_run(api: httpx.Client, body: dict[str, object]) -> None:
-    answer = api.post("/kernels/s/execute/retry", json=body)
-    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
-    assert answer.json()["errors"]
+    ]
+    for body in cases:
+        answer = api.post("/kernels/s/execute/retry", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+        assert answer.json()["errors"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"code": "\\ud800"}', b"\xff", b'{"code": NaN}'])
-def test_what_is_no_json_does_not_run(api: httpx.Client, body: bytes) -> None:
-    answer = api.post("/kernels/s/execute", content=body, headers={"Content-Type": "application/json"})
-    assert (answer.status_code in (400, 413, 422), answer.headers["content-type"]) == (True, "application/problem+json")
+def test_what_is_no_json_does_not_run(api: httpx.Client) -> None:
+    cases: list[bytes] = [b"", b"{", b"[" * 100_000, b'{"code": "\\ud800"}', b"\xff", b'{"code": NaN}']
+    for body in cases:
+        answer = api.post("/kernels/s/execute", content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code in (400, 413, 422), answer.headers["content-type"]) == (True, "application/problem+json")
 
 
 def test_large_results_come_whole(api: httpx.Client) -> None:

@@ -227,6 +227,7 @@ def test_without_tokens_only_this_machine_is_served() -> None:
         assert httpx.get(f"{open_to_all.url}/nowhere").status_code == 404
 
 
+@pytest.mark.slow
 def test_half_sent_logins_of_one_address_stop_nobody(gateway: Gateway) -> None:
     head = f"POST /console/login HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: 90\r\n\r\n{"
@@ -340,6 +341,7 @@ def test_a_message_with_a_revoked_token_is_not_taken(gateway: Gateway) -> None:
         client.delete(f"/kernels/{kernel}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_event_streams_and_long_requests_end_with_their_token(gateway: Gateway, how: str) -> None:
     text, made = Tokens().create("test", ("run",), lifetime=1.5 if how == "expired" else None)

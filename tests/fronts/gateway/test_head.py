@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import httpx
-import pytest
 
 
-@pytest.mark.parametrize("path", ["/docs", "/health", "/openapi.json", "/console", "/kernels", "/nosuch"])
-def test_head_is_get_without_a_body(api: httpx.Client, path: str) -> None:
-    found, whole = api.head(path), api.get(path)
-    assert (found.status_code, found.headers["content-type"]) == (whole.status_code, whole.headers["content-type"])
-    assert found.content == b""
+def test_head_is_get_without_a_body(api: httpx.Client) -> None:
+    cases: list[str] = ["/docs", "/health", "/openapi.json", "/console", "/kernels", "/nosuch"]
+    for path in cases:
+        found, whole = api.head(path), api.get(path)
+        assert (found.status_code, found.headers["content-type"]) == (whole.status_code, whole.headers["content-type"])
+        assert found.content == b""
 
 
 def test_a_stream_without_an_end_ends_after_its_head(api: httpx.Client) -> None:

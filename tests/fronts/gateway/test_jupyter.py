@@ -18,8 +18,7 @@ import cellblock
 from cellblock.fronts.gateway import jupyter as api
 from cellblock.fronts.jupyter import kernel as kernel_module
 from cellblock.fronts.jupyter.messages import Message
-from daemons import own_daemon
-from gateways import Gateway, own_gateway, token
+from gateways import Gateway, token
 from jupyter_clients import Channels, channels
 from processes import eventually
 
@@ -29,11 +28,9 @@ TOKENS: dict[str, str] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway of these tests' own."""
-    with own_daemon(tmp_path_factory.mktemp("daemon")), own_gateway() as made:
-        TOKENS["run"], TOKENS["read"] = token("run"), token("read")
-        yield made
+def tokens(gateway: Gateway) -> None:
+    """The tokens of the tests' clients."""
+    TOKENS["run"], TOKENS["read"] = token("run"), token("read")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from cellblock import AsyncClient, ConflictError
 from gateways import Gateway, token
 
 pytestmark = pytest.mark.slow
@@ -38,14 +37,3 @@ def test_lists_are_read_and_changed_with_their_scopes(gateway: Gateway, api: htt
         assert runner.post(path, json={"allow": ["c.invalid"]}).status_code == 403
     with gateway.client(token("approve", session="two")) as foreign:
         assert foreign.post(path, json={"allow": ["c.invalid"]}).status_code in (403, 404)
-
-
-async def test_a_client_changes_the_network(gateway: Gateway, api: httpx.Client) -> None:
-    api.post("/sessions/two", json={"options": {"allow_hosts": ["a.invalid"]}})
-    async with AsyncClient(gateway.url, token("read", "approve")) as client:
-        assert (await client.network("two")).allow == ("a.invalid",)
-        changed = await client.change_network("two", deny=["b.invalid"], expect=0)
-        assert (changed.deny, changed.revision) == (("b.invalid",), 1)
-        with pytest.raises(ConflictError):
-            await client.change_network("two", deny=["c.invalid"], expect=0)
-        assert (await client.change_network("two", http=["GET a.invalid/**"])).http == ("GET a.invalid/**",)

@@ -106,17 +106,12 @@ def test_the_cookie_opens_no_other_page_and_nothing_without_tls(
     assert browser.get(page, headers={"Cookie": f"cellblock-port={value}"}).status_code == 403
 
 
-@pytest.mark.parametrize("kind", ["http", "frame", "domain", "null"])
-def test_requests_of_other_origins_are_refused(browser: httpx.Client, public: Gateway, kind: str) -> None:
+def test_requests_of_other_origins_are_refused(browser: httpx.Client, public: Gateway) -> None:
     page = entered(browser, opened(public, 8501))
-    origins = {
-        "http": page.replace("https://", "http://"),
-        "frame": page.replace("https://", "https://frame-"),
-        "domain": f"https://{DOMAIN}",
-        "null": "null",
-    }
-    refused = browser.post(page, headers={"Origin": origins[kind]})
-    assert (refused.status_code, refused.json()["code"]) == (403, "origin_refused")
+    origins = (page.replace("https://", "http://"), page.replace("https://", "https://frame-"), f"https://{DOMAIN}", "null")
+    for origin in origins:
+        refused = browser.post(page, headers={"Origin": origin})
+        assert (refused.status_code, refused.json()["code"]) == (403, "origin_refused")
 
 
 @pytest.mark.usefixtures("public")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import inspect
 import json
 import os
 import signal
@@ -57,40 +56,8 @@ def test_exec(api: httpx.Client) -> None:
     assert large["stdout"] == "\0" * 3_000_000
 
 
-def test_the_life_of_a_process(api: httpx.Client) -> None:
-    made = api.post(P, json={"command": ["cat"], "stdin": True, "label": "a cat"}).json()
-    assert (made["id"], made["running"], made["label"]) == ("p1", True, "a cat")
-    assert api.post(f"{P}/p1/input", json={"data": "one\n"}).json() == {"done": True}
-    first = api.get(f"{P}/p1/output", params={"wait": 10_000}).json()
-    assert (first["pieces"], first["position"]) == ([{"stream": "stdout", "data": "one\n", "offset": 0}], 4)
-    assert api.post(f"{P}/p1/input", json={"end": True}).json() == {"done": True}
-    last = api.get(f"{P}/p1/output", params={"since": 4, "wait": 10_000}).json()
-    assert (last["finished"], last["result"]["exit_code"]) == (True, 0)
-    assert api.post(P, json={"command": NAP, "rows": 24, "columns": 80}).json()["terminal"]
-    assert api.post(f"{P}/p2/size", json={"rows": 30, "columns": 100}).json() == {"done": True}
-    assert api.post(f"{P}/p2/signal", json={"number": signal.SIGTERM}).json() == {"done": True}
-    ended = api.get(f"{P}/p2/output", params={"wait": 10_000}).json()["result"]
-    assert (ended["status"], ended["signal"]) == ("signalled", signal.SIGTERM)
-    api.post(P, json={"command": NAP})
-    assert api.delete(f"{P}/p3").json()["status"] == "cancelled"
-    assert running(api) == []
-
-
-def test_undo_and_restore_end_programs_if_that_is_wanted(api: httpx.Client) -> None:
-    api.post("/sessions/s/checkpoints", json={"name": "c"})
-    api.post("/sessions/s/execute", json={"code": "x = 1"})
-    api.post(P, json={"command": NAP})
-    undone = api.post("/sessions/s/undo").json()
-    assert f"process p1 keeps running: {' '.join(NAP)}" in undone["outside"]
-    assert running(api) == [NAP]
-    assert api.post("/sessions/s/checkpoints/c/restore", json={"processes": "stop"}).status_code == 200
-    assert running(api) == []
-    assert api.post("/sessions/s/undo", json={"processes": "all"}).status_code == 422
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
+def test_bad_requests_are_refused(api: httpx.Client) -> None:
+    cases: list[tuple[str, str, Any, int]] = [
         ("POST", "/sessions/none/exec", {"command": ["true"]}, 404),
         ("POST", "/sessions/s/exec", {"command": []}, 422),
         ("POST", "/sessions/s/exec", {"command": "true"}, 422),
@@ -110,13 +77,12 @@ def test_undo_and_restore_end_programs_if_that_is_wanted(api: httpx.Client) -> N
         ("POST", f"{P}/p1/signal", {"number": 65}, 422),
         ("POST", f"{P}/p1/size", {"rows": 1, "columns": 1}, 422),
         ("DELETE", f"{P}/p9", None, 404),
-    ],
-)
-def test_bad_requests_are_refused(api: httpx.Client, method: str, path: str, body: Any, status: int) -> None:
+    ]
     api.post(P, json={"command": NAP})
-    answered = api.request(method, path, json=body)
-    assert (answered.status_code, running(api)) == (status, [NAP]), answered.text
-    assert answered.json()["detail"]
+    for method, path, body, status in cases:
+        answered = api.request(method, path, json=body)
+        assert (answered.status_code, running(api)) == (status, [NAP]), answered.text
+        assert answered.json()["detail"]
 
 
 def test_who_may_do_what(gateway: Gateway, api: httpx.Client) -> None:
@@ -212,14 +178,6 @@ async def test_the_client_for_asyncio(gateway: Gateway, api: httpx.Client) -> No
         task.cancel()
         await eventually(lambda: running(api) == [NAP])
         assert (await client.stop_process("s", made)).status == "cancelled"
-
-
-def test_both_clients_have_what_python_has() -> None:
-    names = ("exec", "spawn", "read", "write", "signal", "resize", "stop")
-    for name in (*(f"{one}_process" for one in names), "processes", "undo", "restore"):
-        expected = [*inspect.signature(getattr(cellblock, name)).parameters]
-        for client in (Client, AsyncClient):
-            assert [*inspect.signature(getattr(client, name)).parameters] == ["self", *expected]
 
 
 # -- the WebSocket -------------------------------------------------------------------------------------------------------
@@ -336,9 +294,8 @@ def test_a_reader_that_leaves_does_not_end_the_program(gateway: Gateway, api: ht
     assert running(api) == [NAP]
 
 
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
+def test_what_a_program_cannot_take_ends_the_stream(gateway: Gateway, api: httpx.Client) -> None:
+    cases: list[tuple[Any, str]] = [
         ("{", "a text message is not valid JSON"),
         ("[" * 50_000, "a text message has more than 40,000 values"),
         ("{}", "send bytes, "),
@@ -349,18 +306,17 @@ def test_a_reader_that_leaves_does_not_end_the_program(gateway: Gateway, api: ht
         ('{"size": [true, 5]}', "send bytes, "),
         (b"x" * 65537, "a message has at most 65,536 bytes"),
         (b"x", "has no standard input"),
-    ],
-)
-def test_what_a_program_cannot_take_ends_the_stream(gateway: Gateway, api: httpx.Client, message: Any, reason: str) -> None:
+    ]
     api.post(P, json={"command": NAP})
-    with stream(gateway, "p1") as socket:
-        socket.send(message)
-        with pytest.raises(ConnectionClosed) as closed:
-            socket.recv()
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 1008
-    assert reason in closed.value.rcvd.reason
-    assert running(api) == [NAP]
+    for message, reason in cases:
+        with stream(gateway, "p1") as socket:
+            socket.send(message)
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        assert reason in closed.value.rcvd.reason
+        assert running(api) == [NAP]
 
 
 def test_who_may_follow_and_send(gateway: Gateway, api: httpx.Client) -> None:

@@ -8,12 +8,11 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from cellblock import Client, InvalidInputError, NotFoundError
+from cellblock import Client, InvalidInputError
 from cellblock.operations.saving import Save
 from gateways import Gateway, token
 
@@ -60,21 +59,6 @@ def test_the_cells_as_a_notebook_and_as_a_script(api: httpx.Client) -> None:
     script = api.get("/sessions/s/export", params={"format": "py"})
     assert script.text.startswith("# %%\nx = [1, 2]\n")
     assert script.headers["content-type"] == "application/octet-stream"
-
-
-def test_the_client_does_the_same(gateway: Gateway, tmp_path: Path) -> None:
-    with Client(gateway.url, token("admin")) as client:
-        report = client.save("s", tmp_path / "s.cellblock", workspace=True)
-        assert (report.saved, report.left_out[0].name, report.files) == (["x"], "gen", True)
-        assert client.load("s", tmp_path / "s.cellblock").loaded == ["x"]
-        assert [one.name for one in client.variables("s")] == ["x"]
-        client.export("s", tmp_path / "s.ipynb")
-        assert json.loads((tmp_path / "s.ipynb").read_text())["nbformat"] == 4
-        with pytest.raises(InvalidInputError, match=r"must end with \.ipynb"):
-            client.export("s", tmp_path / "s.txt")
-        with pytest.raises(NotFoundError):
-            client.save("missing", tmp_path / "missing")
-        assert sorted(os.listdir(tmp_path)) == ["s.cellblock", "s.ipynb"]
 
 
 def test_the_gateways_machine_reaches_urls_for_whoever_may_do_all(gateway: Gateway, api: httpx.Client) -> None:

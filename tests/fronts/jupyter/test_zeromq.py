@@ -125,6 +125,7 @@ async def test_a_session_ends_with_the_kernel_that_is_killed(tmp_path: Path) -> 
         await eventually(lambda: cellblock.list_kernels() == [])
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     for text, complaint in (("{", "cannot be read"), ("[]", "not a connection file"), ("{}", "cannot be bound")):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cellblock.fronts.kernel_mgr.beginning import beginning
 
 _PROGRAM = """
@@ -46,6 +48,7 @@ def test_a_kernel_of_others_shows_no_colours(tmp_path: Path) -> None:
     assert left == [[], str(tmp_path), "nocolor", ["dumb", "1", None]]
 
 
+@pytest.mark.slow
 def test_a_kernel_comes_back(tmp_path: Path) -> None:
     work = tmp_path / "it's {here}"
     work.mkdir()

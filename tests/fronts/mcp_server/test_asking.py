@@ -14,6 +14,7 @@ from cellblock.host import Host
 from cellblock.tools.approvals.elicitation import Elicitation
 from mcp_clients import Era, connect, data, run, text
 from processes import eventually
+from suite import first_quick
 from tool_sessions import register
 
 ASK = """
@@ -22,7 +23,7 @@ print(await ToolRunner("bad").run("ask", {"message": "May I\\x1b[2J?"}))
 """
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 @pytest.mark.parametrize("approve", ["auto", "ask"])
 async def test_a_server_asks_the_person_at_the_client(native_host: Host, tmp_path: Path, era: Era, approve: str) -> None:
     register(tmp_path)
@@ -41,7 +42,7 @@ async def test_a_server_asks_the_person_at_the_client(native_host: Host, tmp_pat
     assert len(asked) == (2 if approve == "ask" else 1)
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_person_can_refuse(native_host: Host, tmp_path: Path, era: Era) -> None:
     register(tmp_path)
 
@@ -83,6 +84,7 @@ async def test_the_time_that_a_person_takes_does_not_count(native_host: Host, tm
         assert (await going).text == '{"action": "accept", "content": {"yes": false}}'
 
 
+@pytest.mark.slow
 async def test_a_cell_that_is_stopped_asks_no_longer(native_host: Host, tmp_path: Path) -> None:
     register(tmp_path)
     asked: list[Elicitation] = []
@@ -109,7 +111,7 @@ print(str(await ToolRunner("bad").run("ask", {"message": "x" * SIZE + "the end"}
 """
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 @pytest.mark.parametrize("reads", [9, 1], ids=["all parts", "the first part"])
 async def test_what_is_long_is_shown_in_parts_that_must_all_be_read(
     native_host: Host, tmp_path: Path, era: Era, reads: int
@@ -148,7 +150,7 @@ async def test_what_is_too_long_to_be_read_is_refused_with_the_reason(native_hos
     assert "it has 40,027 characters, and a person is shown 32,000 at most" in said
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_all_of_a_server_that_is_to_be_registered_is_shown(native_host: Host, tmp_path: Path, era: Era) -> None:
     shown: list[str] = []
 
@@ -169,7 +171,7 @@ async def test_all_of_a_server_that_is_to_be_registered_is_shown(native_host: Ho
     assert len(shown) == 2
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_two_calls_at_once_ask_once_about_each_command(native_host: Host, tmp_path: Path, era: Era) -> None:
     asked: list[str] = []
     shown = asyncio.Event()
@@ -191,7 +193,7 @@ async def test_two_calls_at_once_ask_once_about_each_command(native_host: Host, 
     assert [message.count("echo two") for message in asked] == [0, 1]
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_two_calls_that_wait_for_one_cell_ask_once(native_host: Host, tmp_path: Path, era: Era) -> None:
     asked: list[str] = []
     decide = asyncio.Event()
@@ -213,7 +215,7 @@ async def test_two_calls_that_wait_for_one_cell_ask_once(native_host: Host, tmp_
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_call_after_a_cancelled_one_asks_about_its_own_command(native_host: Host, tmp_path: Path, era: Era) -> None:
     asked: list[str] = []
     waits = asyncio.Event()

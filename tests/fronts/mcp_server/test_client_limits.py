@@ -36,6 +36,7 @@ async def test_a_session_that_is_still_starting_is_said_to_be(
         await opened(connected)
 
 
+@pytest.mark.slow
 async def test_an_option_is_the_limit_whatever_the_client_is_called(native_host: Host, tmp_path: Path) -> None:
     for name in ("mcp", "unknown"):
         async with connect(native_host, tmp_path, name=name, wait=0.3) as connected:
@@ -55,6 +56,7 @@ async def test_pictures_stay_files_where_a_model_would_get_base64(native_host: H
         assert (tmp_path / "images" / note[1]).read_bytes() == png()
 
 
+@pytest.mark.slow
 async def test_work_that_takes_longer_is_waited_for_by_the_same_call(native_host: Host, tmp_path: Path) -> None:
     async with connect(native_host, tmp_path, wait=0.3, programs=True) as connected:
         await opened(connected)

@@ -19,6 +19,7 @@ from cellblock.fronts.mcp_server import program_runs
 from cellblock.host import Host
 from mcp_clients import Era, connect, data, run, text
 from processes import eventually
+from suite import first_quick
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 NAP = f"sleep {6000 + os.getpid()}"
@@ -66,6 +67,7 @@ async def test_long_output_is_cut_and_kept_in_a_file(client: Connect, tmp_path: 
         assert kept.read_text().split() == [str(number) for number in range(1, 10000)]
 
 
+@pytest.mark.slow
 async def test_what_does_not_end_by_itself_is_stopped(
     client: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +87,7 @@ async def test_what_does_not_end_by_itself_is_stopped(
         await eventually(gone)
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> None:
     asked: list[str] = []
     said = ["no", "yes", "decline"]

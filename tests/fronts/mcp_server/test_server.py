@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, ElicitResult, ImageContent, InputRequiredResult
+from mcp_types import CallToolResult, ElicitResult, InputRequiredResult
 
 from cellblock.fronts.mcp_server import answers
 from cellblock.fronts.mcp_server.clients import Clients
@@ -25,6 +25,7 @@ from cellblock.model.checkpoints import FileAction, Undone
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create
 from mcp_clients import Era, connect, data, run, text
+from suite import first_quick
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
 HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
@@ -82,33 +83,6 @@ async def test_an_argument_that_is_misspelt_is_refused(client: Connect, tmp_path
         assert "NameError" in text(await run(ask, "x"))
 
 
-async def test_a_timeout_keeps_the_variables(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path) as connected:
-        assert text(await run(connected, "kept = 1\nwhile True: pass", timeout=0.3)).startswith("Timeout: ")
-        assert text(await run(connected, "kept")) == "1"
-
-
-async def test_long_output_is_cut_and_kept_in_a_file(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path) as connected:
-        result = await run(connected, "print('a' * 9000 + 'b' * 9000)", max_output_chars=1000)
-        assert len(text(result)) < 1100
-        (kept,) = (tmp_path / "outputs").glob("cell-1-*.txt")
-        assert f"outputs/{kept.name}" in text(result)
-        assert kept.read_text() == "a" * 9000 + "b" * 9000
-        await connected.call_tool("reset", {})
-        await run(connected, "print('c' * 9000)", max_output_chars=1000)
-        assert len([*(tmp_path / "outputs").glob("cell-1-*.txt")]) == 2
-        assert kept.read_text() == "a" * 9000 + "b" * 9000
-
-
-async def test_pictures_are_pictures(client: Connect, tmp_path: Path) -> None:
-    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
-    async with client(tmp_path) as connected:
-        code = f"import base64, IPython.display as d\nd.display(d.Image(base64.b64decode('{pixel}')))"
-        images = [block for block in (await run(connected, code)).content if isinstance(block, ImageContent)]
-        assert [(image.data, image.mime_type) for image in images] == [(pixel, "image/png")]
-
-
 async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         code = "import os, time\nprint('begun')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
@@ -132,7 +106,7 @@ async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path
         assert text(await run(connected, "'free'", timeout=20)) == "'free'"
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> None:
     person = Person("no", "once", "always in this session: exactly this command", "no")
     async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
@@ -144,7 +118,7 @@ async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> N
         assert person.asked[0].startswith("The code wants to run a command: shell.shell(command='echo one', ")
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_refusal_by_the_host_is_for_once(client: Connect, tmp_path: Path, era: Era) -> None:
     person = Person("decline", "once")
     async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
@@ -172,7 +146,7 @@ async def register(connected: Client, **params: object) -> CallToolResult:
     return result
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_person_is_asked_before_a_server_is_started(client: Connect, tmp_path: Path, era: Era) -> None:
     person = Person("no", "decline", "yes")
     async with client(tmp_path, era, person, approve="ask") as connected:
@@ -194,13 +168,13 @@ async def test_rules_decide_about_servers(client: Connect, tmp_path: Path) -> No
             assert text(await register(connected, command="/other")).startswith("AccessError: ")
 
 
-@pytest.mark.parametrize("approve", ["auto", "ask", "rules"])
-async def test_a_server_that_no_rule_is_about(client: Connect, tmp_path: Path, approve: str) -> None:
+async def test_a_server_that_no_rule_is_about(client: Connect, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("")
-    async with client(tmp_path, approve=approve, rules=rules) as connected:  # a client that cannot ask
-        kind = "McpServerError: " if approve == "auto" else "AccessError: "
-        assert text(await register(connected)).startswith(kind)
+    for approve in ("auto", "ask", "rules"):
+        async with client(tmp_path, approve=approve, rules=rules) as connected:  # a client that cannot ask
+            kind = "McpServerError: " if approve == "auto" else "AccessError: "
+            assert text(await register(connected)).startswith(kind)
 
 
 async def test_an_answer_is_for_what_was_asked(client: Connect, tmp_path: Path) -> None:
@@ -262,6 +236,7 @@ async def test_tools_are_found_step_by_step(client: Connect, tmp_path: Path) -> 
         assert "class Params" in text(await connected.call_tool("search_tools", {"module": "time.convert_time"}))
 
 
+@pytest.mark.slow
 async def test_saved_actions_are_found_as_well(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         code = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.mcp_server.server_options import ServerOptions, kernel_environment
+from cellblock.fronts.mcp_server.server_options import ServerOptions
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,6 @@ def test_only_sessions_that_can_outlive_the_server_end_when_nobody_uses_them(tmp
     assert ServerOptions().session(tmp_path)["idle_timeout"] is None
     assert ServerOptions(transport="http").session(tmp_path)["idle_timeout"] == day
     assert ServerOptions(cluster=True).session(None)["idle_timeout"] == day
-
-
-def test_kernels_get_the_variables_that_are_named_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNEL_ENV_REGION", "eu")
-    monkeypatch.setenv("KERNEL_ENV_", "nothing")
-    monkeypatch.setenv("SECRET", "s")
-    found = kernel_environment()
-    assert found["REGION"] == "eu"
-    assert not {"", "SECRET", "KERNEL_ENV_REGION"} & found.keys()
 
 
 def test_a_named_session_is_for_one_client_and_ends_when_it_is_not_used(tmp_path: Path) -> None:

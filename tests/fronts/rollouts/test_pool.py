@@ -73,6 +73,7 @@ async def test_a_seed_makes_it_repeatable(host: Host) -> None:
         assert await pool.run(number, "none") != await pool.run(number, "none again")
 
 
+@pytest.mark.slow
 async def test_a_clock_begins_where_it_should_and_goes_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     noon = datetime(2020, 2, 29, 12, tzinfo=UTC)
     code = "import datetime, time; str(datetime.date.today()), time.time()"
@@ -153,6 +154,7 @@ async def test_who_is_cancelled_while_waiting_never_ran(host: Host) -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_the_lifetime_ends_what_runs(host: Host, tmp_path: Path) -> None:
     place = ""
     async with Pool(1, host=host, sandbox=False, lifetime=0.7, trajectories=tmp_path / "t.jsonl") as pool:
@@ -187,6 +189,7 @@ async def test_idle_ones_are_ended_and_busy_ones_are_not(host: Host) -> None:
                     await asyncio.sleep(1000)
 
 
+@pytest.mark.slow
 async def test_what_could_not_be_started_is_tried_again_and_what_ran_is_not(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +241,7 @@ async def test_the_trajectory_has_what_happened(host: Host) -> None:
     assert len(trajectory._cut("x" * 1_000_000)) < trajectory.MAX_TEXT + 100
 
 
+@pytest.mark.slow
 async def test_they_begin_with_a_checkpoint_or_a_saved_session(host: Host, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     async with CodeExecutor(host=host, sandbox=False, working_dir=tmp_path / "work") as executor:

@@ -189,6 +189,7 @@ async def test_what_asks_a_session_that_is_being_ended_is_told_so(server: Server
     await other.close()
 
 
+@pytest.mark.slow
 async def test_a_large_answer_comes_whole_between_others(server: Server) -> None:
     """It is sent piece by piece, and on one connection others are asked meanwhile."""
     connection = await AsyncConnection.open(await connect(server), "1")

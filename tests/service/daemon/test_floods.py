@@ -180,6 +180,7 @@ async def test_a_client_that_reads_no_answers_does_not_fill_the_memory(zygote_ho
             tracemalloc.stop()
 
 
+@pytest.mark.slow
 async def test_only_so_many_requests_of_a_client_are_worked_on_at_once(zygote_host: Host, tmp_path: Path) -> None:
     """Also those that have come with others in one piece; the rest is worked on later, and nothing is lost."""
     os.mkfifo(go := tmp_path / "go")

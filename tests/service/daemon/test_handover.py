@@ -19,6 +19,7 @@ from cellblock.operations.base import PROTOCOL
 from cellblock.service.daemon import handover
 from cellblock.service.daemon.handover import Handover
 from processes import eventually
+from suite import first_quick
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,11 +61,13 @@ async def test_an_installation_of_the_same_version_takes_over_when_nothing_would
 
 @pytest.mark.parametrize(
     ("program", "why"),
-    [
-        ("raise ImportError('no module here')", "does not start, or is another version (ImportError: no module here)"),
-        ("""print('{"version": "9.9", "sessions": -1, "wire": 4}')""", "9.9, cannot continue"),
-        ("print(1)", "does not start"),
-    ],
+    first_quick(
+        [
+            ("raise ImportError('no module here')", "does not start, or is another version (ImportError: no module here)"),
+            ("""print('{"version": "9.9", "sessions": -1, "wire": 4}')""", "9.9, cannot continue"),
+            ("print(1)", "does not start"),
+        ]
+    ),
 )
 async def test_an_installation_that_cannot_continue_is_told(
     watched: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
@@ -79,6 +82,7 @@ async def test_an_installation_that_cannot_continue_is_told(
     assert await one.possible([], 0)
 
 
+@pytest.mark.slow
 async def test_an_installation_that_is_taken_back_is_no_problem(watched: Path) -> None:
     one = Handover()
     first = watched.stat()

@@ -29,6 +29,7 @@ def test_what_is_not_needed_is_given_back_when_nothing_runs() -> None:
     assert last == bytes(2000)
 
 
+@pytest.mark.slow
 async def test_sessions_that_have_ended_are_forgotten(zygote_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they have run, and its results, are most of what a daemon holds."""
     monkeypatch.setattr(memory, "_CLOSING", 0.5)

@@ -86,25 +86,6 @@ def read_all(process: str) -> tuple[bytes, ProcessOutput]:
             return found, output
 
 
-@pytest.mark.slow
-def test_exec(workspace: Path) -> None:
-    (workspace / "d").mkdir()
-    script = "pwd; echo $A-$B >&2; cat; exit 3"
-    request = Exec("s", ("sh", "-c", script), "d", {"A": "1", "B": None, "HOME": None})
-    result = ExecResult.from_dict(ask(request, b"\xff\n"))
-    assert (result.status, result.exit_code, result.stderr) == ("exited", 3, b"1-\n")
-    assert result.stdout == f"{workspace}/d\n".encode() + b"\xff\n"
-    merged = ExecResult.from_dict(ask(Exec("s", ("sh", "-c", "echo a; echo b >&2"), merge=True)))
-    assert (merged.stdout, merged.stderr) == (b"a\nb\n", b"")
-    assert ask(Exec("s", ("echo", "x"), log="all.log"))["stdout"] == ""
-    assert (workspace / "all.log").read_text() == "x\n"
-    late = ExecResult.from_dict(ask(Exec("s", NAP, timeout=100)))
-    assert (late.status, late.reason) == ("timeout", "stopped after 0.1 s")
-    cut = ExecResult.from_dict(ask(Exec("s", ("seq", "9999"), max_output=10)))
-    assert (cut.truncated, cut.stdout[:5]) == (True, b"1\n2\n3")
-    assert ExecResult.from_dict(ask(Exec("s", ("no-such-program",)))).exit_code == 127
-
-
 def test_what_an_answer_keeps_at_most_fits_in_one(workspace: Path) -> None:
     assert MAX_OUTPUT <= MOST_OUTPUT
     worst = b"\x01" * (1 << 20) + b"\xff"
@@ -150,9 +131,8 @@ def test_signals_and_sizes(workspace: Path) -> None:
     assert read_all(shown)[0] == b"10 20\r\n30 40\r\n"
 
 
-@pytest.mark.parametrize(
-    ("request_", "error", "message"),
-    [
+def test_bad_requests_say_what_is_wrong(workspace: Path) -> None:
+    cases: list[tuple[Any, type[Exception], str]] = [
         (Exec("s", ("true",), stop="all"), InvalidInputError, "scope must be"),
         (Exec("s", ()), InvalidInputError, "command must be"),
         (Exec("none", ("true",)), NotFoundError, "no session 'none'"),
@@ -167,19 +147,12 @@ def test_signals_and_sizes(workspace: Path) -> None:
         (SignalProcess("s", "p1", 2, "world"), InvalidInputError, "scope must be"),
         (ResizeProcess("s", "p1", 5, 5), InvalidInputError, "no terminal"),
         (StopProcess("s", "p1", 0, "world"), InvalidInputError, "scope must be"),
-    ],
-)
-def test_bad_requests_say_what_is_wrong(workspace: Path, request_: Any, error: type[Exception], message: str) -> None:
+    ]
     spawned(*NAP)
-    with pytest.raises(error, match=message):
-        ask(request_)
-    assert running() == [NAP]
-
-
-def test_a_program_that_is_not_there_has_the_number_of_its_error(workspace: Path) -> None:
-    with pytest.raises(ProcessError) as caught:
-        spawned("no-such-program")
-    assert caught.value.errno == 2
+    for request_, error, message in cases:
+        with pytest.raises(error, match=message):
+            ask(request_)
+        assert running() == [NAP]
 
 
 def test_much_output_comes_in_several_answers(workspace: Path) -> None:

@@ -29,6 +29,7 @@ from daemons import own_daemon
 from git_repositories import Repository
 from named_sessions import OPTIONS, after_a_kill, saved, submit
 from processes import eventually
+from suite import first_quick
 
 SOON = {**OPTIONS, "durable": 0.01, "idle_timeout": 0}
 
@@ -56,7 +57,7 @@ async def later(
     return await after_a_kill(sessions, host, state, copy_saves)
 
 
-@pytest.mark.parametrize("recovery", ["exact", "rolling", "none"])
+@pytest.mark.parametrize("recovery", first_quick(["exact", "rolling", "none"]))
 async def test_it_goes_on_from_the_last_save_and_says_what_is_lost(
     sessions: NamedSessions, zygote_host: Host, state: Path, tmp_path: Path, recovery: str
 ) -> None:
@@ -118,6 +119,7 @@ async def back_to_the_first_cell(sessions: NamedSessions, named: NamedSession, w
         await (session.undo() if way == "undo" else session.restore("first"))
 
 
+@pytest.mark.slow
 async def test_going_back_from_what_was_saved_is_told(
     sessions: NamedSessions, zygote_host: Host, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +138,7 @@ async def test_going_back_from_what_was_saved_is_told(
     await after.close()
 
 
-@pytest.mark.parametrize("way", ["undo", "restore", "adopt"])
+@pytest.mark.parametrize("way", first_quick(["undo", "restore", "adopt"]))
 async def test_a_session_that_went_back_is_saved_at_once(
     sessions: NamedSessions, zygote_host: Host, state: Path, way: str
 ) -> None:
@@ -157,6 +159,7 @@ async def test_a_session_that_went_back_is_saved_at_once(
     await after.close()
 
 
+@pytest.mark.slow
 async def test_going_back_while_it_is_saved_is_not_forgotten(sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "x = 1")
@@ -187,6 +190,7 @@ async def test_going_back_while_it_is_saved_is_not_forgotten(sessions: NamedSess
     await eventually(is_past, 20)
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_ends_with_all_its_checkpoints_costs_what_was_not_saved(sessions: NamedSessions) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "import os; x = 1")
@@ -210,7 +214,7 @@ async def test_only_the_cells_before_count_as_lost(sessions: NamedSessions) -> N
     assert (result.return_value, "`x`" in result.stderr) == ("1", False)
 
 
-@pytest.mark.parametrize("iterations", [1, 30, 100])
+@pytest.mark.parametrize("iterations", first_quick([1, 30, 100]))
 async def test_an_undo_whose_caller_has_left_is_noted(sessions: NamedSessions, iterations: int) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "x = 1")
@@ -235,6 +239,7 @@ async def test_an_undo_whose_caller_has_left_is_noted(sessions: NamedSessions, i
     assert (await run(sessions, named, "x")).return_value == str(len(there))
 
 
+@pytest.mark.slow
 async def test_a_loaded_session_is_not_loaded_over(sessions: NamedSessions, tmp_path: Path) -> None:
     """By its own save, or by the startup code."""
     named = await sessions.create("one", {**SOON, "startup_code": "x = 0"})
@@ -249,7 +254,7 @@ async def test_a_loaded_session_is_not_loaded_over(sessions: NamedSessions, tmp_
     assert (result.return_value, result.recovery, result.stderr) == ("1", None, "")
 
 
-@pytest.mark.parametrize("first", ["saved", "not saved yet"])
+@pytest.mark.parametrize("first", first_quick(["saved", "not saved yet"]))
 async def test_an_undo_of_all_cells_leaves_nothing_to_go_on_from(
     sessions: NamedSessions, zygote_host: Host, state: Path, first: str
 ) -> None:
@@ -266,17 +271,7 @@ async def test_an_undo_of_all_cells_leaves_nothing_to_go_on_from(
     await after.close()
 
 
-async def test_nothing_is_lost_if_all_was_saved(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
-    named = await sessions.create("one", SOON)
-    await run(sessions, named, "x = 1")
-    await saved(named)
-    after = await later(sessions, zygote_host, state)
-    result = await run(after, after.find("one"), "x")
-    assert (result.return_value, result.recovery) == ("1", "restored")
-    assert "lost" not in result.stderr
-    await after.close()
-
-
+@pytest.mark.slow
 async def test_a_long_cell_does_not_keep_the_state_before_it_from_being_saved(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
@@ -302,6 +297,7 @@ async def test_a_long_cell_does_not_keep_the_state_before_it_from_being_saved(
     assert await execution.cancel(named.current)
 
 
+@pytest.mark.slow
 async def test_what_no_cell_has_changed_is_saved_too_and_so_is_an_undo(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
@@ -410,6 +406,7 @@ async def test_it_is_saved_when_the_process_ends(sessions: NamedSessions, zygote
     await after.close()
 
 
+@pytest.mark.slow
 async def test_a_crash_that_leaves_a_fresh_kernel_does_not_cost_the_save(sessions: NamedSessions) -> None:
     named = await sessions.create("one", {**SOON, "recovery": "none"})
     await run(sessions, named, "x = 1")
@@ -432,6 +429,7 @@ async def test_a_crash_that_leaves_a_fresh_kernel_does_not_cost_the_save(session
     assert result.recovery == "restored_earlier"
 
 
+@pytest.mark.slow
 async def test_a_session_is_not_saved_while_it_is_loaded(
     sessions: NamedSessions, zygote_host: Host, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,7 +489,7 @@ def test_saves_that_the_journal_does_not_know_are_adopted_or_moved_aside(tmp_pat
     assert sort_out(tmp_path / "nothing", {"one"}) == []
 
 
-@pytest.mark.parametrize("what", ["damaged", "gone"])
+@pytest.mark.parametrize("what", first_quick(["damaged", "gone"]))
 async def test_sessions_go_on_from_their_saves_without_the_journal(
     sessions: NamedSessions, zygote_host: Host, state: Path, what: str
 ) -> None:
@@ -542,11 +540,6 @@ async def test_sessions_that_end_with_their_program_are_refused(zygote_host: Hos
     await sessions.close()
 
 
-def test_a_save_says_after_which_execution_it_was_made(tmp_path: Path) -> None:
-    assert Durable.execution_of(tmp_path / "0.cellblock") == ""
-    assert Durable.execution_of(tmp_path / "18eb86d4f8f393c921332dac49782e16.cellblock") == "18eb86d4f8f393c921332dac49782e16"
-
-
 # -- real daemons --------------------------------------------------------------------------------------------------------
 
 
@@ -574,17 +567,6 @@ def wait_for_save(home: Path, other_than: set[str] = frozenset()) -> set[str]:  
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return found
-
-
-@pytest.mark.slow
-def test_a_durable_session_outlives_the_machine(home: Path) -> None:
-    cellblock.get_or_create("s", durable=0.1)
-    cellblock.execute("s", "x = 1; open('a', 'w').write('1'); None")
-    wait_for_save(home)
-    Path("a").unlink()
-    switch_off()
-    result = cellblock.execute("s", "x, open('a').read()")
-    assert (result.return_value, result.recovery) == ("(1, '1')", "restored")
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ def test_a_kernel_type_is_a_name_and_has_a_sandbox_in_which_it_works() -> None:
         cellblock.get_or_create("landlocked", kernel_type="bash", isolate="landlock")
 
 
+@pytest.mark.slow
 def test_code_is_passed_on_as_it_is() -> None:
     assert cell("x = 1", "python", "python3") == "x = 1"
     assert cell("ls", "bash", "bash") == "%%bash\nls"

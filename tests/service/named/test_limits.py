@@ -13,6 +13,7 @@ from cellblock.service.named.moving import held
 from cellblock.service.named.named_sessions import NamedSessions
 from named_sessions import OPTIONS, submit
 from processes import eventually
+from suite import first_quick
 
 
 async def test_limits(zygote_host: Host, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,11 +41,13 @@ async def test_limits(zygote_host: Host, state: Path, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     ("code", "stdin", "said"),
-    [
-        ("!echo done", False, r"; its code waits for a decision \('cellblock approvals pending' lists it\)$"),
-        ("input('name? ')", True, r"; its code waits for an answer to input\(\)$"),
-        ("while True: pass", False, r"\(max_waiting\)$"),
-    ],
+    first_quick(
+        [
+            ("!echo done", False, r"; its code waits for a decision \('cellblock approvals pending' lists it\)$"),
+            ("input('name? ')", True, r"; its code waits for an answer to input\(\)$"),
+            ("while True: pass", False, r"\(max_waiting\)$"),
+        ]
+    ),
 )
 async def test_a_session_whose_code_waits_for_somebody_says_so(
     zygote_host: Host, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, stdin: bool, said: str
@@ -67,6 +70,7 @@ async def test_a_session_whose_code_waits_for_somebody_says_so(
     await sessions.close()
 
 
+@pytest.mark.slow
 async def test_sessions_that_use_much_memory_leave_no_room_for_others(native_host: Host, tmp_path: Path) -> None:
     sessions = NamedSessions(native_host, limits=NamedLimits(memory=80 << 20))
     options = {"working_dir": str(tmp_path), "images_dir": str(tmp_path)}

@@ -11,7 +11,7 @@ import pytest
 from cellblock import Host, InvalidInputError, NotFoundError
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.kernel_types import has_run
-from cellblock.service.named.labels import Label, ended, label_of
+from cellblock.service.named.labels import Label, label_of
 from cellblock.service.named.named_checkpoints import adopt, fork
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.session import NamedSession
@@ -19,6 +19,7 @@ from cellblock.service.store.named import NamedStore
 from clocks import WallClock
 from named_sessions import OPTIONS, after_a_kill, records, submit
 from processes import alive, eventually
+from suite import first_quick
 
 
 async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variables_are_lost(
@@ -45,6 +46,7 @@ async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variabl
     await later.close()
 
 
+@pytest.mark.slow
 async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     await sessions.create("brief", {**OPTIONS, "idle_timeout": 0.05})
     await sessions.create("long", {**OPTIONS, "idle_timeout": 1000})
@@ -131,7 +133,7 @@ async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tm
     assert "FileNotFoundError" in again.stderr
 
 
-@pytest.mark.parametrize("hours", [0, 3])
+@pytest.mark.parametrize("hours", first_quick([0, 3]))
 async def test_the_history_has_the_cells_of_earlier_processes(
     sessions: NamedSessions, zygote_host: Host, state: Path, hours: int
 ) -> None:
@@ -153,6 +155,7 @@ async def test_the_history_has_the_cells_of_earlier_processes(
     await later.close()
 
 
+@pytest.mark.slow
 async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next_process(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
@@ -161,19 +164,6 @@ async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next
     later = await after_a_kill(sessions, zygote_host, state)
     assert records(later) == []
     await later.close()
-
-
-async def test_the_custodian_hears_of_the_end_of_a_session_before_the_store_forgets_it(
-    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the process is killed between the two, the next one ends the session, and does not take its record for lost."""
-    named = await sessions.create("one", OPTIONS)
-    number = named.record.kernel_id
-    said: list[str] = []
-    monkeypatch.setattr(named.session.succession, "relabel", said.append)
-    monkeypatch.setattr(sessions.store.sessions, "remove", lambda *_, **__: said.append("removed"))
-    await sessions.destroy("one")
-    assert said == [ended(number), "removed"]
 
 
 async def test_startup_code_that_had_not_begun_runs_before_the_first_execution(
@@ -193,31 +183,7 @@ async def test_startup_code_that_had_not_begun_runs_before_the_first_execution(
     assert has_run(named.session.position)
 
 
-async def test_an_adopted_branch_is_forgotten_before_its_kernel_ends(
-    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the process is killed between the two, no branch without variables is left."""
-    await sessions.create("one", OPTIONS)
-    await fork(sessions, "one", ["branch"])
-    said: list[str] = []
-    branch = sessions.find("branch").session
-    remove, close = sessions.store.sessions.remove, branch.close
-
-    def forget(number: str, *, ended: bool) -> None:
-        said.append("removed")
-        remove(number, ended=ended)
-
-    async def end() -> None:
-        said.append("closed")
-        await close()
-
-    monkeypatch.setattr(sessions.store.sessions, "remove", forget)
-    monkeypatch.setattr(branch, "close", end)
-    await adopt(sessions, "one", "branch")
-    assert said[:2] == ["removed", "closed"]
-    await sessions.destroy("one")
-
-
+@pytest.mark.slow
 async def test_a_session_that_was_adopted_says_which_one_goes_on(sessions: NamedSessions) -> None:
     await sessions.create("one", OPTIONS)
     await fork(sessions, "one", ["branch"])

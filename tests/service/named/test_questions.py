@@ -54,6 +54,7 @@ async def test_where_everything_is_allowed_a_question_is_refused_and_the_output_
     assert sessions.approvals.waiting() == []
 
 
+@pytest.mark.slow
 async def test_a_question_of_a_cell_that_is_stopped_waits_no_longer(sessions: NamedSessions, tmp_path: Path) -> None:
     named = await sessions.create("one", options(tmp_path))
     execution = submit(sessions, named, ASK, live=True)
@@ -63,6 +64,7 @@ async def test_a_question_of_a_cell_that_is_stopped_waits_no_longer(sessions: Na
     assert (await execution.wait()).status == "interrupted"
 
 
+@pytest.mark.slow
 async def test_a_question_of_a_session_that_ends_waits_no_longer(sessions: NamedSessions, tmp_path: Path) -> None:
     named = await sessions.create("one", options(tmp_path))
     execution = submit(sessions, named, ASK, live=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import time
@@ -28,6 +27,7 @@ from cellblock.service.store.named import NamedStore
 from daemons import own_daemon
 from named_sessions import OPTIONS, saved, submit
 from processes import eventually
+from suite import first_quick
 
 LASTS = 3.0
 
@@ -193,6 +193,7 @@ async def test_a_restarted_session_has_nothing_to_go_on_from(
     assert (result.return_value, result.recovery) == ("False", "restarted")
 
 
+@pytest.mark.slow
 async def test_only_two_saves_are_kept(sessions: NamedSessions, url: str) -> None:
     named = await sessions.create("one", options(url))
     for number in range(5):
@@ -201,6 +202,7 @@ async def test_only_two_saves_are_kept(sessions: NamedSessions, url: str) -> Non
     assert len(folder_at(f"{url}/one").names()) == 3
 
 
+@pytest.mark.slow
 async def test_it_goes_there_and_back(sessions: NamedSessions, elsewhere: NamedSessions, url: str, zygote_host: Host) -> None:
     """What a machine has saved itself is older than what another one has saved since."""
     named = await sessions.create("one", options(url))
@@ -257,7 +259,7 @@ async def test_a_damaged_save_begins_afresh_and_says_so(sessions: NamedSessions,
     assert "cannot be loaded: " in result.stderr
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "save-1.cellblock", "lease-00000001.json"])
+@pytest.mark.parametrize("name", first_quick(["../../etc/passwd", "save-1.cellblock", "lease-00000001.json"]))
 async def test_a_lease_that_names_another_file_is_refused(
     sessions: NamedSessions, elsewhere: NamedSessions, url: str, name: str
 ) -> None:
@@ -302,16 +304,6 @@ def test_a_name_cannot_lead_elsewhere() -> None:
     assert folder_name("ä" * 128) != folder_name("ä" * 127 + "ö")
 
 
-async def test_memory_of_this_process_will_do(sessions: NamedSessions, elsewhere: NamedSessions) -> None:
-    url = f"memory://{secrets.token_hex(8)}"
-    named = await sessions.create("one", options(url))
-    await run(sessions, named, "x = 1")
-    await saved(named)
-    await sessions.end_kernels()
-    again = await elsewhere.create("one", options(url))
-    assert (await run(elsewhere, again, "x")).return_value == "1"
-
-
 async def test_a_package_that_is_missing_is_told_before_anything_begins(sessions: NamedSessions) -> None:
     with pytest.raises((UnsupportedError, InvalidInputError), match="nosuchscheme"):
         await sessions.create("one", options("nosuchscheme://a"))
@@ -344,10 +336,6 @@ def test_what_cannot_be_a_place_is_refused(given: dict[str, Any], why: str) -> N
 )
 def test_how_often_it_is_saved(given: dict[str, Any], every: float) -> None:
     assert read_options(given).named.saved_every == every
-
-
-def test_without_durable_nothing_is_saved() -> None:
-    assert read_options({"save_every": 5}).named.saved_every is None
 
 
 # -- real daemons --------------------------------------------------------------------------------------------------------

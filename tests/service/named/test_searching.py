@@ -81,6 +81,7 @@ async def test_old_ones_and_too_many_are_dropped(tmp_path: Path, monkeypatch: py
     store.close()
 
 
+@pytest.mark.slow
 async def test_a_long_search_lets_others_run(sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cellblock.service.named.searching._CELLS_AT_ONCE", 1)
     first = await sessions.create("first", OPTIONS)

@@ -37,6 +37,7 @@ async def test_a_server_is_told_once_in_a_result(native: NamedSessions, tmp_path
     assert second.strip() == "1"
 
 
+@pytest.mark.slow
 async def test_the_loop_of_the_sessions_looks_while_a_cell_runs(native: NamedSessions, tmp_path: Path) -> None:
     named = await native.create("web", {"working_dir": str(tmp_path), "recovery": "none"})
     code = f"{SERVER}\nimport asyncio\nwhile not globals().get('enough'): await asyncio.sleep(0.01)"

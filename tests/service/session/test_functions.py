@@ -39,9 +39,8 @@ async def offering(executor: CodeExecutor) -> CodeExecutor:
     return executor
 
 
-@pytest.mark.parametrize(
-    ("call", "result"),
-    [
+async def test_arguments_arrive_as_they_were_given(offering: CodeExecutor) -> None:
+    cases: list[tuple[str, object]] = [
         ("priced('tea')", {"item": "tea", "currency": "EUR", "more": [], "scale": 1.0}),
         (
             "priced('tea', 'USD', 1, 2, scale=2, size='ü')",
@@ -55,15 +54,13 @@ async def offering(executor: CodeExecutor) -> CodeExecutor:
         ("later(21)", 42),
         ("largest(3, 5, 4)", 5),
         ("largest([3, 5, 4])", 5),
-    ],
-)
-async def test_arguments_arrive_as_they_were_given(offering: CodeExecutor, call: str, result: object) -> None:
-    assert (await offering.execute(f"assert {call} == {result!r}, {call}")).ok
+    ]
+    for call, result in cases:
+        assert (await offering.execute(f"assert {call} == {result!r}, {call}")).ok
 
 
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
+async def test_what_fails_is_an_error_in_the_code_and_nowhere_else(offering: CodeExecutor) -> None:
+    cases: list[tuple[str, str]] = [
         ("failing('key')", "KeyError: 'nothing'"),
         ("failing('own')", "FileNotFoundError: [Errno 2] gone"),
         ("failing('exit')", "RuntimeError: SystemExit: 3"),
@@ -73,14 +70,12 @@ async def test_arguments_arrive_as_they_were_given(offering: CodeExecutor, call:
         ("priced(scale=1)", "TypeError: priced() missing 1 required positional argument: 'item'"),
         ("priced('tea', when=float('nan'))", "The arguments of program.priced are not valid JSON"),
         ("priced(b'tea')", "The arguments of program.priced are not valid JSON"),
-    ],
-)
-async def test_what_fails_is_an_error_in_the_code_and_nowhere_else(offering: CodeExecutor, call: str, error: str) -> None:
-    code = (
-        f"from cellblock.errors import ToolRunnerError\ntry:\n    {call}\nexcept ToolRunnerError as error:\n    print(error)"
-    )
-    assert ((await offering.execute(code)).text or "").startswith(error.strip())
-    assert (await offering.execute("later(1)")).text == "2"
+    ]
+    await offering.execute("import cellblock")
+    for call, error in cases:
+        code = f"try:\n    {call}\nexcept cellblock.errors.ToolRunnerError as error:\n    print(error)"
+        assert ((await offering.execute(code)).text or "").startswith(error.strip())
+        assert (await offering.execute("later(1)")).text == "2"
 
 
 async def test_two_values_for_one_argument_are_an_error_at_once(offering: CodeExecutor) -> None:
@@ -88,18 +83,16 @@ async def test_two_values_for_one_argument_are_an_error_at_once(offering: CodeEx
         await offering.execute("later(1, value=2)")
 
 
-@pytest.mark.parametrize(
-    ("function", "error"),
-    [
+async def test_results_are_json_data_of_some_size() -> None:
+    cases: list[tuple[Callable[[], object], str]] = [
         (lambda: {1, 2}, "TypeError: its result is not JSON data: Object of type set is not JSON serializable"),
         (lambda: float("inf"), "TypeError: its result is not JSON data: Out of range float values are not JSON compliant"),
         (lambda: "x" * MAX_MESSAGE, "ValueError: its result has 16,777,228 bytes as JSON; the limit is 16,777,216"),
-    ],
-)
-async def test_results_are_json_data_of_some_size(function: Callable[[], object], error: str) -> None:
-    outcome = await caller({"f": function})("f", {})
-    assert outcome.is_error
-    assert outcome.text.startswith(error)
+    ]
+    for function, error in cases:
+        outcome = await caller({"f": function})("f", {})
+        assert outcome.is_error
+        assert outcome.text.startswith(error)
 
 
 async def test_what_is_awaitable_is_awaited_whatever_made_it() -> None:

@@ -25,6 +25,7 @@ from cellblock import (
 )
 from cellblock.host.checks import check_requests, find_tier
 from cellblock.walls.egress import gate
+from suite import first_quick
 from walls.keys.tls_servers import TlsServer
 
 SETUP = """
@@ -158,7 +159,7 @@ async def test_a_rule_and_a_secret_ask(native_host: Host, tmp_path: Path, trusti
     assert len(server.seen) == 3
 
 
-@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("removed", first_quick([False, True]))
 async def test_a_person_allows_a_secret_in_a_body(
     native_host: Host,
     tmp_path: Path,
@@ -218,6 +219,7 @@ def test_other_isolations_refuse_lines(isolate: str) -> None:
         check_requests(find_tier(isolate))
 
 
+@pytest.mark.slow
 async def test_lines_that_cannot_hold_are_errors(native_host: Host, tmp_path: Path) -> None:
     for network, why in (
         (Network(allow=("*",), http=("GET a.example/**",)), "by their addresses"),

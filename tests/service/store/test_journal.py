@@ -21,6 +21,7 @@ from cellblock.service.store.journal import Journal, _Numbers, new_id
 from cellblock.service.store.named import NamedStore
 from cellblock.wire.packed import pack
 from processes import eventually
+from suite import first_quick
 
 
 def record(session: str = "s", key: str = "", state: str = "queued") -> ExecutionRecord:
@@ -196,7 +197,7 @@ async def test_the_first_events_can_be_forgotten(tmp_path: Path) -> None:
     assert list((tmp_path / "named").glob("*-*")) == []
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_EXECUTIONS", 20), ("MAX_BYTES", 20_000), ("MAX_AGE", -1.0)])
+@pytest.mark.parametrize(("limit", "value"), first_quick([("MAX_EXECUTIONS", 20), ("MAX_BYTES", 20_000), ("MAX_AGE", -1.0)]))
 async def test_the_oldest_that_have_ended_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
@@ -229,7 +230,7 @@ def run(journal: Journal, session: str, key: str = "", size: int = 10) -> Execut
     return execution
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_EXECUTIONS", 50), ("MAX_BYTES", 50_000)])
+@pytest.mark.parametrize(("limit", "value"), first_quick([("MAX_EXECUTIONS", 50), ("MAX_BYTES", 50_000)]))
 async def test_a_session_displaces_its_own_executions_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
@@ -273,7 +274,7 @@ async def test_a_key_is_known_for_longer_than_the_result(tmp_path: Path, monkeyp
         assert [event.kind async for event in past.follow()] == ["failed"]
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MAX_KEYS", 20), ("MAX_ALL_KEYS", 30)])
+@pytest.mark.parametrize(("limit", "most"), first_quick([("MAX_KEYS", 20), ("MAX_ALL_KEYS", 30)]))
 async def test_keys_have_a_limit_and_those_of_a_quiet_session_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
@@ -309,16 +310,6 @@ async def test_keys_that_are_old_enough_are_forgotten(tmp_path: Path, monkeypatc
         await eventually(lambda: left() == [(0,)])  # changes are written a little later
 
 
-async def test_a_key_is_known_before_and_after_it_is_written(tmp_path: Path) -> None:
-    with closing(NamedStore(tmp_path)) as store:
-        for number in range(50):
-            assert store.journal.add(record(key=f"{number}"), b"", "x")
-            assert not any(store.journal.add(record(key=f"{key}"), b"", "x") for key in (0, number))
-    with closing(NamedStore(tmp_path)) as store:
-        assert not any(store.journal.add(record(key=f"{key}"), b"", "x") for key in range(50))
-        assert store.journal.add(record(key="50"), b"", "x")
-
-
 async def test_new_keys_need_no_transaction_each(tmp_path: Path) -> None:
     with closing(NamedStore(tmp_path)) as store:
         for number in range(50):
@@ -348,6 +339,7 @@ def test_an_id_that_is_none_is_not_found(number: str) -> None:
         assert store.journal.find(number) is None
 
 
+@pytest.mark.slow
 async def test_what_is_too_much_is_forgotten_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An execution can have 10,000 events: to forget all of them at once would take a tenth of a second."""
     store = NamedStore(tmp_path)

@@ -273,6 +273,7 @@ async def test_the_log_of_writes_does_not_grow_for_ever(tmp_path: Path, monkeypa
     writer.close()
 
 
+@pytest.mark.slow
 async def test_the_loop_never_waits_for_the_disk_however_large_the_log_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,34 +74,6 @@ def test_a_text_that_would_be_code_stays_text(payload: str) -> None:
 SOURCE = next(iter(render([ToolSpec("push", "Pushes.", {"type": "object", "properties": {"a": {"type": "string"}}})]))).source
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        "import os",
-        "from os import system",
-        "from typing import get_type_hints",
-        "from ._runner import x",
-        "print(1)",
-        "x = 1",
-        "if True: pass",
-        "def other(): return 1",
-        "class A(metaclass=B): pass",
-        "class A(BaseModel):\n    a: int = print()",
-        "class A(BaseModel):\n    def f(self): return 1",
-        "class A(BaseModel):\n    a: (lambda: 1)() = 1",
-        "class A(BaseModel):\n    a: Any.__class__ = 1",
-        "class A(BaseModel):\n    a: int = Field(**x)",
-        "class A(dict): pass",
-        "@print\nclass A(BaseModel): pass",
-        "class A(BaseModel):\n    a: __builtins__ = 1",
-    ],
-)
-def test_what_does_not_belong_is_refused(more: str) -> None:
-    check_source(SOURCE, "push")
-    with pytest.raises(ValueError, match=r"tool's module|renamed"):
-        check_source(f"{SOURCE}\n{more}\n", "push")
-
-
 def test_a_module_calls_its_own_tool_alone() -> None:
     with pytest.raises(ValueError, match="calls its tool"):
         check_source(re.sub(r"(['\"])push\1", "'delete'", SOURCE), "push")

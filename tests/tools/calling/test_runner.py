@@ -140,6 +140,7 @@ async def test_whatever_answers_only_a_runner_error_comes_out(answer: bytes) -> 
             await asyncio.to_thread(ToolRunner("files", host="127.0.0.1", port=port).run_sync, "read", {})
 
 
+@pytest.mark.slow
 async def test_a_thousand_gathered_calls_use_a_bounded_number_of_connections(servers: Recorded) -> None:
     most = 0
     asked: list[ApprovalRequest] = []

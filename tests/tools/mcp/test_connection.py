@@ -91,14 +91,6 @@ async def test_a_call_that_takes_too_long_is_an_error_and_the_connection_goes_on
         assert (await connection.call("echo", {})).text == "{}"
 
 
-async def test_a_server_that_dies_in_a_call_is_named_with_its_end() -> None:
-    async with connected(hostile()) as connection:
-        await connection.opened()
-        with pytest.raises(McpServerError, match="tool 'die' of MCP server 'it' was interrupted: it ended with exit status"):
-            await connection.call("die", {})
-        assert connection.ended
-
-
 async def test_no_error_shows_a_secret() -> None:
     environment = {**os.environ, "SECRET": "s3cr3t-value"}
     async with connected(hostile(env={"KEY": "${SECRET}"}), environment) as connection:

@@ -165,6 +165,7 @@ async def test_a_server_gets_its_own_variables_in_a_sandbox(monkeypatch: pytest.
 # -- servers that do not start -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_program_that_the_sandbox_does_not_show_is_named(project: Path, native_host: Host) -> None:
     tool = project / "tool"
     tool.mkdir()

@@ -19,6 +19,7 @@ from cellblock.tools.mcp.lines import edges
 from cellblock.tools.mcp.params import parse_params
 from cellblock.tools.mcp.servers import Servers
 from cellblock.tools.mcp.undecodable import given_to, id_of, repaired
+from suite import first_quick
 
 SERVERS = Path(__file__).parents[2] / "servers"
 
@@ -36,7 +37,7 @@ async def servers(hostile_port: int, nothing_left_behind: None) -> AsyncIterator
         yield servers
 
 
-@pytest.mark.parametrize("name", ["stdio", "mcp", "sse"])
+@pytest.mark.parametrize("name", first_quick(["stdio", "mcp", "sse"]))
 @pytest.mark.parametrize(
     "line",
     [
@@ -54,10 +55,10 @@ async def test_a_call_whose_answer_cannot_be_decoded_fails_at_once(servers: Serv
             await servers.call(name, "raw", {"line": line}, timeout=600)
 
 
-@pytest.mark.parametrize("name", ["stdio", "mcp", "sse"])
-async def test_half_a_character_costs_only_itself(servers: Servers, name: str) -> None:
-    line = '{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a\\ud83d"}]}}'
-    assert (await servers.call(name, "raw", {"line": line}, timeout=20)).text == "a\ufffd"
+async def test_half_a_character_costs_only_itself(servers: Servers) -> None:
+    for name in ("stdio", "mcp", "sse"):
+        line = '{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a\\ud83d"}]}}'
+        assert (await servers.call(name, "raw", {"line": line}, timeout=20)).text == "a\ufffd"
 
 
 @given(st.lists(st.sampled_from(["a", "\\", '"', "\n", "u", "\ud83d", "\ude00", "d83d", "😀", "é", "\x00"])))
@@ -81,7 +82,7 @@ async def test_the_other_calls_go_on(servers: Servers) -> None:
     other.cancel()
 
 
-@pytest.mark.parametrize("name", ["stdio", "mcp", "sse"])
+@pytest.mark.parametrize("name", first_quick(["stdio", "mcp", "sse"]))
 @pytest.mark.parametrize(
     ("number", "rows"), [("NaN", 0), ("-Infinity", 0), ("1e999", 0), ("[{}, [-1e999]]", 0), ("[{}, [-1e999]]", 30_000)]
 )

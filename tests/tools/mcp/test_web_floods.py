@@ -17,6 +17,7 @@ from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp import events, large
 from cellblock.tools.mcp.params import parse_params
 from cellblock.tools.mcp.servers import Servers
+from suite import first_quick
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ async def still_works(servers: Servers, name: str) -> bool:
     return (await servers.call(name, "good", {}, timeout=20)).structured == {"n": 1}
 
 
-@pytest.mark.parametrize("name", ["mcp", "sse"])
+@pytest.mark.parametrize("name", first_quick(["mcp", "sse"]))
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
@@ -87,7 +88,9 @@ async def test_a_body_of_too_many_values_costs_its_own_call_only(servers: Server
     assert (await servers.call("mcp", "text", {"count": 6_000}, timeout=30)).structured == {"n": "[]," * 6_000}
 
 
-@pytest.mark.parametrize(("name", "tool"), [("mcp", "values"), ("mcp", "values-in-an-event"), ("sse", "values-in-an-event")])
+@pytest.mark.parametrize(
+    ("name", "tool"), first_quick([("mcp", "values"), ("mcp", "values-in-an-event"), ("sse", "values-in-an-event")])
+)
 async def test_a_large_result_is_not_decoded_here(servers: Servers, name: str, tool: str) -> None:
     outcome = await servers.call(name, tool, {"count": 50_000}, timeout=30)
     assert json.loads(outcome.encoded or b"") == {"n": [[]] * 50_000 + [0]}

@@ -110,6 +110,7 @@ async def test_old_rows_and_those_of_a_session_with_too_many_go(tmp_path: Path, 
     assert [one.tool for one in kept if one.session == "s"] == [f"read{1024 - number}" for number in range(300)]
 
 
+@pytest.mark.slow
 async def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FILE", 1_000_000)
     with Approvals(tmp_path) as approvals:

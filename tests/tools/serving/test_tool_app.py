@@ -59,15 +59,6 @@ CALL = {"server_name": "files", "tool": "read", "arguments": {"a": 1}}
 ALLOW = Rules(default="allow")
 
 
-async def test_a_call_by_name_is_made() -> None:
-    servers = Recorded()
-    async with tool_port(Broker(ALLOW), servers, "files") as port:
-        answer = await raw(port, request(CALL))
-    assert status(answer) == 200
-    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"result": "read:{'a': 1}", "images": [], "resources": []}
-    assert servers.calls == [("files", "read", {"a": 1})]
-
-
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [

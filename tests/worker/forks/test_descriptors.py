@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from scripts import refusals
+from suite import first_quick
 
 
-@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)", "flock(f, fcntl.LOCK_EX)"])
+@pytest.mark.parametrize(
+    "lock", first_quick(["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)", "flock(f, fcntl.LOCK_EX)"])
+)
 def test_a_file_that_is_locked_is_named_until_it_is_closed(lock: str, tmp_path: Path) -> None:
     script = f"""
 import fcntl
@@ -25,7 +28,7 @@ print(refusal())
     assert held == f"the file {tmp_path}/f is locked by this session, and checkpoints cannot contain locks: close the file"
 
 
-@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_SH)", "flock(f, fcntl.LOCK_SH)"])
+@pytest.mark.parametrize("lock", first_quick(["lockf(f, fcntl.LOCK_SH)", "flock(f, fcntl.LOCK_SH)"]))
 def test_locks_that_others_may_have_too_are_no_obstacle(lock: str, tmp_path: Path) -> None:
     script = f"""
 import fcntl
@@ -36,7 +39,7 @@ print(refusal())
     assert refusals(script) == ["None"]
 
 
-@pytest.mark.parametrize("mode", ["delete", "wal"])
+@pytest.mark.parametrize("mode", first_quick(["delete", "wal"]))
 def test_a_transaction_is_as_safe_after_the_refusal_as_before(mode: str, tmp_path: Path) -> None:
     script = f"""
 import sqlite3

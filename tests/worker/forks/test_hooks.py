@@ -8,6 +8,7 @@ import pytest
 
 from cellblock.host import Session
 from scripts import printed
+from suite import first_quick
 
 _ASKING = {
     "a manager": ("import multiprocessing\nm = multiprocessing.Manager(); d = m.dict(); q = m.Queue()", "Manager"),
@@ -33,7 +34,7 @@ _ASKING = {
 }
 
 
-@pytest.mark.parametrize("kind", _ASKING)
+@pytest.mark.parametrize("kind", first_quick(_ASKING, 2))
 async def test_no_hook_hangs_an_undo(session: Session, kind: str) -> None:
     code, told = _ASKING[kind]
     assert (await session.execute(code)).ok
@@ -49,6 +50,7 @@ def nothing_left_behind() -> None:
     """Scripts run in processes of their own, which are waited for."""
 
 
+@pytest.mark.slow
 def test_only_a_hook_that_waits_is_interrupted() -> None:
     script = """
 import os, time

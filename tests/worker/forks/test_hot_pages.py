@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from cellblock import Host
 from processes import eventually
 from scripts import printed
@@ -85,6 +87,7 @@ def faults(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
+@pytest.mark.slow
 async def test_a_cell_soon_after_another_one_finds_them_copied(tmp_path: Path) -> None:
     async with Host(isolate="none") as host, host.session(working_dir=tmp_path) as session:
         worker = int((await session.execute("import os, resource; os.getpid()")).return_value or 0)

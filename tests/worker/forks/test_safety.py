@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts import refusals
+from suite import first_quick
 
 
 def test_a_process_with_one_thread_can_be_copied() -> None:
@@ -64,6 +65,7 @@ go.set()
     assert len(reason) < 500
 
 
+@pytest.mark.slow
 def test_a_thread_that_threading_does_not_know_is_seen() -> None:
     script = """
 import _thread
@@ -130,13 +132,16 @@ print(repair())
 
 @pytest.mark.parametrize(
     ("memory", "shared"),
-    [
-        ("memory = mmap.mmap(-1, 10)", True),
-        ("memory = multiprocessing.Value('i', 1)", True),
-        ("memory = multiprocessing.Lock()", False),
-        ("memory = mmap.mmap(-1, 10, flags=mmap.MAP_PRIVATE)", False),
-        ("memory = open('/etc/passwd', 'rb'); mapped = mmap.mmap(memory.fileno(), 0, prot=mmap.PROT_READ)", False),
-    ],
+    first_quick(
+        [
+            ("memory = mmap.mmap(-1, 10)", True),
+            ("memory = multiprocessing.Value('i', 1)", True),
+            ("memory = multiprocessing.Lock()", False),
+            ("memory = mmap.mmap(-1, 10, flags=mmap.MAP_PRIVATE)", False),
+            ("memory = open('/etc/passwd', 'rb'); mapped = mmap.mmap(memory.fileno(), 0, prot=mmap.PROT_READ)", False),
+        ],
+        2,
+    ),
 )
 def test_memory_that_copies_share_is_told(memory: str, shared: bool) -> None:
     script = f"""

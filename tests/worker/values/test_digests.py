@@ -80,6 +80,7 @@ def test_functions_and_classes_are_compared_by_what_they_do() -> None:
     assert of(made(kind)["C"]) != of(made(kind.replace("1", "2"))["C"])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_not_claimed_to_be_the_same() -> None:
     class Bad:
         def __reduce__(self) -> Any:
