@@ -81,8 +81,8 @@ class Approver(Protocol):
         """
 
 
-Body = Callable[[], Awaitable[bytes | None]]
-"""Returns the whole body of a request; None if it is larger than `MOST_BODY`."""
+Body = Callable[[], Awaitable[bytes]]
+"""Returns the whole body of a request. More than `MOST_BODY` bytes mean that it is too large."""
 
 
 class RequestJudge:
@@ -232,7 +232,7 @@ class RequestJudge:
         self._seats += 1
         try:
             content = await body()
-            if content is None:
+            if len(content) > MOST_BODY:
                 return f"a person must allow it, and its body has more than {MOST_BODY >> 20} MiB"
             arguments = _arguments(request, head) | _shown_body(content)
             return await self._answer(arguments, client)

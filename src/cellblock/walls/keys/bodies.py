@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from cellblock.walls.egress.http import Headers
+from cellblock.common.http_headers import Headers
 
 MOST_REPLACED = 256 * 1024
 """Bytes of a body into which secrets are inserted."""

@@ -10,18 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
+from cellblock.common.http_headers import Headers
+from cellblock.walls.egress.rules import RefusedError
 from cellblock.walls.keys.scan import forms
-from cellblock.walls.keys.sigv4 import NotSignableError, Signing, covers, take_signature
-
-Headers = list[tuple[bytes, bytes]]
+from cellblock.walls.keys.sigv4 import Signing, covers, take_signature
 
 # A placeholder, of this or another session: letters and digits at random, so not every long word after the mark.
 _PLACEHOLDER = re.compile(rb"cellblock(?=[a-zA-Z]*[0-9])(?=[a-z0-9]*[A-Z])[0-9A-Za-z]{20,}")
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/=_-]+) *", re.IGNORECASE)
-
-
-class MisplacedError(Exception):
-    """A request with a placeholder where no secret may be. The message says why."""
 
 
 @dataclass(slots=True)
@@ -53,14 +49,16 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
         secrets: The secrets of the session (`bindings.described`).
 
     Raises:
-        MisplacedError: A placeholder is left.
+        RefusedError: A placeholder is left.
     """
     head = Filled(target, list(headers))
     for secret in secrets:
         for use in secret["uses"]:
             if covers(use["hosts"], at):
                 if use["sigv4"] and not secret["removed"]:
-                    _prepare_signature(head, secret, at)
+                    signing = take_signature(head.headers, secret["placeholder"], secret["value"], at)
+                    head.names += [] if signing is None else [secret["name"]]
+                    head.signing = signing or head.signing
                 pair = "" if secret["removed"] else _fill_one(head, secret, use)
                 if use["responses"] == "scan":
                     # Not only if it is in this request: the host may return what an earlier one contained.
@@ -68,7 +66,7 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
                         head.replacements += forms(value, secret["placeholder"], pair or use["basic"])
     for secret in secrets:
         if secret["removed"] and _contains(head, secret["placeholder"].encode()):
-            raise MisplacedError(f"the secret {secret['name']} was removed from this session")
+            raise RefusedError(403, f"the secret {secret['name']} was removed from this session")
     # After the replacement: what is left has no right to be here. A value never matches, because it was checked.
     _check_left(head)
     return head
@@ -86,16 +84,6 @@ def has_placeholder(texts: Sequence[bytes]) -> bool:
 
 def _contains(head: Filled, placeholder: bytes) -> bool:
     return placeholder in head.target or any(placeholder in content for _, content in head.headers)
-
-
-def _prepare_signature(head: Filled, secret: dict[str, Any], at: str) -> None:
-    try:
-        signing = take_signature(head.headers, secret["placeholder"], secret["value"], at)
-    except NotSignableError as error:
-        raise MisplacedError(str(error)) from None
-    if signing is not None:
-        head.signing = signing
-        head.names.append(secret["name"])
 
 
 def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> str:
@@ -176,10 +164,11 @@ def _in_basic(content: bytes) -> bool:
 
 def _check_left(head: Filled) -> None:
     if has_placeholder([head.target]):
-        raise MisplacedError("the URL contains a placeholder that is not for this host and place")
+        raise RefusedError(403, "the URL contains a placeholder that is not for this host and place")
     for name, content in head.headers:
         if has_placeholder([content]):
-            raise MisplacedError(
+            raise RefusedError(
+                403,
                 f"the header {name.decode('ascii')} contains a placeholder that is not for this host and place: read the "
-                "variable again, and send it only as the session's secrets say"
+                "variable again, and send it only as the session's secrets say",
             )

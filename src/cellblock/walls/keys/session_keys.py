@@ -90,7 +90,6 @@ class SessionKeys:
         self._uses_template = False
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
         self._asking = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
-        self._approved: set[str] = set()
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
         self.trust = SessionTrust(roots)
         self.trust.mounted = needed or bool(trust.machine_roots())
@@ -352,9 +351,7 @@ class SessionKeys:
         Raises:
             OSError: A turnkey could not be started, or has died.
         """
-        judged = judged or any(
-            binding.name in self._asking and covers(binding.hosts, str(target)) for binding in self._bindings
-        )
+        judged = judged or any(binding.secret.ask and covers(binding.hosts, str(target)) for binding in self._bindings)
         try:
             async with self._starting:
                 try:
@@ -375,7 +372,7 @@ class SessionKeys:
 
         A confined process cannot load another certificate. The connections of the last one continue there.
         """
-        from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
+        from cellblock.walls.keys.turnkey_link import TurnkeyLink
 
         self._turnkeys = [turnkey for turnkey in self._turnkeys if turnkey.alive]
         for oldest in self._turnkeys[: -_TURNKEYS + 1]:
@@ -383,7 +380,7 @@ class SessionKeys:
         if self._turnkeys and self._turnkeys[-1].serves(target):
             return self._turnkeys[-1]
         hosts = {*self._hosts, *judge.authorities, str(target), *(self._turnkeys[-1].hosts if self._turnkeys else ())}
-        turnkey = TurnkeyLink(hosts, self.names, Questions(self._asking, self._approved), self._note)
+        turnkey = TurnkeyLink(hosts, self.names, self._asking, self._note)
         try:
             await turnkey.start(self._settings())
         except BaseException:

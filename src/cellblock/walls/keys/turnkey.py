@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -18,7 +19,6 @@ from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import BadNameError, canonical_host, parse_authority
 from cellblock.walls.keys.authority import leaf
 from cellblock.walls.keys.confinement import confine
-from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.messages import MESSAGE, REPORTED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 
@@ -43,7 +43,7 @@ class Turnkey:
         self._secrets: list[dict[str, Any]] = []
         self._opening: Opening | None = None
         self._records: list[dict[str, Any]] = []
-        self._answers: dict[int, asyncio.Future[tuple[dict[str, Any], socket.socket | None]]] = {}
+        self._answers: dict[int, asyncio.Queue[tuple[dict[str, Any], socket.socket | None]]] = {}
 
     async def run(self) -> None:
         """Serve until the host closes its end. The first message has the settings."""
@@ -94,41 +94,38 @@ class Turnkey:
 
     async def _serve(self, message: dict[str, Any], client: socket.socket, upstream: socket.socket) -> None:
         assert self._opening is not None
+        number = message["id"]
+        answers = self._answers[number] = asyncio.Queue()
+        ask = functools.partial(self._ask, number) if message["judged"] else None
         try:
             early = base64.b64decode(message["early"])
-            judge = Judge(lambda said: self._ask(message["id"], said)) if message["judged"] else None
-            await OpenedConnection(self._opening, message["at"], client, upstream, early, judge).serve()
-        finally:
-            self._flush()
-            self._tell(ended=message["id"])
-
-    async def _ask(self, number: int, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
-        """Send the host a message about a connection, and return its answer, perhaps with a connection to the server."""
-        answer: asyncio.Future[tuple[dict[str, Any], socket.socket | None]] = self._loop.create_future()
-        self._answers[number] = answer
-        try:
-            data = json.dumps({"id": number, **said}).encode()
-            while True:
-                try:
-                    self._control.send(data)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(_RETRY_SECONDS)
-            if "piece" in said and not said["last"]:
-                return {}, None
-            return await answer
+            await OpenedConnection(self._opening, message["at"], client, upstream, early, ask).serve()
         finally:
             del self._answers[number]
+            while not answers.empty():
+                if (left := answers.get_nowait()[1]) is not None:
+                    left.close()
+            self._flush()
+            self._tell(ended=number)
+
+    async def _ask(self, number: int, said: dict[str, Any] | None) -> tuple[dict[str, Any], socket.socket | None]:
+        """Send the host a message about a connection, if any, and return its next answer with a socket that came with it."""
+        while said is not None:
+            try:
+                self._control.send(json.dumps({"id": number, **said}).encode())
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_RETRY_SECONDS)
+        return await self._answers[number].get()
 
     def _on_answer(self, message: dict[str, Any], descriptors: list[socket.socket]) -> None:
-        upstream = descriptors[0] if descriptors else None
-        if upstream is not None:
-            upstream.setblocking(False)
-        answer = self._answers.get(message["id"])
-        if answer is not None and not answer.done():
-            answer.set_result((message, upstream))
-        elif upstream is not None:
-            upstream.close()
+        given = descriptors[0] if descriptors else None
+        if given is not None:
+            given.setblocking(False)
+        if (answers := self._answers.get(message["id"])) is not None:
+            answers.put_nowait((message, given))
+        elif given is not None:
+            given.close()
 
     def _note(self, record: dict[str, Any]) -> None:
         """Report a request soon: at once, it would wake the host for each."""

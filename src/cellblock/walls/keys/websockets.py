@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import h11
 
+from cellblock.common.http_headers import Headers
 from cellblock.walls.egress.ends import End
-from cellblock.walls.egress.http import Headers
 
 _READ = 64 * 1024
 
