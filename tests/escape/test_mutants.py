@@ -170,7 +170,7 @@ MUTANTS: dict[str, Mutant] = {
     "69 bodies": mutant(
         f"{KEYS}opened.py::test_other_bodies_are_forwarded_unchanged",
         Edit(
-            "walls/keys/bodies.py",
+            "walls/keys/fill.py",
             "inserts_at",
             "return [(one['name'], one['placeholder'].encode(), one['value']) for one in secrets]",
         ),

@@ -20,7 +20,7 @@ import pytest
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.bindings import Use
-from cellblock.walls.keys.bodies import MOST_REPLACED
+from cellblock.walls.keys.fill import MOST_REPLACED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.turnkey import server_settings

@@ -22,8 +22,7 @@ from cellblock.walls.egress.names import BadNameError, host_text, parse_authorit
 from cellblock.walls.egress.paths import LONGEST
 from cellblock.walls.egress.rules import RefusedError
 from cellblock.walls.egress.serving import FAILURES, answer_failure, read_body, read_head
-from cellblock.walls.keys.bodies import MOST_REPLACED, inserts_at, length_of, quoting, with_length
-from cellblock.walls.keys.fill import Filled, fill
+from cellblock.walls.keys.fill import MOST_REPLACED, Filled, fill, inserts_at, length_of, quoting, with_length
 from cellblock.walls.keys.messages import SHOWN
 from cellblock.walls.keys.scan import Scan
 from cellblock.walls.keys.sigv4 import MOST_SIGNED, needs_body, sign

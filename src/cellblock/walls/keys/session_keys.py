@@ -22,9 +22,8 @@ from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, shown
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
-from cellblock.walls.keys import trust
-from cellblock.walls.keys.session_trust import SessionTrust
 from cellblock.walls.keys.sigv4 import covers
+from cellblock.walls.keys.trust import SessionTrust
 
 if TYPE_CHECKING:
     from cellblock.model.overview import RequestRecord, SecretRecord
@@ -91,8 +90,7 @@ class SessionKeys:
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
         self._asking = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
-        self.trust = SessionTrust(roots)
-        self.trust.mounted = needed or bool(trust.machine_roots())
+        self.trust = SessionTrust(roots, needed=needed)
         self._limits = EgressLimits()
         self._turnkeys: list[TurnkeyLink] = []
         self._starting = asyncio.Lock()
