@@ -14,6 +14,7 @@ import pytest
 from cellblock.walls.egress.judge import MOST_BODY, RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
+from cellblock.walls.egress.proxy_connection import Handover
 from cellblock.walls.egress.rules import Denial
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.session_keys import SessionKeys
@@ -48,7 +49,7 @@ class Hostile:
             return self.sockets[2].dup()
 
         ends = self.sockets[0], self.sockets[2]
-        serving = self.keys.serve(parse_authority("api.test:443"), *ends, b"", self.judge, redial, judged=True)
+        serving = self.keys.serve(Handover(parse_authority("api.test:443"), *ends, b"", self.judge, True, redial))
         self.serving = asyncio.create_task(serving)
         assert (await self.heard())["judged"] is True
         return self
@@ -148,7 +149,7 @@ async def judge_longest(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> N
     async def redial() -> socket.socket:
         raise AssertionError
 
-    serving = asyncio.create_task(keys.serve(at, theirs, upstream, b"", judge, redial, judged=True))
+    serving = asyncio.create_task(keys.serve(Handover(at, theirs, upstream, b"", judge, True, redial)))
     end = TlsEnd(ours, ssl.create_default_context(cadata=authority_certificate(keys._seed).decode()), hostname="api.test")
     try:
         async with asyncio.timeout(60):

@@ -161,7 +161,8 @@ def check_framing(request: h11.Request) -> None:
     Raises:
         BadRequestError: It is not.
     """
-    lengths, codings = (_values(request.headers, name) for name in (b"content-length", b"transfer-encoding"))
+    headers = [*request.headers]  # h11 takes long for each pass over them
+    lengths, codings = (_values(headers, name) for name in (b"content-length", b"transfer-encoding"))
     if lengths and codings:
         raise BadRequestError("Content-Length and Transfer-Encoding cannot be combined")
     if codings and request.http_version < b"1.1":

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import h11
@@ -34,6 +34,29 @@ _SOCKS_CODES = {
 }
 
 
+@dataclass(slots=True)
+class Handover:
+    """A connection whose requests an `Opener` reads.
+
+    Attributes:
+        target: The target.
+        client: The socket of the client, which stays the caller's.
+        upstream: The socket of the server, likewise.
+        early: Bytes that the client sent ahead.
+        judge: Decides about its requests.
+        judged: Whether its requests are decided about.
+        redial: Connects to the server again, by the same rules: during a question, the server may close the silent connection.
+    """
+
+    target: Target
+    client: socket.socket
+    upstream: socket.socket
+    early: bytes
+    judge: RequestJudge
+    judged: bool
+    redial: Callable[[], Awaitable[socket.socket]]
+
+
 class Opener(Protocol):
     """Serves the connections to hosts that receive secrets, or whose requests are decided about (`walls.keys`)."""
 
@@ -50,27 +73,8 @@ class Opener(Protocol):
     def has_placeholder(self, texts: Sequence[bytes]) -> bool:
         """Return whether a text contains the placeholder of a secret."""
 
-    async def serve(
-        self,
-        target: Target,
-        client: socket.socket,
-        upstream: socket.socket,
-        early: bytes,
-        judge: RequestJudge,
-        redial: Callable[[], Awaitable[socket.socket]],
-        *,
-        judged: bool,
-    ) -> None:
+    async def serve(self, handover: Handover) -> None:
         """Serve a connection until its end.
-
-        Args:
-            target: The target.
-            client: The socket of the client.
-            upstream: The socket of the server.
-            early: Bytes that the client sent ahead.
-            judge: Decides about its requests.
-            redial: Connects to the server again.
-            judged: Whether lines or rules decide about its requests.
 
         Raises:
             OSError: It is broken.
@@ -241,7 +245,7 @@ class Connection:
 
         with contextlib.closing(upstream):
             await self._send(self._client, answer)
-            await self._opener.serve(target, self._client, upstream, early, self._judge, redial, judged=judged)
+            await self._opener.serve(Handover(target, self._client, upstream, early, self._judge, judged, redial))
 
     async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
         with contextlib.closing(upstream):

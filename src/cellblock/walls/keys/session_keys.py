@@ -28,8 +28,9 @@ from cellblock.walls.keys.trust import SessionTrust
 if TYPE_CHECKING:
     from cellblock.model.overview import RequestRecord, SecretRecord
     from cellblock.walls.egress.judge import RequestJudge
+    from cellblock.walls.egress.proxy_connection import Handover
     from cellblock.walls.keys.bindings import Binding
-    from cellblock.walls.keys.turnkey_link import Redial, TurnkeyLink
+    from cellblock.walls.keys.turnkey_link import TurnkeyLink
 
 # Most sessions with a network have no secrets and no request lines: what only those need is imported late.
 
@@ -324,43 +325,25 @@ class SessionKeys:
 
         return has_placeholder(texts)
 
-    async def serve(
-        self,
-        target: Target,
-        client: socket.socket,
-        upstream: socket.socket,
-        early: bytes,
-        judge: RequestJudge,
-        redial: Redial,
-        *,
-        judged: bool,
-    ) -> None:
+    async def serve(self, handover: Handover) -> None:
         """Let a turnkey serve a connection, and wait for its end.
-
-        Args:
-            target: The target.
-            client: The socket of the client, which stays the caller's.
-            upstream: The socket of the server, likewise.
-            early: Bytes that the client sent ahead.
-            judge: Decides about its requests.
-            redial: Connects to the server again, after a person has decided.
-            judged: Whether its requests are decided about. They are if a secret needs a question, too.
 
         Raises:
             OSError: A turnkey could not be started, or has died.
         """
-        judged = judged or any(binding.secret.ask and covers(binding.hosts, str(target)) for binding in self._bindings)
+        at = str(handover.target)
+        handover.judged |= any(binding.secret.ask != "" and covers(binding.hosts, at) for binding in self._bindings)
         try:
             async with self._starting:
                 try:
                     await self.read()
                 except InvalidInputError as error:
                     raise ConnectionAbortedError(str(error)) from error
-                turnkey = await self._turnkey(target, judge)
-                number = await turnkey.begin(target, (client, upstream), early, judge, redial, judged=judged)
+                turnkey = await self._turnkey(handover.target, handover.judge)
+                number = await turnkey.begin(handover)
             await turnkey.finish(number)
         finally:
-            for end in (client, upstream):
+            for end in (handover.client, handover.upstream):
                 # The turnkey has its own descriptors of these connections.
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)

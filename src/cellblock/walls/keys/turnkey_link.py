@@ -6,15 +6,16 @@ import asyncio
 import base64
 import json
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model.overview import RequestRecord
-from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
+from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest
 from cellblock.walls.egress.names import Target, parse_authority
+from cellblock.walls.egress.proxy_connection import Handover
 from cellblock.walls.egress.serving import FAILURES, refusal_of
 from cellblock.walls.keys.messages import MESSAGE, Ended, Log, Report, parse_report
 from cellblock.walls.keys.template_process import Template
@@ -22,28 +23,19 @@ from cellblock.walls.keys.template_process import Template
 _IDLE_SECONDS = 60.0
 _RETRY_SECONDS = 0.01
 
-Redial: TypeAlias = Callable[[], Awaitable[socket.socket]]
-"""Connects to the server of a connection again, by the same rules."""
-
 
 @dataclass(slots=True)
 class _Served:
     """An opened connection. What its turnkey says about it is hostile.
 
     Attributes:
-        target: The target.
-        client: The socket of the client.
-        judge: Decides about its requests.
-        redial: Connects to the server again.
+        handover: The connection.
         ended: Resolves with its end.
         judging: The decision about its present request.
-        fresh: The last connection from `redial`.
+        fresh: The last connection from its `redial`.
     """
 
-    target: Target
-    client: socket.socket
-    judge: RequestJudge
-    redial: Redial
+    handover: Handover
     ended: asyncio.Future[None]
     judging: asyncio.Task[None] | None = None
     fresh: socket.socket | None = None
@@ -109,25 +101,8 @@ class TurnkeyLink:
         self._control = control
         asyncio.get_running_loop().add_reader(control, self._readable, control)
 
-    async def begin(
-        self,
-        target: Target,
-        ends: tuple[socket.socket, socket.socket],
-        early: bytes,
-        judge: RequestJudge,
-        redial: Redial,
-        *,
-        judged: bool,
-    ) -> int:
+    async def begin(self, handover: Handover) -> int:
         """Hand a connection over, and return its number, for `finish`.
-
-        Args:
-            target: The target.
-            ends: The sockets of the client and of the server.
-            early: Bytes that the client sent ahead.
-            judge: Decides about its requests.
-            redial: Connects to the server again, after a person has decided.
-            judged: Whether its requests are decided about.
 
         Raises:
             OSError: The turnkey has ended.
@@ -137,11 +112,15 @@ class TurnkeyLink:
             self._idle = None
         self._number += 1
         number = self._number
-        self._known_hosts.add(str(target))
-        self._waiting[number] = _Served(target, ends[0], judge, redial, asyncio.get_running_loop().create_future())
-        message = {"id": number, "at": str(target), "early": base64.b64encode(early).decode(), "judged": judged}
+        at = str(handover.target)
+        self._known_hosts.add(at)
+        self._waiting[number] = _Served(handover, asyncio.get_running_loop().create_future())
+        early = base64.b64encode(handover.early).decode()
         try:
-            await self._send(message, [end.fileno() for end in ends])
+            await self._send(
+                {"id": number, "at": at, "early": early, "judged": handover.judged},
+                [handover.client.fileno(), handover.upstream.fileno()],
+            )
         except BaseException:
             self._end(number)
             raise
@@ -245,7 +224,7 @@ class TurnkeyLink:
         elif (served := self._waiting.get(report.id)) is not None:
             if served.judging is not None:
                 raise ProtocolError("a connection has one request at a time")
-            request = JudgedRequest(served.target, report.method, report.url, secrets=report.secrets)
+            request = JudgedRequest(served.handover.target, report.method, report.url, secrets=report.secrets)
             served.judging = asyncio.get_running_loop().create_task(self._judge(report.id, served, request))
 
     # --- Requests that are judged
@@ -291,13 +270,13 @@ class TurnkeyLink:
                 return await self._body(ours)
 
         asking = {name for name in request.secrets if name in self._asking}
-        await served.judge.decide(request, served.client, body, ask=bool(asking))
+        await served.handover.judge.decide(request, served.handover.client, body, ask=bool(asking))
         if not asked:
             return None
         for name in asking:
             if self._asking.get(name) == "first":
                 del self._asking[name]
-        return await served.redial()
+        return await served.handover.redial()
 
     async def _body(self, connection: socket.socket) -> bytes:
         """Receive the body of a request, until the turnkey closes its end."""
