@@ -185,7 +185,7 @@ TESTED_IN: dict[str, str] = {
     "walls/egress/exchange": "walls/egress/test_proxy.py",
     "walls/egress/serving": "walls/keys/test_judged.py",
     "walls/keys/fill": "walls/keys/test_opened.py",
-    "walls/keys/scan": "walls/keys/test_opened.py",
+    "walls/egress/scan": "walls/keys/test_opened.py",
     "walls/keys/session_keys": "host/test_secrets.py",
     "walls/keys/template_process": "host/test_secrets.py",
     "walls/keys/turnkey": "walls/keys/test_opened.py",

@@ -153,11 +153,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "69 echoes in Base64": mutant(
         f"{KEYS}opened.py::test_an_echo_becomes_the_placeholder_in_every_form_and_across_chunks",
-        Edit("walls/keys/scan.py", "_inside", "return []"),
+        Edit("walls/egress/scan.py", "_inside", "return []"),
     ),
     "69 echoes across chunks": mutant(
         f"{KEYS}opened.py::test_an_echo_becomes_the_placeholder_in_every_form_and_across_chunks",
-        Edit("walls/keys/scan.py", "Scan._beginning", "return 0"),
+        Edit("walls/egress/scan.py", "Scan._beginning", "return 0"),
     ),
     "69 certificates": mutant(
         f"{KEYS}opened.py::test_the_server_needs_a_trusted_certificate_of_its_name",
@@ -357,7 +357,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "69 values in files": mutant(
         "service/daemon/test_secret_handlers.py::test_no_file_of_the_daemon_contains_a_value",
-        Edit("walls/keys/scan.py", "forms", "return ()"),
+        Edit("walls/egress/scan.py", "forms", "return ()"),
     ),
     "69 values in the record of decisions": mutant(
         "service/daemon/test_secret_handlers.py::test_no_file_of_the_daemon_contains_a_value", ASKED_WITH_VALUES
@@ -1657,7 +1657,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "30 hosts that a client no longer wants": mutant(
         "walls/egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",
-        Edit("walls/egress/hang_up.py", "on_hang_up", "yield lambda: False"),
+        Edit("walls/egress/hang_up.py", "wait_for_answer", "await asyncio.wait([question])"),
     ),
     "30 hosts that stopped code has asked for": mutant(
         "host/test_network.py::test_a_question_about_a_host_ends_with_the_code_that_asked[cancel]",

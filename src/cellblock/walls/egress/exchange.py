@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal, Protocol
+from typing import Literal
 
 import h11
 
+from cellblock.common.http_headers import Headers
 from cellblock.common.turns import turns
 from cellblock.walls.egress.ends import End
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
 from cellblock.walls.egress.http import (
     CHUNKED_READ,
-    Headers,
     check_between_chunks,
     check_head,
     response_headers,
 )
 from cellblock.walls.egress.rules import RefusedError
+from cellblock.walls.egress.scan import Scan
 from cellblock.walls.egress.tunnel import BUFFER
 
 HEAD_READ = CHUNKED_READ  # a chunked body may follow a head
@@ -25,19 +26,6 @@ _MAX_INTERIM = 50
 _BODILESS = (204, 304)
 _SLACK = 0.1
 """The part of the permitted silence by which it may be exceeded."""
-
-
-class Filter(Protocol):
-    """Changes a response on its way to the client."""
-
-    def whole(self, text: bytes) -> bytes:
-        """Return a changed header."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the next part of the changed body."""
-
-    def end(self) -> bytes:
-        """Return the last part of the changed body."""
 
 
 class Exchange:
@@ -68,7 +56,7 @@ class Exchange:
         limits: EgressLimits,
         *,
         writer: h11.Connection | None = None,
-        changes: Filter | None = None,
+        changes: Scan | None = None,
         body: bytes | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -284,5 +272,5 @@ def _is_coded(headers: Headers) -> bool:
     return any(name.lower() == b"content-encoding" and value.lower() != b"identity" for name, value in headers)
 
 
-def _changed(headers: Headers, changes: Filter) -> Headers:
+def _changed(headers: Headers, changes: Scan) -> Headers:
     return [(name, changes.whole(value)) for name, value in headers]

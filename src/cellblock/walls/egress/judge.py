@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cellblock.walls.egress.hang_up import on_hang_up
+from cellblock.walls.egress.hang_up import wait_for_answer
 from cellblock.walls.egress.lines import METHOD, WEBSOCKET, Lines, Outcome, RequestHead
 from cellblock.walls.egress.live import LiveNetwork, check_open_hosts
 from cellblock.walls.egress.names import Target, host_text
@@ -228,13 +228,9 @@ class RequestJudge:
         question = asyncio.ensure_future(self._approver.decide(arguments, by_person=True))
         self._questions.add(question)
         try:
-            with on_hang_up(client, question.cancel) as has_hung_up:
-                await asyncio.wait([question])
-                if has_hung_up():
-                    raise ConnectionAbortedError("the client hung up while it waited for approval")
+            await wait_for_answer(question, client)
         finally:
             self._questions.discard(question)
-            question.cancel()
         return "the question was withdrawn" if question.cancelled() else question.result()
 
     def _advice(self, head: RequestHead, request: JudgedRequest, *, denied: bool) -> str:

@@ -109,13 +109,7 @@ def refusal_of(error: Exception) -> RefusedError:
 
 
 async def answer_failure(client: End, error: Exception, head: h11.Request | None) -> None:
-    """Answer a request that failed, and hang up.
-
-    Args:
-        client: The client.
-        error: One of `FAILURES`.
-        head: The head of the request, if it was read.
-    """
+    """Answer a request that failed, and hang up."""
     refused = refusal_of(error)
     answer = plain_response(
         refused.status,

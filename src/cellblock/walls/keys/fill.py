@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from cellblock.common.http_headers import Headers
 from cellblock.walls.egress.rules import RefusedError
-from cellblock.walls.keys.scan import forms
+from cellblock.walls.egress.scan import forms
 from cellblock.walls.keys.sigv4 import Signing, covers, take_signature
 
 MOST_REPLACED = 256 * 1024
@@ -29,8 +29,6 @@ class Filled:
     """The head of a request with secrets.
 
     Attributes:
-        target: The target.
-        headers: The headers.
         names: The names of the secrets that it contains.
         replacements: What the response may not contain (`scan.forms`).
         signing: The signature to make of the complete head (`sigv4.sign`).

@@ -40,11 +40,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A report about requests.
-
-    Attributes:
-        log: The requests.
-    """
+    """A report about requests."""
 
     log: Annotated[tuple[Reported, ...], Most(REPORTED)]
 
@@ -74,7 +70,6 @@ class Question:
 
     Attributes:
         id: The number of the connection.
-        method: The method.
         url: The target, with placeholders.
         secrets: The names of the secrets that the request would contain.
     """

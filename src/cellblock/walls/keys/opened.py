@@ -21,10 +21,10 @@ from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
 from cellblock.walls.egress.paths import LONGEST
 from cellblock.walls.egress.rules import RefusedError
+from cellblock.walls.egress.scan import Scan
 from cellblock.walls.egress.serving import FAILURES, answer_failure, read_body, read_head
 from cellblock.walls.keys.fill import MOST_REPLACED, Filled, fill, inserts_at, length_of, quoting, with_length
 from cellblock.walls.keys.messages import SHOWN
-from cellblock.walls.keys.scan import Scan
 from cellblock.walls.keys.sigv4 import MOST_SIGNED, needs_body, sign
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.websockets import asks_for_websocket, relay, websocket_headers
@@ -204,14 +204,6 @@ class OpenedConnection:
     ) -> bytes | None:
         """Ask the host about a request. Return its body, with placeholders, if it has been read.
 
-        Args:
-            ask: Asks the host.
-            head: The head, with placeholders.
-            names: The names of the secrets that the request would contain.
-            given: The body, if it was read before.
-            reader: The h11 connection that parsed the head.
-            upgrade: Whether the request asks for a WebSocket.
-
         Raises:
             RefusedError: The request is refused.
         """
@@ -235,11 +227,6 @@ class OpenedConnection:
 
     def _with_body(self, filled: Filled, body: bytes | None, *, inserts: bool) -> bytes | None:
         """Complete the head for the server, and return the body, with secrets.
-
-        Args:
-            filled: The head.
-            body: The body, with placeholders, if it has been read.
-            inserts: Whether secrets are inserted into the body.
 
         Raises:
             RefusedError: The request cannot be signed.

@@ -89,7 +89,7 @@ class SessionKeys:
         self._users = 0
         self._uses_template = False
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
-        self._asking = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
+        self._asking: dict[str, str] = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
         self.trust = SessionTrust(roots, needed=needed)
         self._limits = EgressLimits()

@@ -53,12 +53,7 @@ class Signing:
 
 
 def covers(hosts: Sequence[str], at: str) -> bool:
-    """Return whether hosts, which may begin with ``*.``, include a host.
-
-    Args:
-        hosts: Hosts as ``host:port``.
-        at: A host as ``host:port``.
-    """
+    """Return whether hosts, which may begin with ``*.``, include a host."""
     if at in hosts:
         return True
     below = [host[1:] for host in hosts if host.startswith("*.")]

@@ -79,11 +79,7 @@ class Template:
         return now
 
     def fork(self, control: socket.socket) -> None:
-        """Start a turnkey.
-
-        Args:
-            control: Its socket.
-        """
+        """Start a turnkey."""
         socket.send_fds(self._control, [b"fork"], [control.fileno()])
 
     def end(self) -> None:

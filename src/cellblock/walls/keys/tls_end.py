@@ -125,7 +125,7 @@ class TlsEnd:
     def _readable(self) -> None:
         waiting = self._waiting
         if waiting is None or waiting.done():
-            # Nobody reads now. Otherwise, the socket stays watched: to begin and end this for each read takes long.
+            # No one reads now. Otherwise, the socket stays watched: to begin and end this for each read takes long.
             self._unwatch()
             return
         try:

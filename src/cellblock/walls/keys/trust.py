@@ -66,11 +66,7 @@ def further_roots(path: str) -> bytes:
 
 
 def mounts(path: str) -> tuple[Step, ...]:
-    """Return the mounts that show a session its bundle, read-only.
-
-    Args:
-        path: The bundle outside.
-    """
+    """Return the mounts that show a session its bundle, read-only."""
     bundle = Bind(path, BUNDLE, "ro")
     if os.path.islink(_SYSTEM) or not os.path.isfile(_SYSTEM):
         return (bundle,)
@@ -109,11 +105,7 @@ class SessionTrust:
         return mounts(path) if self.mounted else ()
 
     def make(self, path: str) -> None:
-        """Make the file of a sandbox, unless it exists.
-
-        Args:
-            path: Its path outside.
-        """
+        """Make the file of a sandbox, unless it exists."""
         if self.mounted and not os.path.lexists(path):
             machine = machine_roots()
             content = config.read_file(Path(machine), _MOST) if machine else b""
@@ -129,9 +121,6 @@ class SessionTrust:
 
     async def add(self, seed: bytes) -> bool:
         """Add the authority to all files. Programs and clients that start from now on trust it. Idempotent.
-
-        Args:
-            seed: The session's seed.
 
         Returns:
             Whether it was added now.

@@ -191,11 +191,7 @@ def client_settings() -> ssl.SSLContext:
 
 
 def fork_turnkeys(descriptor: int) -> None:
-    """Fork a turnkey for each socket that arrives, until the host ends.
-
-    Args:
-        descriptor: The socket to the host.
-    """
+    """Fork a turnkey for each socket that arrives, until the host ends."""
     prctl(abi.PR_SET_NAME, b"turnkey")
     prctl(abi.PR_SET_DUMPABLE, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks leave no zombies
