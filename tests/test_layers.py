@@ -182,13 +182,11 @@ TESTED_IN: dict[str, str] = {
     # The proxy with a connection, and secrets with clients in a session.
     "walls/egress/proxy_connection": "walls/egress/test_proxy.py",
     "walls/egress/exchange": "walls/egress/test_proxy.py",
-    "walls/egress/bodies": "walls/keys/test_judged.py",
+    "walls/egress/serving": "walls/keys/test_judged.py",
     "walls/keys/fill": "walls/keys/test_opened.py",
-    "walls/keys/forking": "host/test_secrets.py",
-    "walls/keys/scan": "walls/keys/test_opened.py",
+    "walls/egress/scan": "walls/keys/test_opened.py",
     "walls/keys/session_keys": "host/test_secrets.py",
     "walls/keys/template_process": "host/test_secrets.py",
-    "walls/keys/trust": "host/test_secrets.py",
     "walls/keys/turnkey": "walls/keys/test_opened.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/info": "host/files/test_workspace_files.py",

@@ -359,6 +359,18 @@ async def test_former_values_never_fill_a_message(monkeypatch: pytest.MonkeyPatc
     assert [one["value"][0] for one in keys._settings()["secrets"]] == ["7", "7"]
 
 
+SEEN = """
+seen = []
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        seen.append(open(f"/proc/{pid}/comm").read())
+    except OSError:  # it has ended
+        pass
+seen
+"""
+"""The names of all processes that code sees."""
+
+
 async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path) -> None:
     with TlsServer(host="api.test") as server:
         async with opened(native_host, roots, server, tmp_path) as session:
@@ -367,8 +379,7 @@ async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[
             children = Path(f"/proc/{template.pid}/task/{template.pid}/children").read_text().split()
             assert children
             assert "Max core file size        0" in Path(f"/proc/{children[0]}/limits").read_text()
-            seen = "[open(f'/proc/{pid}/comm').read().strip() for pid in os.listdir('/proc') if pid.isdigit()]"
-            assert "turnkey" not in await told(session, seen)
+            assert "turnkey" not in await told(session, SEEN)
             for child in children:
                 os.kill(int(child), signal.SIGKILL)
             await eventually(lambda: not Path(f"/proc/{children[0]}").exists())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+Headers = list[tuple[bytes, bytes]]
+
 # Headers for one hop only (RFC 9110 section 7.6.1), and older ones for proxies.
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authentication-info proxy-authorization proxy-connection te trailer "
@@ -13,9 +15,11 @@ _HOP_BY_HOP = frozenset(
 _KEPT = frozenset((b"content-length", b"host"))
 
 
-def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the headers that are not for one hop only, and that no Connection header names."""
-    headers = [*headers]
-    named = {one.strip().lower() for name, value in headers if name.lower() == b"connection" for one in value.split(b",")}
-    dropped = _HOP_BY_HOP | (named - _KEPT)
-    return [(name, value) for name, value in headers if name.lower() not in dropped]
+    lowered = [(name.lower(), name, value) for name, value in headers]
+    dropped: set[bytes] | frozenset[bytes] = _HOP_BY_HOP
+    for lower, _, value in lowered:
+        if lower == b"connection":
+            dropped = dropped | ({one.strip().lower() for one in value.split(b",")} - _KEPT)
+    return [(name, value) for lower, name, value in lowered if lower not in dropped]

@@ -58,4 +58,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary(
 
 def turns() -> Turns:
     """Return the scheduler of the running loop, which all of its connections share."""
-    return _turns.setdefault(asyncio.get_running_loop(), Turns())
+    loop = asyncio.get_running_loop()
+    if (found := _turns.get(loop)) is None:
+        found = _turns[loop] = Turns()
+    return found

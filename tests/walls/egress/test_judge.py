@@ -16,11 +16,11 @@ from cellblock.service.session.http_requests import RequestApprover
 from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules
-from cellblock.walls.egress.judge import MOST_QUESTIONS, JudgedRequest, RefusedRequest, RequestJudge
+from cellblock.walls.egress.judge import MOST_BODY, MOST_QUESTIONS, JudgedRequest, RequestJudge
 from cellblock.walls.egress.lines import WEBSOCKET, Lines
 from cellblock.walls.egress.live import LiveNetwork, check_open_hosts
 from cellblock.walls.egress.names import parse_authority
-from cellblock.walls.egress.rules import Denial
+from cellblock.walls.egress.rules import Denial, RefusedError
 from cellblock.walls.sandbox.policy import Network
 
 HOST = "api.example"
@@ -46,13 +46,19 @@ class World:
         )
         self.client, self.other = socket.socketpair()
 
-    async def decide(self, method: str, url: str, body: bytes | None = b"", **options: Any) -> RefusedRequest | None:
-        async def read() -> bytes | None:
+    async def decide(self, method: str, url: str, body: bytes = b"", **options: Any) -> RefusedError | None:
+        """Return the refusal of a request, or None."""
+
+        async def read() -> bytes:
             return body
 
         secrets = options.pop("secrets", ())
         request = JudgedRequest(parse_authority(options.pop("at", HOST), 443), method, url, secrets=secrets)
-        return await self.judge.decide(request, self.client, read, **options)
+        try:
+            await self.judge.decide(request, self.client, read, **options)
+        except RefusedError as error:
+            return error
+        return None
 
     async def question(self, count: int = 1) -> ApprovalRequest:
         async with asyncio.timeout(10):
@@ -126,7 +132,7 @@ async def test_a_host_that_only_a_rule_names_allows_nothing_else(world: Callable
 async def test_a_refusal_says_what_is_allowed_and_how_to_allow_more(world: Callable[..., World]) -> None:
     refused = await world(f"GET {HOST}/**").decide("POST", "/repos/a/b/issues?q=1")
     assert refused is not None
-    assert refused.text == (
+    assert str(refused) == (
         "POST api.example/repos/a/b/issues is not allowed; allowed there: GET /**. To allow it, the person who runs this "
         "session calls cellblock network NAME --allow-http 'POST api.example/repos/a/b/issues', or change_network(http=[…]). "
         "Do not retry."
@@ -168,7 +174,7 @@ async def test_a_person_sees_the_request_and_its_body(world: Callable[..., World
     await request.reject("not now")
     refused = await deciding
     assert refused is not None
-    assert refused.text == "POST api.example/a was refused: not now. Do not retry."
+    assert str(refused) == "POST api.example/a was refused: not now. Do not retry."
 
 
 async def test_a_permission_covers_the_same_request_only(world: Callable[..., World]) -> None:
@@ -195,7 +201,7 @@ async def test_a_question_that_cannot_be_answered_refuses(world: Callable[..., W
     found = world(f"ask POST {HOST}/**", closed=end == "closed")
     if end == "nobody":
         found.broker.ask = None
-    deciding = asyncio.create_task(found.decide("POST", "/a", None if end == "large" else b"x"))
+    deciding = asyncio.create_task(found.decide("POST", "/a", b"x" * (MOST_BODY + 1) if end == "large" else b"x"))
     if end == "withdrawn":
         await found.question()
         found.judge.withdraw()
@@ -234,7 +240,7 @@ async def test_questions_are_limited(world: Callable[..., World], many: list[asy
             await asyncio.sleep(0.001)
     assert len(found.asked) == MOST_QUESTIONS
     refused = next(task.result() for task in many if task.done())
-    assert "already wait for approval" in refused.text
+    assert "already wait for approval" in str(refused)
 
 
 async def test_an_answer_does_not_outlast_the_lines(world: Callable[..., World]) -> None:
@@ -245,7 +251,7 @@ async def test_an_answer_does_not_outlast_the_lines(world: Callable[..., World])
     await request.accept()
     refused = await deciding
     assert refused is not None
-    assert "the rules have changed" in refused.text
+    assert "the rules have changed" in str(refused)
 
 
 @pytest.mark.parametrize("pattern", ["*", "*:8443"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import socket
@@ -17,11 +16,10 @@ import pytest
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
-from cellblock.walls.egress.rules import Denial
+from cellblock.walls.egress.rules import Denial, RefusedError
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.bindings import Use
-from cellblock.walls.keys.bodies import MOST_REPLACED
-from cellblock.walls.keys.judged import Judge
+from cellblock.walls.keys.fill import MOST_REPLACED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.turnkey import server_settings
@@ -69,38 +67,36 @@ class World:
         self.log: list[dict[str, Any]] = []
         self.secrets: list[dict[str, Any]] = []
         self.said: dict[str, Any] = {}
-        self.body = b""
         self.fresh = 0
 
-    async def say(self, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
+    async def say(self, said: dict[str, Any] | None) -> tuple[dict[str, Any], socket.socket | None]:
         """Answer as the host."""
-        if "piece" in said:
-            self.body += base64.b64decode(said["piece"])
-            return ({}, None) if not said["last"] else await self.decided(self.body)
-        if "large" in said:
-            return await self.decided(None)
-        self.body = b""
+        if said is None:
+            return await self.decided(await self.reading)
         self.said = said
-        return await self.decided(...)
+        return await self.decided(None)
 
-    async def decided(self, body: Any) -> tuple[dict[str, Any], socket.socket | None]:
+    async def decided(self, body: bytes | None) -> tuple[dict[str, Any], socket.socket | None]:
         class WantedError(Exception):
             pass
 
-        async def read() -> bytes | None:
-            if body is ...:
+        async def read() -> bytes:
+            if body is None:
                 raise WantedError
-            return body  # type: ignore[no-any-return]
+            return body
 
         names = tuple(self.said["secrets"])
         request = JudgedRequest(parse_authority(self.at), self.said["method"], self.said["url"], secrets=names)
         try:
-            refused = await self.judge.decide(request, self.ends[1], read, ask=bool(names))
+            await self.judge.decide(request, self.ends[1], read, ask=bool(names))
         except WantedError:
-            return {"wanted": True}, None
-        if refused is not None:
-            return {"refused": [refused.status, refused.text]}, None
-        if body is ...:
+            ours, theirs = socket.socketpair()
+            theirs.setblocking(False)
+            self.reading = asyncio.create_task(asyncio.to_thread(received, ours))
+            return {"wanted": True}, theirs
+        except RefusedError as error:
+            return {"refused": [error.status, str(error)]}, None
+        if body is None:
             return {"refused": None}, None
         self.fresh += 1
         return {"refused": None}, self.dial()
@@ -117,7 +113,7 @@ class World:
         self.ends = ours, theirs = socket.socketpair()
         for one in self.ends:
             one.setblocking(False)
-        opened = OpenedConnection(opening, self.at, theirs, self.dial(), b"", Judge(self.say))
+        opened = OpenedConnection(opening, self.at, theirs, self.dial(), b"", self.say)
         serving = asyncio.create_task(opened.serve())
         context = ssl.create_default_context(cadata=authority_certificate(SEED).decode())
         end = TlsEnd(ours, context, hostname="api.test")
@@ -137,6 +133,12 @@ class World:
     def request(self, first: str, *headers: str, close: bool = True) -> bytes:
         lines = [f"{first} HTTP/1.1", f"Host: {self.at}", *(["Connection: close"] if close else []), *headers]
         return "\r\n".join([*lines, "", ""]).encode()
+
+
+def received(connection: socket.socket) -> bytes:
+    """Return all that is sent on a connection, and close it."""
+    with connection, connection.makefile("rb") as file:
+        return file.read()
 
 
 @pytest.fixture

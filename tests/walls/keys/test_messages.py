@@ -12,9 +12,9 @@ import pytest
 from cellblock.common.secret import Secret, parse_secrets
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model.overview import RequestRecord
-from cellblock.walls.keys.messages import MESSAGE, PIECE, REPORTED, SHOWN, Ended, Log, Piece, Question, TooLarge, parse_report
+from cellblock.walls.keys.messages import MESSAGE, REPORTED, SHOWN, Ended, Log, Question, parse_report
 from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
-from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
+from cellblock.walls.keys.turnkey_link import TurnkeyLink
 
 HOSTS = frozenset({"api.test:443"})
 ENTRY = {
@@ -50,9 +50,6 @@ WRONG: dict[str, Any] = {
     "long question": {**QUESTION, "url": "/" * (64 * 1024 + 1)},
     "question with a strange secret": {**QUESTION, "secrets": ["OTHER"]},
     "question with a secret twice": {**QUESTION, "secrets": ["KEY", "KEY"]},
-    "long piece": {"id": 1, "piece": "A" * (PIECE * 2), "last": False},
-    "piece without an end": {"id": 1, "piece": ""},
-    "large": {"id": 1, "large": 1},
 }
 
 
@@ -67,8 +64,6 @@ def test_a_report_becomes_records() -> None:
     [
         ({"ended": 7}, Ended(7)),
         (QUESTION, Question(1, "POST", "/a?b=c", ("KEY",))),
-        ({"id": 1, "piece": "YWI=", "last": True}, Piece(1, "YWI=", last=True)),
-        ({"id": 1, "large": True}, TooLarge(1, large=True)),
     ],
 )
 def test_other_messages_are_typed(said: dict[str, Any], report: object) -> None:
@@ -96,7 +91,7 @@ async def test_a_wrong_report_ends_the_turnkey_and_records_nothing() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         ours.setblocking(False)
-        turnkey = TurnkeyLink(["api.test:443"], {"KEY"}, Questions({}, set()), keys._note)
+        turnkey = TurnkeyLink(["api.test:443"], {"KEY"}, {}, keys._note)
         turnkey.attach(ours)
         theirs.send(json.dumps({"log": [ENTRY]}).encode())
         theirs.send(json.dumps({"log": [{**ENTRY, "path": "/wrong", "status": "x"}]}).encode())

@@ -10,8 +10,9 @@ import pytest
 
 from cellblock import InvalidInputError, Secret
 from cellblock.common.secret import parse_secrets
+from cellblock.walls.egress.rules import RefusedError
 from cellblock.walls.keys.bindings import bind, described
-from cellblock.walls.keys.fill import MisplacedError, fill
+from cellblock.walls.keys.fill import fill
 from cellblock.walls.keys.session_keys import bindings_of
 from cellblock.walls.keys.sigv4 import covers, needs_body, sign
 
@@ -119,12 +120,12 @@ def test_a_request_is_signed_as_by_botocore(
 def test_28_what_another_service_could_accept_is_refused(
     at: str, headers: list[tuple[bytes, bytes]], target: bytes, why: str
 ) -> None:
-    with pytest.raises(MisplacedError, match=why):
+    with pytest.raises(RefusedError, match=why):
         filled(target, [(b"Host", at.encode()), *headers], f"{at}:443")
 
 
 def test_a_removed_key_signs_nothing() -> None:
-    with pytest.raises(MisplacedError, match="AWS was removed"):
+    with pytest.raises(RefusedError, match="AWS was removed"):
         filled(b"/", signed(f"{SCOPE}/s3"), "a.test:443", secret("a.test", removed=True))
 
 

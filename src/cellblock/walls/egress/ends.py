@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from typing import Protocol
 
 from cellblock.walls.egress.tunnel import reset
@@ -26,6 +27,9 @@ class End(Protocol):
             OSError: The connection is broken.
         """
 
+    def end(self) -> None:
+        """Close the sending direction."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -45,6 +49,10 @@ class PlainEnd:
 
     async def send(self, data: bytes) -> None:
         await self._loop.sock_sendall(self._connection, data)
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._connection.close()

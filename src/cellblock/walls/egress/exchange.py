@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal, Protocol
+from typing import Literal
 
 import h11
 
+from cellblock.common.http_headers import Headers
 from cellblock.common.turns import turns
 from cellblock.walls.egress.ends import End
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
-from cellblock.walls.egress.http import CHUNKED_READ, Headers, check_between_chunks, check_head, response_headers
+from cellblock.walls.egress.http import (
+    CHUNKED_READ,
+    check_between_chunks,
+    check_head,
+    response_headers,
+)
+from cellblock.walls.egress.rules import RefusedError
+from cellblock.walls.egress.scan import Scan
 from cellblock.walls.egress.tunnel import BUFFER
 
 HEAD_READ = CHUNKED_READ  # a chunked body may follow a head
 _MAX_INTERIM = 50
 _BODILESS = (204, 304)
-
-
-class CodedResponseError(Exception):
-    """A response that cannot be changed, because its body is coded. The client has no response yet."""
-
-
-class Filter(Protocol):
-    """Changes a response on its way to the client."""
-
-    def whole(self, text: bytes) -> bytes:
-        """Return a changed header."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the next part of the changed body."""
-
-    def end(self) -> bytes:
-        """Return the last part of the changed body."""
+_SLACK = 0.1
+"""The part of the permitted silence by which it may be exceeded."""
 
 
 class Exchange:
@@ -63,7 +56,7 @@ class Exchange:
         limits: EgressLimits,
         *,
         writer: h11.Connection | None = None,
-        changes: Filter | None = None,
+        changes: Scan | None = None,
         body: bytes | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,12 +88,12 @@ class Exchange:
         Raises:
             h11.RemoteProtocolError: The client violated the protocol, and has no response yet.
             UnreachableError: The server violated the protocol or is unreachable, and the client has no response yet.
-            CodedResponseError: The response is to be changed, and is coded.
+            RefusedError: The response is to be changed, and is coded. The client has no response yet.
             OSError: The client has left, or was cut off in the middle of a response.
         """
         whole = False
         try:
-            async with asyncio.timeout(self._idle_seconds) as self._silence:
+            async with asyncio.timeout(self._idle_seconds * (1 + _SLACK)) as self._silence:
                 await self._both_ways(request)
             whole = True
         except TimeoutError as error:
@@ -175,23 +168,25 @@ class Exchange:
     async def _download(self) -> None:
         pieces: list[bytes] = []
         while True:
-            await self._turns.give_way()
+            # A server that stays open has sent nothing since the last response.
+            data = await self._next(pieces)
             try:
-                if not self._begun:
-                    check_head(self._writer)
-                event = self._writer.next_event()
-                if event is h11.NEED_DATA:
-                    if self._chunked_down:
-                        check_between_chunks(self._writer)
-                    data = await self._next(pieces)
-                    self._writer.receive_data(data)
-                    continue
+                self._writer.receive_data(data)
+                while (event := await self._event()) is not h11.NEED_DATA:
+                    pieces.append(self._translated(event))
+                    if isinstance(event, h11.EndOfMessage) or self.switched:
+                        await self._send(self._client, pieces)
+                        return
+                if self._chunked_down:
+                    check_between_chunks(self._writer)
             except h11.RemoteProtocolError as error:
                 raise self._failed(f"the server's response cannot be used: {error}", "network") from error
-            pieces.append(self._translated(event))
-            if isinstance(event, h11.EndOfMessage) or self.switched:
-                await self._send(self._client, pieces)
-                return
+
+    async def _event(self) -> object:
+        await self._turns.give_way()
+        if not self._begun:
+            check_head(self._writer)
+        return self._writer.next_event()
 
     async def _next(self, pieces: list[bytes]) -> bytes:
         """Send the client pending bytes, then return the server's next event."""
@@ -232,7 +227,9 @@ class Exchange:
         if (changes := self._changes) is not None:
             if _is_coded(headers):
                 self._begun = False
-                raise CodedResponseError("the response is compressed, so that secrets in it could not be found")
+                # Not 502, after which SDKs would repeat a request that the server has carried out.
+                text = "the response is compressed, so that secrets in it could not be found"
+                raise RefusedError(403, f"{text}; the server may have carried out the request")
             headers, reason = _changed(headers, changes), changes.whole(reason)
             if self.status not in (101, *_BODILESS):  # its length may change
                 headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
@@ -261,8 +258,10 @@ class Exchange:
         return data
 
     def _moved(self) -> None:
-        if not self._silence.expired():
-            self._silence.reschedule(self._loop.time() + self._idle_seconds)
+        until, due = self._loop.time() + self._idle_seconds, self._silence.when()
+        # A new timer for each piece takes a tenth of the time of a short exchange.
+        if due is not None and due < until and not self._silence.expired():
+            self._silence.reschedule(until + self._idle_seconds * _SLACK)
 
 
 def _is_chunked(head: h11.Request | h11.Response | h11.InformationalResponse) -> bool:
@@ -273,5 +272,5 @@ def _is_coded(headers: Headers) -> bool:
     return any(name.lower() == b"content-encoding" and value.lower() != b"identity" for name, value in headers)
 
 
-def _changed(headers: Headers, changes: Filter) -> Headers:
+def _changed(headers: Headers, changes: Scan) -> Headers:
     return [(name, changes.whole(value)) for name, value in headers]

@@ -17,7 +17,7 @@ from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.common.threads import Threads
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress import addresses
-from cellblock.walls.egress.hang_up import on_hang_up
+from cellblock.walls.egress.hang_up import wait_for_answer
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import Address, Target, host_text, unmapped
 from cellblock.walls.egress.rules import Denial, Refusal, Rules
@@ -252,13 +252,9 @@ class Gate:
         question = asyncio.ensure_future(self._ask(host_text(target.host), target.port))
         self._questions[question] = target
         try:
-            with on_hang_up(client, question.cancel) as has_hung_up:
-                await asyncio.wait([question])
-                if has_hung_up():
-                    raise ConnectionAbortedError("the client hung up while it waited for approval")
+            await wait_for_answer(question, client)
         finally:
             self._questions.pop(question, None)
-            question.cancel()
         # A change may have decided instead of the person, or after them.
         refusal_now = self._network.state.rules.judge(target)
         if refusal_now is None or refusal_now.rule_needed is None:

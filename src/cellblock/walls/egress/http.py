@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import h11
 
-from cellblock.common.http_headers import end_to_end
+from cellblock.common.http_headers import Headers, end_to_end
 from cellblock.walls.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_authority, split_port
-
-Headers = list[tuple[bytes, bytes]]
+from cellblock.walls.egress.rules import RefusedError
 
 _ABSOLUTE = re.compile(r"http://([^/?#]*)([^#]*)", re.IGNORECASE | re.DOTALL)
 _HTTP_PORT = 80
@@ -25,17 +24,21 @@ MAX_LINES = 500
 CHUNKED_READ = 4096
 """Bytes of a chunked body that are read at a time, so that little is parsed at once, even if all of it is trailers."""
 _HEAD_END = re.compile(rb"\n\r?\n")
+_FOLDED = re.compile(rb"\n[ \t]")
 _FINAL = "X-Should-Retry: false\r\n"
 _OVERRIDES = frozenset(
     b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
 )
 
 
-class BadRequestError(Exception):
+class BadRequestError(RefusedError):
     """A request that no proxy should forward. The message says why."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(400, f"bad request: {text}")
 
-class BadTargetError(BadRequestError):
+
+class BadTargetError(Exception):
     """A requested host without a canonical form.
 
     Attributes:
@@ -119,7 +122,7 @@ def plain_response(
 
     Args:
         status: Its status.
-        reason: The reason phrase, which is all that many clients show of a failed CONNECT.
+        reason: The reason phrase.
         text: The body, one line.
         body: Whether to send it: not for HEAD.
         as_json: Whether the body is JSON, with the text where the clients of common APIs look for it.
@@ -139,15 +142,17 @@ def plain_response(
 
 
 def check_head(reader: h11.Connection) -> None:
-    """Check that the head being read has few lines. h11 limits bytes, and takes long for many short lines.
+    """Check a head that is being read for what h11 repairs, or takes long to parse: many short lines.
 
     Raises:
-        h11.RemoteProtocolError: It has too many.
+        h11.RemoteProtocolError: It has too many lines, or a header of a request continues on the next line.
     """
     data, _ = reader.trailing_data
     end = _HEAD_END.search(data)
     if data.count(b"\n", 0, end.start() if end else len(data)) > MAX_LINES:
         raise h11.RemoteProtocolError(f"it has more than {MAX_LINES} header lines", error_status_hint=431)
+    if reader.our_role is h11.SERVER and end is not None and _FOLDED.search(data, 0, end.start() + 1):
+        raise h11.RemoteProtocolError("a header continues on the next line")
 
 
 def check_framing(request: h11.Request) -> None:
@@ -156,7 +161,8 @@ def check_framing(request: h11.Request) -> None:
     Raises:
         BadRequestError: It is not.
     """
-    lengths, codings = (_values(request.headers, name) for name in (b"content-length", b"transfer-encoding"))
+    headers = [*request.headers]  # h11 takes long for each pass over them
+    lengths, codings = (_values(headers, name) for name in (b"content-length", b"transfer-encoding"))
     if lengths and codings:
         raise BadRequestError("Content-Length and Transfer-Encoding cannot be combined")
     if codings and request.http_version < b"1.1":

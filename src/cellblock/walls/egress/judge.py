@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cellblock.walls.egress.hang_up import on_hang_up
+from cellblock.walls.egress.hang_up import wait_for_answer
 from cellblock.walls.egress.lines import METHOD, WEBSOCKET, Lines, Outcome, RequestHead
 from cellblock.walls.egress.live import LiveNetwork, check_open_hosts
 from cellblock.walls.egress.names import Target, host_text
 from cellblock.walls.egress.paths import AmbiguousPathError, readings
-from cellblock.walls.egress.rules import DEFAULT_PORTS, Denial
+from cellblock.walls.egress.rules import DEFAULT_PORTS, Denial, RefusedError
 
 MOST_BODY = 4 * 1024 * 1024
 """The largest body of a request that a person decides about, in bytes."""
@@ -44,19 +44,6 @@ class JudgedRequest:
     secrets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRequest:
-    """The answer to a request that is refused.
-
-    Attributes:
-        status: The status.
-        text: The reason, for the client.
-    """
-
-    status: int
-    text: str
-
-
 class Approver(Protocol):
     """The rules of a session about requests, and the person who decides."""
 
@@ -81,8 +68,8 @@ class Approver(Protocol):
         """
 
 
-Body = Callable[[], Awaitable[bytes | None]]
-"""Returns the whole body of a request; None if it is larger than `MOST_BODY`."""
+Body = Callable[[], Awaitable[bytes]]
+"""Returns the whole body of a request. More than `MOST_BODY` bytes mean that it is too large."""
 
 
 class RequestJudge:
@@ -139,10 +126,8 @@ class RequestJudge:
         for question in self._questions:
             question.cancel()
 
-    async def decide(
-        self, request: JudgedRequest, client: socket.socket, body: Body, *, ask: bool = False
-    ) -> RefusedRequest | None:
-        """Decide about a request. Return None if it may be sent.
+    async def decide(self, request: JudgedRequest, client: socket.socket, body: Body, *, ask: bool = False) -> None:
+        """Decide about a request. Return if it may be sent.
 
         Args:
             request: The request.
@@ -151,6 +136,7 @@ class RequestJudge:
             ask: Whether a person must decide, for example because of a secret.
 
         Raises:
+            RefusedError: The request is refused.
             OSError: The client has hung up.
         """
         try:
@@ -158,11 +144,12 @@ class RequestJudge:
                 raise AmbiguousPathError("the method must be in capitals")
             head = RequestHead(request.target, request.method, readings(request.url))
         except AmbiguousPathError as error:
-            return self._refused(request, 400, f"bad request: {error}", f"{request.method}: {error}")
+            raise self._refused(request, 400, f"bad request: {error}", f"{request.method}: {error}") from None
         outcome = self._judge(head)
         if outcome is None or outcome == "deny":
             text = f"{_named(request)} is not allowed{self._advice(head, request, denied=outcome == 'deny')}"
-            return self._refused(request, 403, f"{text}. Do not retry.", text)
+            raise self._refused(request, 403, f"{text}. Do not retry.", text)
+        reason = None
         if outcome == "ask" or ask:
             reason = await self._asked(request, head, client, body)
             # The lines may have changed during the question: an answer does not outlast them.
@@ -170,12 +157,9 @@ class RequestJudge:
                 reason = "the rules have changed"
         elif self._rule(head) == "allow":
             reason = await self._recorded(head, request)
-        else:
-            return None
-        if reason is None:
-            return None
-        text = f"{_named(request)} was refused: {reason}"
-        return self._refused(request, 403, f"{text}. Do not retry.", text)
+        if reason is not None:
+            text = f"{_named(request)} was refused: {reason}"
+            raise self._refused(request, 403, f"{text}. Do not retry.", text)
 
     def _judge(self, head: RequestHead) -> Outcome | None:
         """Combine the lines and the first rule that matches. Only a rule can allow what no line of the session names."""
@@ -232,7 +216,7 @@ class RequestJudge:
         self._seats += 1
         try:
             content = await body()
-            if content is None:
+            if len(content) > MOST_BODY:
                 return f"a person must allow it, and its body has more than {MOST_BODY >> 20} MiB"
             arguments = _arguments(request, head) | _shown_body(content)
             return await self._answer(arguments, client)
@@ -244,13 +228,9 @@ class RequestJudge:
         question = asyncio.ensure_future(self._approver.decide(arguments, by_person=True))
         self._questions.add(question)
         try:
-            with on_hang_up(client, question.cancel) as has_hung_up:
-                await asyncio.wait([question])
-                if has_hung_up():
-                    raise ConnectionAbortedError("the client hung up while it waited for approval")
+            await wait_for_answer(question, client)
         finally:
             self._questions.discard(question)
-            question.cancel()
         return "the question was withdrawn" if question.cancelled() else question.result()
 
     def _advice(self, head: RequestHead, request: JudgedRequest, *, denied: bool) -> str:
@@ -262,11 +242,11 @@ class RequestJudge:
         way = f"cellblock network NAME --allow-http {line!r}, or change_network(http=[…])"
         return f"{allowed}. To allow it, the person who runs this session calls {way}"
 
-    def _refused(self, request: JudgedRequest, status: int, text: str, reason: str) -> RefusedRequest:
+    def _refused(self, request: JudgedRequest, status: int, text: str, reason: str) -> RefusedError:
         host = host_text(request.target.host)
         shown = ascii(request.method)[1:-1][:_SHOWN]
         self._on_denied(Denial(host, request.target.port, ascii(reason)[1:-1][:_MOST_SHOWN], None, shown))
-        return RefusedRequest(status, text)
+        return RefusedError(status, text)
 
 
 def _host(target: Target) -> str:

@@ -6,27 +6,24 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import h11
 
 from cellblock.common.turns import turns
 from cellblock.walls.egress import http, socks
-from cellblock.walls.egress.bodies import read_body
 from cellblock.walls.egress.ends import PlainEnd
 from cellblock.walls.egress.exchange import HEAD_READ, Exchange
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
 from cellblock.walls.egress.judge import JudgedRequest, RequestJudge
 from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import Target
+from cellblock.walls.egress.rules import RefusedError
+from cellblock.walls.egress.serving import FAILURES, answer_failure, hang_up, read_body, read_head
 from cellblock.walls.egress.tunnel import Tunnel
 
-_LINGER_SECONDS = 1.0
-_LINGER_BYTES = 1024 * 1024
 _TURN_AWAY_SECONDS = 1.0
-_FINAL = (400, 403)
-"""Statuses of answers that stay the same if the request is repeated."""
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _PLAIN = "http:// carries no secrets, because it is not encrypted: use https://"
 _SOCKS_CODES = {
@@ -37,13 +34,27 @@ _SOCKS_CODES = {
 }
 
 
-class _AnsweredError(Exception):
-    """A request that the proxy answers itself before it hangs up."""
+@dataclass(slots=True)
+class Handover:
+    """A connection whose requests an `Opener` reads.
 
-    def __init__(self, status: int, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.reason = reason
+    Attributes:
+        target: The target.
+        client: The socket of the client, which stays the caller's.
+        upstream: The socket of the server, likewise.
+        early: Bytes that the client sent ahead.
+        judge: Decides about its requests.
+        judged: Whether its requests are decided about.
+        redial: Connects to the server again, by the same rules: during a question, the server may close the silent connection.
+    """
+
+    target: Target
+    client: socket.socket
+    upstream: socket.socket
+    early: bytes
+    judge: RequestJudge
+    judged: bool
+    redial: Callable[[], Awaitable[socket.socket]]
 
 
 class Opener(Protocol):
@@ -62,27 +73,8 @@ class Opener(Protocol):
     def has_placeholder(self, texts: Sequence[bytes]) -> bool:
         """Return whether a text contains the placeholder of a secret."""
 
-    async def serve(
-        self,
-        target: Target,
-        client: socket.socket,
-        upstream: socket.socket,
-        early: bytes,
-        judge: RequestJudge,
-        redial: Callable[[], Awaitable[socket.socket]],
-        *,
-        judged: bool,
-    ) -> None:
+    async def serve(self, handover: Handover) -> None:
         """Serve a connection until its end.
-
-        Args:
-            target: The target.
-            client: The socket of the client.
-            upstream: The socket of the server.
-            early: Bytes that the client sent ahead.
-            judge: Decides about its requests.
-            redial: Connects to the server again.
-            judged: Whether lines or rules decide about its requests.
 
         Raises:
             OSError: It is broken.
@@ -114,9 +106,9 @@ class Connection:
         judge: RequestJudge | None = None,
     ) -> None:
         self._client = client
+        self._end = PlainEnd(client)
         self._opener = opener
         self._judge = judge
-        self._json = False
         self._gate = gate
         self._limits = limits
         self._scratch = scratch
@@ -159,13 +151,13 @@ class Connection:
             upstream = await self._gate.open(handshake.target, socks.METHOD, self._client)
         except socks.BadSocksNameError as error:
             self._gate.refuse(error.named, str(error), socks.METHOD)
-            await self._hang_up(socks.reply(socks.NOT_ALLOWED))
+            await hang_up(self._end, socks.reply(socks.NOT_ALLOWED))
         except socks.SocksError as error:
-            await self._hang_up(error.answer)
+            await hang_up(self._end, error.answer)
         except DeniedError:
-            await self._hang_up(socks.reply(socks.NOT_ALLOWED))
+            await hang_up(self._end, socks.reply(socks.NOT_ALLOWED))
         except UnreachableError as error:
-            await self._hang_up(socks.reply(_SOCKS_CODES[error.cause]))
+            await hang_up(self._end, socks.reply(_SOCKS_CODES[error.cause]))
         else:
             await self._connected(handshake.target, upstream, socks.reply(socks.SUCCEEDED), handshake.trailing())
 
@@ -175,10 +167,10 @@ class Connection:
         """Serve one request after another, each with its own decision."""
         reader = self._reader()
         reader.receive_data(data)
+        head = None
         try:
-            while (head := await self._head(reader)) is not None:
+            while (head := await read_head(reader, self._end, self._idle_seconds, self._head_seconds)) is not None:
                 self._method = head.method.decode("ascii")
-                self._json = http.wants_json(head.headers)
                 request = self._understood(head)
                 self._check_plain(head, request)
                 request, body = await self._judged(head, request, reader)
@@ -186,66 +178,33 @@ class Connection:
                 if request.forwarded is None:
                     await self._connected(request.target, upstream, _ESTABLISHED, reader.trailing_data[0])
                     return
-                ends = PlainEnd(self._client), PlainEnd(upstream)
-                whole = await Exchange(*ends, reader, self._limits, body=body).run(request.forwarded)
+                whole = await Exchange(self._end, PlainEnd(upstream), reader, self._limits, body=body).run(request.forwarded)
                 self._gate.leave(self._client)
                 if not whole:
-                    await self._hang_up(b"")
+                    await hang_up(self._end)
                     return
                 reader.start_next_cycle()
-        except DeniedError as error:
-            # Many clients show only the reason phrase of a failed CONNECT.
-            denial = error.denial
-            await self._answer(403, f"Forbidden: {denial.reason}{denial.remedy}", denial.message)
-        except UnreachableError as error:
-            status = 504 if error.cause == "timeout" else 502
-            await self._answer(status, "Gateway Timeout" if status == 504 else "Bad Gateway", str(error))
-        except h11.RemoteProtocolError as error:
-            reason = {431: "Request Header Fields Too Large", 501: "Not Implemented"}.get(error.error_status_hint)
-            await self._answer(error.error_status_hint if reason else 400, reason or "Bad Request", f"bad request: {error}")
-        except _AnsweredError as error:
-            await self._answer(error.status, error.reason, str(error))
+        except FAILURES as error:
+            async with asyncio.timeout(self._idle_seconds):
+                await answer_failure(self._end, error, head)
 
     def _reader(self) -> h11.Connection:
         return h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
 
-    async def _head(self, reader: h11.Connection) -> h11.Request | None:
-        """Return the head of the next request; None if the client has hung up."""
-        waiting = reader.trailing_data == (b"", False)
-        if waiting:
-            async with asyncio.timeout(self._idle_seconds):
-                reader.receive_data(await self._receive(self._client, HEAD_READ))
-        try:
-            async with asyncio.timeout(self._head_seconds):
-                while (event := await self._event(reader)) is h11.NEED_DATA:
-                    reader.receive_data(await self._receive(self._client, HEAD_READ))
-        except TimeoutError as error:
-            text = f"the head of the request did not come within {self._head_seconds:g} s"
-            raise _AnsweredError(408, "Request Timeout", text) from error
-        return event if isinstance(event, h11.Request) else None
-
-    @staticmethod
-    async def _event(reader: h11.Connection) -> object:
-        await turns().give_way()
-        http.check_head(reader)
-        return reader.next_event()
-
     def _understood(self, head: h11.Request) -> http.ProxyRequest:
         if self._turned_away:
             text = f"this session has reached its limit of {self._limits.connections} connections; close some"
-            raise _AnsweredError(503, "Too Many Connections", text)
+            raise RefusedError(503, text, reason="Too Many Connections", final=False)
         try:
             return http.read_request(head)
         except http.BadTargetError as error:
             raise self._gate.refuse(error.named, str(error), self._method) from error
-        except http.BadRequestError as error:
-            raise _AnsweredError(400, "Bad Request", f"bad request: {error}") from error
 
     def _check_plain(self, head: h11.Request, request: http.ProxyRequest) -> None:
         if self._opener is None or request.forwarded is None:
             return
         if self._opener.has_placeholder([head.target, *(value for _, value in head.headers)]):
-            raise _AnsweredError(403, "Forbidden", _PLAIN)
+            raise RefusedError(403, _PLAIN)
 
     async def _judged(
         self, head: h11.Request, request: http.ProxyRequest, reader: h11.Connection
@@ -254,17 +213,16 @@ class Connection:
         if self._judge is None or request.forwarded is None or not self._judge.names(request.target):
             return request, None
         if request.method == WEBSOCKET or any(name == b"upgrade" for name, _ in head.headers):
-            raise _AnsweredError(403, "Forbidden", "no change of protocol is possible over http://")
+            raise RefusedError(403, "no change of protocol is possible over http://")
         content: bytes | None = None
 
-        async def body() -> bytes | None:
+        async def body() -> bytes:
             nonlocal content
-            content = await read_body(reader, PlainEnd(self._client), self._idle_seconds)
+            content = await read_body(reader, self._end, self._idle_seconds)
             return content
 
         judged = JudgedRequest(request.target, request.method, request.forwarded.target.decode("ascii"), plain=True)
-        if refused := await self._judge.decide(judged, self._client, body):
-            raise _AnsweredError(refused.status, "Bad Request" if refused.status == 400 else "Forbidden", refused.text)
+        await self._judge.decide(judged, self._client, body)
         headers = http.without_overrides([*request.forwarded.headers.raw_items()])
         if content is not None:
             headers = [(name, value) for name, value in headers if name.lower() != b"expect"]
@@ -287,7 +245,7 @@ class Connection:
 
         with contextlib.closing(upstream):
             await self._send(self._client, answer)
-            await self._opener.serve(target, self._client, upstream, early, self._judge, redial, judged=judged)
+            await self._opener.serve(Handover(target, self._client, upstream, early, self._judge, judged, redial))
 
     async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
         with contextlib.closing(upstream):
@@ -295,22 +253,6 @@ class Connection:
             if early:
                 await self._send(upstream, early)
             await Tunnel(self._client, upstream, self._scratch, self._idle_seconds).run()
-
-    async def _answer(self, status: int, reason: str, text: str) -> None:
-        text = f"cellblock: {text}"
-        as_json = self._json and status == 403
-        body, final = self._method != "HEAD", status in _FINAL
-        await self._hang_up(http.plain_response(status, reason, text, body=body, as_json=as_json, final=final))
-
-    async def _hang_up(self, last: bytes) -> None:
-        """Send the last bytes, and wait for their arrival: closing with unread bytes would discard them in transit."""
-        if last:
-            await self._send(self._client, last)
-        self._client.shutdown(socket.SHUT_WR)
-        left = _LINGER_BYTES
-        async with asyncio.timeout(_LINGER_SECONDS):
-            while left > 0 and (data := await self._receive(self._client, HEAD_READ)):
-                left -= len(data)
 
     async def _receive(self, end: socket.socket, size: int) -> bytes:
         return await asyncio.get_running_loop().sock_recv(end, size)

@@ -1,9 +1,10 @@
-"""Allow and deny rules: patterns, and decisions about canonical names and addresses."""
+"""Allow and deny rules: patterns, refusals, and decisions about canonical names and addresses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Self
 
 from cellblock.errors import InvalidInputError, allowing
@@ -55,6 +56,22 @@ class Denial:
     def remedy(self) -> str:
         """Advice to append to the reason; empty if no change could allow it."""
         return f"; to allow it: {allowing(self.rule_needed)}" if self.rule_needed else ""
+
+
+class RefusedError(Exception):
+    """A request that the proxy answers itself, before it hangs up.
+
+    Attributes:
+        status: The status of the answer.
+        reason: The reason phrase, which is all that many clients show of a failed CONNECT.
+        final: Whether a retry is useless.
+    """
+
+    def __init__(self, status: int, text: str, *, reason: str = "", final: bool = True) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason or HTTPStatus(status).phrase
+        self.final = final
 
 
 @dataclass(frozen=True, slots=True)

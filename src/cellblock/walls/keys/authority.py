@@ -58,12 +58,7 @@ def authority_certificate(seed: bytes) -> bytes:
 
 
 def leaf(seed: bytes, hosts: Iterable[str]) -> bytes:
-    """Return a certificate for hosts, and its key, in PEM.
-
-    Args:
-        seed: The session's seed.
-        hosts: Names and addresses.
-    """
+    """Return a certificate for hosts, and its key, in PEM."""
     issuer, key = authority_key(seed), ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
     made = (

@@ -76,11 +76,7 @@ class Binding:
         return [host for use in self.uses for host in use.hosts]
 
     def record(self, last_used: float | None = None) -> SecretRecord:
-        """Return the description for users.
-
-        Args:
-            last_used: As in `SecretRecord`.
-        """
+        """Return the description for users."""
         scheme, _, rest = self.secret.source.partition(":")
         # The arguments of a program could contain a password.
         source = f"command:{''.join(rest.split(maxsplit=1)[:1])}" if scheme == "command" else self.secret.source
@@ -95,11 +91,7 @@ class Binding:
         return dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), self.placeholder(seed)) | VARIABLES
 
     def placeholder(self, seed: bytes) -> str:
-        """Return the placeholder, which stays the same for a session: it contains nothing of the value.
-
-        Args:
-            seed: The session's seed.
-        """
+        """Return the placeholder, which stays the same for a session: it contains nothing of the value."""
         digest = hmac.digest(seed, b"placeholder " + self.name.encode(), hashlib.sha512)
         digest += hmac.digest(seed, b"more " + self.name.encode(), hashlib.sha512) * 2
         count = max(self.length - len(self.prefix) - len(MARK), _RANDOM)
@@ -110,10 +102,6 @@ class Binding:
 
 def bind(name: str, secret: Secret) -> Binding:
     """Return the binding of a secret.
-
-    Args:
-        name: Its name.
-        secret: Its declaration.
 
     Raises:
         InvalidInputError: It has no host, or an invalid one.

@@ -52,16 +52,11 @@ def _hide() -> None:
     prctl(abi.PR_SET_DUMPABLE, 0)  # no core, no ptrace, and /proc/PID belongs to root
 
 
-def filter_program(machine: str, without: tuple[str, ...] = ()) -> bytes:
-    """Return the BPF program of the system calls of a turnkey. All others do not exist.
-
-    Args:
-        machine: The architecture, as named by `platform.machine`.
-        without: Calls to allow anyway, for tests that show what the filter prevents.
-    """
+def filter_program(machine: str) -> bytes:
+    """Return the BPF program of the system calls of a turnkey. All others do not exist."""
     table = BY_MACHINE[machine]
     denied = error(errno.EPERM)
-    outcomes: dict[int, int | Conditional] = {table[name]: ALLOW for name in (*ALLOWED.split(), *without) if name in table}
+    outcomes: dict[int, int | Conditional] = {table[name]: ALLOW for name in ALLOWED.split() if name in table}
     for rule in (
         Conditional("mmap mprotect", "no new code", (((Comparison(2, 4, 4),), denied),), ALLOW),
         Conditional(

@@ -1,27 +1,27 @@
-"""Inserts secrets into the head of a request, only at declared places, without I/O."""
+"""Inserts secrets into the head and the body of a request, only at declared places, without I/O."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
-from cellblock.walls.keys.scan import forms
-from cellblock.walls.keys.sigv4 import NotSignableError, Signing, covers, take_signature
+from cellblock.common.http_headers import Headers
+from cellblock.walls.egress.rules import RefusedError
+from cellblock.walls.egress.scan import forms
+from cellblock.walls.keys.sigv4 import Signing, covers, take_signature
 
-Headers = list[tuple[bytes, bytes]]
-
+MOST_REPLACED = 256 * 1024
+"""Bytes of a body into which secrets are inserted."""
+_FORM = b"application/x-www-form-urlencoded"
 # A placeholder, of this or another session: letters and digits at random, so not every long word after the mark.
 _PLACEHOLDER = re.compile(rb"cellblock(?=[a-zA-Z]*[0-9])(?=[a-z0-9]*[A-Z])[0-9A-Za-z]{20,}")
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/=_-]+) *", re.IGNORECASE)
-
-
-class MisplacedError(Exception):
-    """A request with a placeholder where no secret may be. The message says why."""
 
 
 @dataclass(slots=True)
@@ -29,8 +29,6 @@ class Filled:
     """The head of a request with secrets.
 
     Attributes:
-        target: The target.
-        headers: The headers.
         names: The names of the secrets that it contains.
         replacements: What the response may not contain (`scan.forms`).
         signing: The signature to make of the complete head (`sigv4.sign`).
@@ -53,14 +51,16 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
         secrets: The secrets of the session (`bindings.described`).
 
     Raises:
-        MisplacedError: A placeholder is left.
+        RefusedError: A placeholder is left.
     """
     head = Filled(target, list(headers))
     for secret in secrets:
         for use in secret["uses"]:
             if covers(use["hosts"], at):
                 if use["sigv4"] and not secret["removed"]:
-                    _prepare_signature(head, secret, at)
+                    signing = take_signature(head.headers, secret["placeholder"], secret["value"], at)
+                    head.names += [] if signing is None else [secret["name"]]
+                    head.signing = signing or head.signing
                 pair = "" if secret["removed"] else _fill_one(head, secret, use)
                 if use["responses"] == "scan":
                     # Not only if it is in this request: the host may return what an earlier one contained.
@@ -68,7 +68,7 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
                         head.replacements += forms(value, secret["placeholder"], pair or use["basic"])
     for secret in secrets:
         if secret["removed"] and _contains(head, secret["placeholder"].encode()):
-            raise MisplacedError(f"the secret {secret['name']} was removed from this session")
+            raise RefusedError(403, f"the secret {secret['name']} was removed from this session")
     # After the replacement: what is left has no right to be here. A value never matches, because it was checked.
     _check_left(head)
     return head
@@ -86,16 +86,6 @@ def has_placeholder(texts: Sequence[bytes]) -> bool:
 
 def _contains(head: Filled, placeholder: bytes) -> bool:
     return placeholder in head.target or any(placeholder in content for _, content in head.headers)
-
-
-def _prepare_signature(head: Filled, secret: dict[str, Any], at: str) -> None:
-    try:
-        signing = take_signature(head.headers, secret["placeholder"], secret["value"], at)
-    except NotSignableError as error:
-        raise MisplacedError(str(error)) from None
-    if signing is not None:
-        head.signing = signing
-        head.names.append(secret["name"])
 
 
 def _fill_one(head: Filled, secret: dict[str, Any], use: dict[str, Any]) -> str:
@@ -176,10 +166,52 @@ def _in_basic(content: bytes) -> bool:
 
 def _check_left(head: Filled) -> None:
     if has_placeholder([head.target]):
-        raise MisplacedError("the URL contains a placeholder that is not for this host and place")
+        raise RefusedError(403, "the URL contains a placeholder that is not for this host and place")
     for name, content in head.headers:
         if has_placeholder([content]):
-            raise MisplacedError(
+            raise RefusedError(
+                403,
                 f"the header {name.decode('ascii')} contains a placeholder that is not for this host and place: read the "
-                "variable again, and send it only as the session's secrets say"
+                "variable again, and send it only as the session's secrets say",
             )
+
+
+def inserts_at(at: str, secrets: Sequence[dict[str, Any]]) -> list[tuple[str, bytes, str]]:
+    """Return the secrets that bodies for a host can contain: their names, placeholders and values.
+
+    Args:
+        at: The host as ``host:port``.
+        secrets: The secrets of the session (`bindings.described`).
+    """
+    return [
+        (secret["name"], secret["placeholder"].encode(), secret["value"])
+        for secret in secrets
+        if not secret["removed"] and any(use["body"] and at in use["hosts"] for use in secret["uses"])
+    ]
+
+
+def quoting(headers: Headers) -> Callable[[str], bytes] | None:
+    """Return the function that encodes a secret for the type of a body; None for types without secrets."""
+    if any(name.lower() == b"content-encoding" for name, _ in headers):
+        return None
+    types = [value.partition(b";")[0].strip().lower() for name, value in headers if name.lower() == b"content-type"]
+    if len(types) != 1:
+        return None
+    if types[0] == _FORM:
+        return lambda value: quote(value, safe="").encode()
+    if types[0] == b"application/json" or types[0].endswith(b"+json"):
+        return lambda value: json.dumps(value)[1:-1].encode()
+    return None
+
+
+def length_of(headers: Headers) -> int | None:
+    """Return the declared length of a body: 0 without a body, and None if it is chunked."""
+    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
+        return None
+    return next((int(value) for name, value in headers if name.lower() == b"content-length"), 0)
+
+
+def with_length(headers: Headers, length: int) -> Headers:
+    """Return the headers of a request whose whole body was read."""
+    replaced = (b"content-length", b"transfer-encoding")
+    return [*(one for one in headers if one[0].lower() not in replaced), (b"Content-Length", str(length).encode())]

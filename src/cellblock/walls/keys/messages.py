@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
@@ -18,8 +17,6 @@ REPORTED = 50
 """Requests in one report: a message has room for more."""
 SHOWN = 500
 """Characters of a method or path in a report."""
-PIECE = 64 * 1024
-"""Bytes of a body in one message."""
 _HEAD = 64 * 1024  # as EgressLimits.header_bytes
 
 
@@ -43,11 +40,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A report about requests.
-
-    Attributes:
-        log: The requests.
-    """
+    """A report about requests."""
 
     log: Annotated[tuple[Reported, ...], Most(REPORTED)]
 
@@ -77,7 +70,6 @@ class Question:
 
     Attributes:
         id: The number of the connection.
-        method: The method.
         url: The target, with placeholders.
         secrets: The names of the secrets that the request would contain.
     """
@@ -88,50 +80,10 @@ class Question:
     secrets: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of the body that the host wants to see.
-
-    Attributes:
-        id: The number of the connection.
-        piece: The bytes in base64.
-        last: Whether the body is complete.
-    """
-
-    id: int
-    piece: Annotated[str, Most((PIECE + 2) // 3 * 4)]
-    last: bool
-
-    @property
-    def content(self) -> bytes:
-        """The bytes.
-
-        Raises:
-            ProtocolError: They are not in base64.
-        """
-        try:
-            return base64.b64decode(self.piece, validate=True)
-        except ValueError:
-            raise ProtocolError("a piece of a body must be in base64") from None
-
-
-@dataclass(frozen=True, slots=True)
-class TooLarge:
-    """The answer for a body that is too large to show.
-
-    Attributes:
-        id: The number of the connection.
-        large: Always true.
-    """
-
-    id: int
-    large: bool
-
-
-Report: TypeAlias = Log | Ended | Question | Piece | TooLarge
+Report: TypeAlias = Log | Ended | Question
 """A message of a turnkey."""
 
-_KINDS: dict[str, type[Report]] = {"log": Log, "ended": Ended, "method": Question, "piece": Piece, "large": TooLarge}
+_KINDS: dict[str, type[Report]] = {"log": Log, "ended": Ended, "method": Question}
 """The kind of message by a field that no other kind has."""
 
 

@@ -3,66 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import h11
 
-from cellblock.common.http_headers import end_to_end
-from cellblock.walls.egress.bodies import read_body
-from cellblock.walls.egress.exchange import HEAD_READ, CodedResponseError, Exchange
+from cellblock.common.http_headers import Headers, end_to_end
+from cellblock.walls.egress.exchange import Exchange
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
-from cellblock.walls.egress.http import (
-    BadRequestError,
-    Headers,
-    check_framing,
-    check_head,
-    plain_response,
-    wants_json,
-    without_overrides,
-)
+from cellblock.walls.egress.http import BadRequestError, check_framing, without_overrides
+from cellblock.walls.egress.judge import MOST_BODY
 from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
 from cellblock.walls.egress.paths import LONGEST
-from cellblock.walls.keys.bodies import MOST_REPLACED, inserts_at, length_of, quoting, with_length
-from cellblock.walls.keys.fill import Filled, MisplacedError, fill
-from cellblock.walls.keys.judged import Judge
+from cellblock.walls.egress.rules import RefusedError
+from cellblock.walls.egress.scan import Scan
+from cellblock.walls.egress.serving import FAILURES, answer_failure, read_body, read_head
+from cellblock.walls.keys.fill import MOST_REPLACED, Filled, fill, inserts_at, length_of, quoting, with_length
 from cellblock.walls.keys.messages import SHOWN
-from cellblock.walls.keys.scan import Scan
-from cellblock.walls.keys.sigv4 import MOST_SIGNED, NotSignableError, needs_body, sign
+from cellblock.walls.keys.sigv4 import MOST_SIGNED, needs_body, sign
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.websockets import asks_for_websocket, relay, websocket_headers
 
-_PREFACE = b"PRI * HTTP/2.0\r\n"
+Ask: TypeAlias = Callable[[dict[str, Any] | None], Awaitable[tuple[dict[str, Any], socket.socket | None]]]
+"""Sends the host a message about a connection, if any, and returns its next answer with a socket that came with it."""
+
 # An empty SETTINGS frame, and GOAWAY (8 bytes: no stream, HTTP_1_1_REQUIRED).
 _GOAWAY = bytes.fromhex("000000 04 00 00000000  000008 07 00 00000000  00000000 0000000d")
-_FOLDED = re.compile(rb"\n[ \t]")
-_HEAD_END = re.compile(rb"\n\r?\n")
+_PREFACE = (b"PRI", b"*", b"2.0")
 _NEVER = (b"TRACE", b"CONNECT", WEBSOCKET.encode())
 # They ask for a part of a response, or for a code: the secret could not be found in it.
 _HIDING = (b"accept-encoding", b"range", b"if-range")
 _HTTPS = 443
-_REASONS = {400: "Bad Request", 502: "Bad Gateway", 504: "Gateway Timeout"}
-_LINGER_SECONDS = 1.0
-
-
-class RefusedError(Exception):
-    """A request that the turnkey answers itself.
-
-    Attributes:
-        status: The status of the answer.
-        reason: The reason phrase.
-    """
-
-    def __init__(self, status: int, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +69,7 @@ class OpenedConnection:
         client: The socket of the client.
         upstream: The socket of the server.
         early: Bytes that the client sent ahead.
-        judge: Asks the host about each request, if lines or rules are about the host.
+        ask: Asks the host about each request; None if nothing decides about requests.
     """
 
     def __init__(
@@ -103,7 +79,7 @@ class OpenedConnection:
         client: socket.socket,
         upstream: socket.socket,
         early: bytes,
-        judge: Judge | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self._opening = opening
         self._limits = opening.limits
@@ -112,8 +88,7 @@ class OpenedConnection:
         self._client = TlsEnd(client, opening.server, early=early)
         self._upstream = self._to_server(upstream)
         self._writer = self._new_writer()
-        self._judge = judge
-        self._json = False
+        self._ask = ask
         host = host_text(self._target.host)
         self._names = {at, host} if self._target.port == _HTTPS else {at}
         self._method = "GET"
@@ -146,9 +121,12 @@ class OpenedConnection:
 
     async def _requests(self, reaching: asyncio.Task[None]) -> None:
         reader = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
-        first = True
+        limits, first, head = self._limits, True, None
         try:
-            while (head := await self._head(reader, first=first)) is not None:
+            while (head := await read_head(reader, self._client, limits.idle_seconds, limits.header_seconds)) is not None:
+                if (head.method, head.target, head.http_version) == _PREFACE:
+                    await self._client.send(_GOAWAY)
+                    return
                 self._method = head.method.decode("ascii")
                 if first:
                     await self._wait(reaching)
@@ -159,17 +137,8 @@ class OpenedConnection:
                     return
                 reader.start_next_cycle()
                 self._writer.start_next_cycle()
-        except RefusedError as error:
-            await self._answer(error.status, error.reason, str(error), final=True)
-        except CodedResponseError as error:
-            # Not a 502, which SDKs retry: the server has carried out the request.
-            await self._answer(403, "Forbidden", f"{error}; the server may have carried out the request", final=True)
-        except UnreachableError as error:
-            timeout = error.cause == "timeout"
-            await self._answer(504 if timeout else 502, "Gateway Timeout" if timeout else "Bad Gateway", str(error))
-        except h11.RemoteProtocolError as error:
-            reason = {431: "Request Header Fields Too Large", 501: "Not Implemented"}.get(error.error_status_hint)
-            await self._answer(error.error_status_hint if reason else 400, reason or "Bad Request", f"bad request: {error}")
+        except FAILURES as error:
+            await answer_failure(self._client, error, head)
 
     async def _wait(self, reaching: asyncio.Task[None]) -> None:
         """Wait for the TLS handshake with the server. Nothing was sent to it before."""
@@ -177,34 +146,14 @@ class OpenedConnection:
             await reaching
         except ssl.SSLCertVerificationError as error:
             text = f"{self._at} has no trusted certificate: {error.verify_message}"
-            raise RefusedError(502, "Bad Gateway", text) from None
+            raise RefusedError(502, text) from None
         except TimeoutError:
             raise UnreachableError(f"{self._at} did not answer the TLS handshake", "timeout") from None
         except OSError as error:
             raise UnreachableError(f"the TLS handshake with {self._at} failed: {error.strerror or error}", "network") from None
 
-    async def _head(self, reader: h11.Connection, *, first: bool) -> h11.Request | None:
-        """Return the head of the next request; None if the client has hung up."""
-        if reader.trailing_data == (b"", False):
-            async with asyncio.timeout(self._limits.idle_seconds):
-                reader.receive_data(await self._client.receive(HEAD_READ))
-        async with asyncio.timeout(self._limits.header_seconds):
-            while True:
-                data = reader.trailing_data[0]
-                if first and data.startswith(_PREFACE):
-                    await self._client.send(_GOAWAY)
-                    return None
-                if (end := _HEAD_END.search(data)) is not None and _FOLDED.search(data, 0, end.start() + 1):
-                    raise RefusedError(400, "Bad Request", "bad request: a header continues on the next line")
-                check_head(reader)
-                event = reader.next_event()
-                if event is not h11.NEED_DATA:
-                    return event if isinstance(event, h11.Request) else None
-                reader.receive_data(await self._client.receive(HEAD_READ))
-
     async def _forward(self, head: h11.Request, reader: h11.Connection) -> bool:
         """Forward one request and its response. Return whether both connections can be used again."""
-        self._json = wants_json(head.headers)
         log = {
             "ms": time.time_ns() // 1_000_000,
             "method": self._method[:SHOWN],
@@ -222,15 +171,15 @@ class OpenedConnection:
             if inserts := given is not None:
                 filled = self._filled(head, upgrade=upgrade)  # the body took time: secrets may have changed
             body = self._with_body(filled, given, inserts=inserts)
-            log |= {"secrets": filled.names}
-            if self._judge is not None:
-                given = await self._judged(self._judge, head, filled.names, given, reader, upgrade=upgrade)
+            log["secrets"] = filled.names
+            if self._ask is not None:
+                given = await self._judged(self._ask, head, filled.names, given, reader, upgrade=upgrade)
                 decided = filled.names
                 # A decision takes time: secrets may have been refreshed or removed.
                 filled = self._filled(head, upgrade=upgrade)
                 body = self._with_body(filled, given, inserts=inserts)
                 if removed := [name for name in decided if name not in filled.names]:
-                    raise RefusedError(403, "Forbidden", f"the secret {removed[0]} was removed from this session")
+                    raise RefusedError(403, f"the secret {removed[0]} was removed from this session")
             log |= {"decision": "allowed"}
             changes = Scan(filled.replacements) if filled.replacements else None
             exchange = Exchange(
@@ -251,59 +200,44 @@ class OpenedConnection:
             self._opening.log(log)
 
     async def _judged(
-        self, judge: Judge, head: h11.Request, names: list[str], given: bytes | None, reader: h11.Connection, *, upgrade: bool
+        self, ask: Ask, head: h11.Request, names: list[str], given: bytes | None, reader: h11.Connection, *, upgrade: bool
     ) -> bytes | None:
         """Ask the host about a request. Return its body, with placeholders, if it has been read.
-
-        Args:
-            judge: Asks the host.
-            head: The head, with placeholders.
-            names: The names of the secrets that the request would contain.
-            given: The body, if it was read before.
-            reader: The h11 connection that parsed the head.
-            upgrade: Whether the request asks for a WebSocket.
 
         Raises:
             RefusedError: The request is refused.
         """
-
-        async def body() -> bytes | None:
-            return await read_body(reader, self._client, self._limits.idle_seconds) if given is None else given
-
         method = WEBSOCKET if upgrade else self._method
         # The host refuses longer ones, and a message must have room for it.
         url = head.target[: LONGEST + 1].decode("ascii")
-        answer = await judge.ask(method[:SHOWN], url, names, body)
-        if answer.refused is not None:
-            status, text = answer.refused
-            raise RefusedError(status, _REASONS.get(status, "Forbidden"), text)
-        if answer.upstream is not None:
+        answer, connection = await ask({"method": method[:SHOWN], "url": url, "secrets": names})
+        if connection is not None and "wanted" in answer:  # a person decides about exactly this body
+            with connection:
+                given = await read_body(reader, self._client, self._limits.idle_seconds) if given is None else given
+                await asyncio.get_running_loop().sock_sendall(connection, given[: MOST_BODY + 1])
+            answer, connection = await ask(None)
+        if answer["refused"] is not None:
+            status, text = answer["refused"]
+            raise RefusedError(status, text)
+        if connection is not None:
             self._upstream.close()
-            self._upstream, self._writer = self._to_server(answer.upstream), self._new_writer()
+            self._upstream, self._writer = self._to_server(connection), self._new_writer()
             await self._wait(asyncio.create_task(self._reach()))
-        return given if answer.body is None else answer.body
+        return given
 
     def _with_body(self, filled: Filled, body: bytes | None, *, inserts: bool) -> bytes | None:
         """Complete the head for the server, and return the body, with secrets.
 
-        Args:
-            filled: The head.
-            body: The body, with placeholders, if it has been read.
-            inserts: Whether secrets are inserted into the body.
-
         Raises:
             RefusedError: The request cannot be signed.
         """
-        if self._judge is not None:
+        if self._ask is not None:
             filled.headers = without_overrides(filled.headers)
         if body is not None:
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() != b"expect"]
             body = self._fill_body(filled, body) if inserts else body
         if filled.signing is not None:
-            try:
-                filled.headers = sign(filled.signing, self._method, filled.target, filled.headers, body)
-            except NotSignableError as error:
-                raise RefusedError(403, "Forbidden", str(error)) from None
+            filled.headers = sign(filled.signing, self._method, filled.target, filled.headers, body)
         return body
 
     def _filled(self, head: h11.Request, *, upgrade: bool) -> Filled:
@@ -312,22 +246,15 @@ class OpenedConnection:
         Raises:
             RefusedError: The request is ambiguous, for another host, or contains a placeholder at a wrong place.
         """
-        try:
-            check_framing(head)
-        except BadRequestError as error:
-            raise RefusedError(400, "Bad Request", f"bad request: {error}") from None
+        check_framing(head)
         if head.method in _NEVER:
-            raise RefusedError(403, "Forbidden", f"the method {self._method} is not possible for {self._at}")
+            raise RefusedError(403, f"the method {self._method} is not possible for {self._at}")
         if not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
-            raise RefusedError(400, "Bad Request", "bad request: the target must be a path")
+            raise BadRequestError("the target must be a path")
         self._check_upgrade(head, upgrade=upgrade)
         self._check_host(head)
-        try:
-            filled = fill(
-                head.target, _headers(head, host_text(self._target.host), self._target.port), self._at, self._opening.secrets()
-            )
-        except MisplacedError as error:
-            raise RefusedError(403, "Forbidden", str(error)) from None
+        headers = _headers(head, host_text(self._target.host), self._target.port)
+        filled = fill(head.target, headers, self._at, self._opening.secrets())
         if filled.replacements:
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in _HIDING]
             filled.headers.append((b"Accept-Encoding", b"identity"))
@@ -348,18 +275,19 @@ class OpenedConnection:
             return None
         if not inserts_at(self._at, self._opening.secrets()):
             return None
-        if (body := await read_body(reader, self._client, self._limits.idle_seconds, MOST_REPLACED)) is None:
+        body = await read_body(reader, self._client, self._limits.idle_seconds, MOST_REPLACED)
+        if len(body) > MOST_REPLACED:
             text = f"this body can have at most {MOST_REPLACED // 1024} KiB, because a secret may have to be inserted into it"
-            raise RefusedError(413, "Content Too Large", text)
+            raise RefusedError(413, text)
         return body
 
     async def _body_to_sign(self, length: int | None, reader: h11.Connection) -> bytes:
         if length is None or length <= MOST_SIGNED:
             body = await read_body(reader, self._client, self._limits.idle_seconds, MOST_SIGNED)
-            if body is not None:
+            if len(body) <= MOST_SIGNED:
                 return body
         text = f"a body without x-amz-content-sha256 can have at most {MOST_SIGNED >> 20} MiB, because it must be hashed"
-        raise RefusedError(413, "Content Too Large", text)
+        raise RefusedError(413, text)
 
     def _fill_body(self, filled: Filled, body: bytes) -> bytes:
         """Return a body with the secrets in it, and adjust the head."""
@@ -372,9 +300,9 @@ class OpenedConnection:
         return body
 
     def _check_upgrade(self, head: h11.Request, *, upgrade: bool) -> None:
-        if any(name == b"upgrade" for name, _ in head.headers) and not (upgrade and self._judge is not None):
+        if any(name == b"upgrade" for name, _ in head.headers) and not (upgrade and self._ask is not None):
             text = f"no change of protocol is possible for {self._at}, except by a request line with the method {WEBSOCKET}"
-            raise RefusedError(403, "Forbidden", text)
+            raise RefusedError(403, text)
 
     def _check_host(self, head: h11.Request) -> None:
         sni: str | None = getattr(self._client.tls, "named", None)
@@ -387,17 +315,7 @@ class OpenedConnection:
             except BadNameError:
                 named = None
             if named is None or named.host != self._target.host or (text in given and named.port != self._target.port):
-                raise RefusedError(421, "Misdirected Request", f"the request is for another host than {self._at}")
-
-    async def _answer(self, status: int, reason: str, text: str, *, final: bool = False) -> None:
-        text, as_json = f"cellblock: {text}", self._json and status == 403
-        answer = plain_response(status, reason, text, body=self._method != "HEAD", as_json=as_json, final=final)
-        await self._client.send(answer)
-        # Closing with unread bytes would discard the answer in transit.
-        self._client.end()
-        async with asyncio.timeout(_LINGER_SECONDS):
-            while await self._client.receive(HEAD_READ):
-                pass
+                raise RefusedError(421, f"the request is for another host than {self._at}")
 
 
 def _headers(head: h11.Request, host: str, port: int) -> Headers:

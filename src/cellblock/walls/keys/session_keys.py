@@ -22,15 +22,15 @@ from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, shown
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Target
-from cellblock.walls.keys import trust
-from cellblock.walls.keys.session_trust import SessionTrust
 from cellblock.walls.keys.sigv4 import covers
+from cellblock.walls.keys.trust import SessionTrust
 
 if TYPE_CHECKING:
     from cellblock.model.overview import RequestRecord, SecretRecord
     from cellblock.walls.egress.judge import RequestJudge
+    from cellblock.walls.egress.proxy_connection import Handover
     from cellblock.walls.keys.bindings import Binding
-    from cellblock.walls.keys.turnkey_link import Redial, TurnkeyLink
+    from cellblock.walls.keys.turnkey_link import TurnkeyLink
 
 # Most sessions with a network have no secrets and no request lines: what only those need is imported late.
 
@@ -89,11 +89,9 @@ class SessionKeys:
         self._users = 0
         self._uses_template = False
         self._hosts = frozenset(host for binding in bindings for host in binding.hosts)
-        self._asking = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
-        self._approved: set[str] = set()
+        self._asking: dict[str, str] = {binding.name: binding.secret.ask for binding in bindings if binding.secret.ask}
         self.requests: deque[RequestRecord] = deque(maxlen=_REQUESTS)
-        self.trust = SessionTrust(roots)
-        self.trust.mounted = needed or bool(trust.machine_roots())
+        self.trust = SessionTrust(roots, needed=needed)
         self._limits = EgressLimits()
         self._turnkeys: list[TurnkeyLink] = []
         self._starting = asyncio.Lock()
@@ -327,45 +325,25 @@ class SessionKeys:
 
         return has_placeholder(texts)
 
-    async def serve(
-        self,
-        target: Target,
-        client: socket.socket,
-        upstream: socket.socket,
-        early: bytes,
-        judge: RequestJudge,
-        redial: Redial,
-        *,
-        judged: bool,
-    ) -> None:
+    async def serve(self, handover: Handover) -> None:
         """Let a turnkey serve a connection, and wait for its end.
-
-        Args:
-            target: The target.
-            client: The socket of the client, which stays the caller's.
-            upstream: The socket of the server, likewise.
-            early: Bytes that the client sent ahead.
-            judge: Decides about its requests.
-            redial: Connects to the server again, after a person has decided.
-            judged: Whether its requests are decided about. They are if a secret needs a question, too.
 
         Raises:
             OSError: A turnkey could not be started, or has died.
         """
-        judged = judged or any(
-            binding.name in self._asking and covers(binding.hosts, str(target)) for binding in self._bindings
-        )
+        at = str(handover.target)
+        handover.judged |= any(binding.secret.ask != "" and covers(binding.hosts, at) for binding in self._bindings)
         try:
             async with self._starting:
                 try:
                     await self.read()
                 except InvalidInputError as error:
                     raise ConnectionAbortedError(str(error)) from error
-                turnkey = await self._turnkey(target, judge)
-                number = await turnkey.begin(target, (client, upstream), early, judge, redial, judged=judged)
+                turnkey = await self._turnkey(handover.target, handover.judge)
+                number = await turnkey.begin(handover)
             await turnkey.finish(number)
         finally:
-            for end in (client, upstream):
+            for end in (handover.client, handover.upstream):
                 # The turnkey has its own descriptors of these connections.
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
@@ -375,7 +353,7 @@ class SessionKeys:
 
         A confined process cannot load another certificate. The connections of the last one continue there.
         """
-        from cellblock.walls.keys.turnkey_link import Questions, TurnkeyLink
+        from cellblock.walls.keys.turnkey_link import TurnkeyLink
 
         self._turnkeys = [turnkey for turnkey in self._turnkeys if turnkey.alive]
         for oldest in self._turnkeys[: -_TURNKEYS + 1]:
@@ -383,7 +361,7 @@ class SessionKeys:
         if self._turnkeys and self._turnkeys[-1].serves(target):
             return self._turnkeys[-1]
         hosts = {*self._hosts, *judge.authorities, str(target), *(self._turnkeys[-1].hosts if self._turnkeys else ())}
-        turnkey = TurnkeyLink(hosts, self.names, Questions(self._asking, self._approved), self._note)
+        turnkey = TurnkeyLink(hosts, self.names, self._asking, self._note)
         try:
             await turnkey.start(self._settings())
         except BaseException:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-Headers = list[tuple[bytes, bytes]]
+from cellblock.common.http_headers import Headers
+from cellblock.walls.egress.rules import RefusedError
 
 MOST_SIGNED = 10 * 1024 * 1024
 """Bytes of a body that is hashed, because its head has no hash."""
@@ -32,10 +33,6 @@ _CHANGED = frozenset(
 _SLASHES = re.compile(r"//|/\.{1,2}(/|$)")
 
 
-class NotSignableError(Exception):
-    """A request that cannot be signed. The message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Signing:
     """What the client signed with a placeholder, to be signed with the key.
@@ -56,12 +53,7 @@ class Signing:
 
 
 def covers(hosts: Sequence[str], at: str) -> bool:
-    """Return whether hosts, which may begin with ``*.``, include a host.
-
-    Args:
-        hosts: Hosts as ``host:port``.
-        at: A host as ``host:port``.
-    """
+    """Return whether hosts, which may begin with ``*.``, include a host."""
     if at in hosts:
         return True
     below = [host[1:] for host in hosts if host.startswith("*.")]
@@ -78,7 +70,7 @@ def take_signature(headers: Headers, placeholder: str, value: str, at: str) -> S
         at: The host as ``host:port``.
 
     Raises:
-        NotSignableError: The scope does not fit the host, or chunks are signed.
+        RefusedError: The scope does not fit the host, or chunks are signed.
     """
     given = [content for name, content in headers if name.lower() == b"authorization"]
     found = _AUTHORIZATION.fullmatch(given[0].decode("latin-1")) if len(given) == 1 else None
@@ -88,10 +80,10 @@ def take_signature(headers: Headers, placeholder: str, value: str, at: str) -> S
     _check_scope(region, service, at)
     dates = [content.decode("latin-1") for name, content in headers if name.lower() == b"x-amz-date"]
     if len(dates) != 1 or not re.fullmatch(rf"{day}T[0-9]{{6}}Z", dates[0]):
-        raise NotSignableError("a signed request needs one header x-amz-date, of the day of its scope")
+        raise RefusedError(403, "a signed request needs one header x-amz-date, of the day of its scope")
     hashes = [content for name, content in headers if name.lower() == b"x-amz-content-sha256"]
     if len(hashes) > 1 or not all(map(_HASH.fullmatch, hashes)):
-        raise NotSignableError("signed chunks are not possible: set AWS_REQUEST_CHECKSUM_CALCULATION=when_required")
+        raise RefusedError(403, "signed chunks are not possible: set AWS_REQUEST_CHECKSUM_CALCULATION=when_required")
     headers[:] = [(name, content) for name, content in headers if name.lower() not in _CHANGED - {b"expect", b"user-agent"}]
     return Signing(value, day, region, service, frozenset(names.encode().split(b";")))
 
@@ -112,7 +104,7 @@ def sign(signing: Signing, method: str, target: bytes, headers: Headers, body: b
         body: The body, if the head has no hash.
 
     Raises:
-        NotSignableError: The path can be read in two ways.
+        RefusedError: The path can be read in two ways.
     """
     key_id, key, *token = signing.value.split(":", 2)
     headers = headers + [(b"X-Amz-Security-Token", one.encode()) for one in token]
@@ -124,7 +116,7 @@ def sign(signing: Signing, method: str, target: bytes, headers: Headers, body: b
     path, _, query = target.decode("ascii").partition("?")
     if signing.service != "s3":
         if _SLASHES.search(path):
-            raise NotSignableError("the path of a signed request cannot contain // or dot segments")
+            raise RefusedError(403, "the path of a signed request cannot contain // or dot segments")
         path = quote(path, safe="/~")
     hashed = values.get(b"x-amz-content-sha256", [hashlib.sha256(body or b"").hexdigest()])[0]
     shown = b";".join(names).decode()
@@ -159,6 +151,6 @@ def _check_scope(region: str, service: str, at: str) -> None:
         return
     labels = host.split(".")
     if region not in labels and not (region == "us-east-1" and len(labels) == 3):
-        raise NotSignableError(f"the signature is for the region {region}, which is not in the name {host}")
+        raise RefusedError(403, f"the signature is for the region {region}, which is not in the name {host}")
     if not any(label == service or label.startswith(f"{service}-") for label in labels):
-        raise NotSignableError(f"the signature is for the service {service}, which is not in the name {host}")
+        raise RefusedError(403, f"the signature is for the service {service}, which is not in the name {host}")

@@ -90,10 +90,6 @@ def store(name: str, value: str) -> None:
 async def read_value(name: str, secret: Secret) -> str:
     """Read the value of a secret.
 
-    Args:
-        name: The secret's name.
-        secret: The secret, with its source.
-
     Raises:
         InvalidInputError: The value is missing, or unsuitable. The message does not contain it.
     """

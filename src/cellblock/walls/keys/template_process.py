@@ -1,4 +1,4 @@
-"""The host's side of the process from which its turnkeys are forked."""
+"""The host's side of the process from which its turnkeys are forked, so that they share its memory. It holds no secret."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ from pathlib import Path
 
 from cellblock.common import config
 
-_TEMPLATE = Path(__file__).with_name("template.py")
+_SOURCE = str(Path(__file__).parents[3])
+# The path has no directory of the host's environment, and none with names of other modules.
+_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import cellblock
+del sys.path[0]
+from cellblock.walls.keys.turnkey import fork_turnkeys
+fork_turnkeys(int(sys.argv[2]))
+"""
 
 
 class Template:
-    """The process from which the turnkeys of this process are forked."""
+    """The process from which the turnkeys of this process are forked (`turnkey.fork_turnkeys`). It ends with this process."""
 
     _current: Template | None = None
     _users = 0
@@ -25,7 +34,7 @@ class Template:
         self._pid = os.getpid()
         with theirs:
             self._process = subprocess.Popen(  # our own program
-                [sys.executable, "-I", str(_TEMPLATE), str(theirs.fileno())],
+                [sys.executable, "-I", "-c", _PROGRAM, _SOURCE, str(theirs.fileno())],
                 env=variables,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -70,11 +79,7 @@ class Template:
         return now
 
     def fork(self, control: socket.socket) -> None:
-        """Start a turnkey.
-
-        Args:
-            control: Its socket.
-        """
+        """Start a turnkey."""
         socket.send_fds(self._control, [b"fork"], [control.fileno()])
 
     def end(self) -> None:

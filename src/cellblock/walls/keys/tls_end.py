@@ -31,6 +31,8 @@ class TlsEnd:
         self._in.write(early)
         self.tls = context.wrap_bio(self._in, self._out, server_side=hostname is None, server_hostname=hostname)
         self._flushing = asyncio.Lock()
+        self._watched = False
+        self._waiting: asyncio.Future[bool] | None = None
 
     async def handshake(self) -> None:
         """Perform the TLS handshake.
@@ -56,13 +58,14 @@ class TlsEnd:
     async def receive(self, size: int) -> bytes:
         while True:
             try:
-                return self.tls.read(size)
+                if self._has_input():
+                    return self.tls.read(size)
             except ssl.SSLWantReadError:
                 await self._flush()  # an answer to a change of keys
-                await self._feed()
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 # Without a closing alert, too: h11 notices bodies that are shorter than announced.
                 return b""
+            await self._feed()
 
     async def send(self, data: bytes) -> None:
         view = memoryview(data)
@@ -72,6 +75,8 @@ class TlsEnd:
 
     def is_stale(self) -> bool:
         """Return whether the other side has closed the connection, or sent something that no one asked for."""
+        if self._watched and not self._has_input():
+            return False  # the loop would have stopped to watch
         try:
             data = self._connection.recv(_READ)
         except (BlockingIOError, InterruptedError):
@@ -99,18 +104,47 @@ class TlsEnd:
         with contextlib.suppress(OSError):
             if pending := self._out.read():
                 self._connection.send(pending)
+        self._unwatch()
         self._connection.close()
 
     def reset(self) -> None:
+        self._unwatch()
         reset(self._connection)
 
+    def _has_input(self) -> bool:
+        return bool(self._in.pending or self._in.eof or self.tls.pending())
+
     async def _feed(self) -> bool:
-        data = await self._loop.sock_recv(self._connection, _READ)
+        """Wait for bytes. Return whether there are any, and not the end of the stream."""
+        self._waiting = self._loop.create_future()
+        if not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._connection, self._readable)
+        return await self._waiting
+
+    def _readable(self) -> None:
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            # No one reads now. Otherwise, the socket stays watched: to begin and end this for each read takes long.
+            self._unwatch()
+            return
+        try:
+            data = self._connection.recv(_READ)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            waiting.set_exception(error)
+            return
         if data:
             self._in.write(data)
         else:
             self._in.write_eof()
-        return bool(data)
+        waiting.set_result(bool(data))
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._watched = False
+            self._loop.remove_reader(self._connection)
 
     async def _flush(self) -> None:
         if not self._out.pending:

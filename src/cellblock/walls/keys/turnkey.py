@@ -8,19 +8,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import encodings.idna  # noqa: F401  # of names in certificates: no module can be loaded in a turnkey
+import functools
+import gc
 import json
 import os
+import signal
 import socket
 import ssl
-from typing import Any
+from typing import Any, NoReturn
 
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import BadNameError, canonical_host, parse_authority
 from cellblock.walls.keys.authority import leaf
 from cellblock.walls.keys.confinement import confine
-from cellblock.walls.keys.judged import Judge
 from cellblock.walls.keys.messages import MESSAGE, REPORTED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
+from cellblock.walls.linux import abi
+from cellblock.walls.linux.syscall import prctl
 
 _REPORT_SECONDS = 0.02
 _RETRY_SECONDS = 0.01
@@ -43,7 +48,7 @@ class Turnkey:
         self._secrets: list[dict[str, Any]] = []
         self._opening: Opening | None = None
         self._records: list[dict[str, Any]] = []
-        self._answers: dict[int, asyncio.Future[tuple[dict[str, Any], socket.socket | None]]] = {}
+        self._answers: dict[int, asyncio.Queue[tuple[dict[str, Any], socket.socket | None]]] = {}
 
     async def run(self) -> None:
         """Serve until the host closes its end. The first message has the settings."""
@@ -94,41 +99,38 @@ class Turnkey:
 
     async def _serve(self, message: dict[str, Any], client: socket.socket, upstream: socket.socket) -> None:
         assert self._opening is not None
+        number = message["id"]
+        answers = self._answers[number] = asyncio.Queue()
+        ask = functools.partial(self._ask, number) if message["judged"] else None
         try:
             early = base64.b64decode(message["early"])
-            judge = Judge(lambda said: self._ask(message["id"], said)) if message["judged"] else None
-            await OpenedConnection(self._opening, message["at"], client, upstream, early, judge).serve()
-        finally:
-            self._flush()
-            self._tell(ended=message["id"])
-
-    async def _ask(self, number: int, said: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
-        """Send the host a message about a connection, and return its answer, perhaps with a connection to the server."""
-        answer: asyncio.Future[tuple[dict[str, Any], socket.socket | None]] = self._loop.create_future()
-        self._answers[number] = answer
-        try:
-            data = json.dumps({"id": number, **said}).encode()
-            while True:
-                try:
-                    self._control.send(data)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(_RETRY_SECONDS)
-            if "piece" in said and not said["last"]:
-                return {}, None
-            return await answer
+            await OpenedConnection(self._opening, message["at"], client, upstream, early, ask).serve()
         finally:
             del self._answers[number]
+            while not answers.empty():
+                if (left := answers.get_nowait()[1]) is not None:
+                    left.close()
+            self._flush()
+            self._tell(ended=number)
+
+    async def _ask(self, number: int, said: dict[str, Any] | None) -> tuple[dict[str, Any], socket.socket | None]:
+        """Send the host a message about a connection, if any, and return its next answer with a socket that came with it."""
+        while said is not None:
+            try:
+                self._control.send(json.dumps({"id": number, **said}).encode())
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_RETRY_SECONDS)
+        return await self._answers[number].get()
 
     def _on_answer(self, message: dict[str, Any], descriptors: list[socket.socket]) -> None:
-        upstream = descriptors[0] if descriptors else None
-        if upstream is not None:
-            upstream.setblocking(False)
-        answer = self._answers.get(message["id"])
-        if answer is not None and not answer.done():
-            answer.set_result((message, upstream))
-        elif upstream is not None:
-            upstream.close()
+        given = descriptors[0] if descriptors else None
+        if given is not None:
+            given.setblocking(False)
+        if (answers := self._answers.get(message["id"])) is not None:
+            answers.put_nowait((message, given))
+        elif given is not None:
+            given.close()
 
     def _note(self, record: dict[str, Any]) -> None:
         """Report a request soon: at once, it would wake the host for each."""
@@ -186,3 +188,39 @@ def client_settings() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def fork_turnkeys(descriptor: int) -> None:
+    """Fork a turnkey for each socket that arrives, until the host ends."""
+    prctl(abi.PR_SET_NAME, b"turnkey")
+    prctl(abi.PR_SET_DUMPABLE, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks leave no zombies
+    control = socket.socket(fileno=descriptor)
+    settings = client_settings()
+    # Once, so that forks share what it loads.
+    asyncio.run(asyncio.sleep(0))
+    server_settings(bytes(32), {"warm.test:443"})
+    gc.collect()
+    gc.freeze()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+        if not data:
+            return
+        if os.fork() == 0:
+            control.close()
+            _become(descriptors[0], settings)
+        os.close(descriptors[0])
+
+
+def _become(descriptor: int, settings: ssl.SSLContext) -> NoReturn:
+    """Become a turnkey. Nothing is printed: a trace could show values."""
+    try:
+        control = socket.socket(fileno=descriptor)
+        control.setblocking(False)
+
+        async def serve() -> None:
+            await Turnkey(control, settings).run()
+
+        asyncio.run(serve())
+    finally:
+        os._exit(0)

@@ -6,57 +6,22 @@ import asyncio
 import base64
 import json
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model.overview import RequestRecord
-from cellblock.walls.egress.gate import DeniedError, UnreachableError
-from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RefusedRequest, RequestJudge
+from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest
 from cellblock.walls.egress.names import Target, parse_authority
-from cellblock.walls.keys.messages import (
-    MESSAGE,
-    Ended,
-    Log,
-    Piece,
-    Question,
-    Report,
-    TooLarge,
-    parse_report,
-)
+from cellblock.walls.egress.proxy_connection import Handover
+from cellblock.walls.egress.serving import FAILURES, refusal_of
+from cellblock.walls.keys.messages import MESSAGE, Ended, Log, Report, parse_report
 from cellblock.walls.keys.template_process import Template
 
 _IDLE_SECONDS = 60.0
 _RETRY_SECONDS = 0.01
-
-Redial: TypeAlias = Callable[[], Awaitable[socket.socket]]
-"""Connects to the server of a connection again, by the same rules."""
-
-
-class Questions:
-    """Which secrets need a person's approval before requests with them.
-
-    Args:
-        asking: When a person is asked, by the name of the secret: ``first`` or ``each``.
-        approved: The approved secrets, which all turnkeys of the session share.
-    """
-
-    def __init__(self, asking: Mapping[str, str], approved: set[str]) -> None:
-        self._asking = asking
-        self._approved = approved
-
-    def among(self, names: Iterable[str]) -> set[str]:
-        """Return the secrets that a person must be asked about."""
-        return {name for name in names if self._asking.get(name) and not self._is_approved(name)}
-
-    def approve(self, names: Iterable[str]) -> None:
-        """Note that a person has approved requests with these secrets."""
-        self._approved.update(names)
-
-    def _is_approved(self, name: str) -> bool:
-        return self._asking[name] == "first" and name in self._approved
 
 
 @dataclass(slots=True)
@@ -64,25 +29,15 @@ class _Served:
     """An opened connection. What its turnkey says about it is hostile.
 
     Attributes:
-        target: The target.
-        client: The socket of the client.
-        judge: Decides about its requests.
-        redial: Connects to the server again.
+        handover: The connection.
         ended: Resolves with its end.
         judging: The decision about its present request.
-        body: Resolves with the body of a request that a person decides about.
-        pieces: The received part of that body.
-        fresh: The last connection from `redial`.
+        fresh: The last connection from its `redial`.
     """
 
-    target: Target
-    client: socket.socket
-    judge: RequestJudge
-    redial: Redial
+    handover: Handover
     ended: asyncio.Future[None]
     judging: asyncio.Task[None] | None = None
-    body: asyncio.Future[bytes | None] | None = None
-    pieces: bytearray = field(default_factory=bytearray)
     fresh: socket.socket | None = None
 
 
@@ -92,7 +47,8 @@ class TurnkeyLink:
     Args:
         hosts: The hosts of its certificate, as ``host:port``.
         names: The names of the session's secrets.
-        questions: The secrets that need approval.
+        asking: The secrets that need a person's approval, and whether for the ``first`` request or for ``each``. Names are
+            removed after their approval for the first.
         note: Takes the records of requests.
     """
 
@@ -100,19 +56,18 @@ class TurnkeyLink:
         self,
         hosts: Iterable[str],
         names: Iterable[str],
-        questions: Questions,
+        asking: dict[str, str],
         note: Callable[[Sequence[RequestRecord]], None],
     ) -> None:
         self.hosts = frozenset(host for host in hosts if not host.startswith("*."))
         self._certified = frozenset(parse_authority(host).host for host in self.hosts)
         self._known_hosts = set(self.hosts)
         self._names = set(names)
-        self._questions = questions
+        self._asking = asking
         self._note = note
         self._control: socket.socket | None = None
         self._waiting: dict[int, _Served] = {}
         self._changing: dict[int, asyncio.Future[None]] = {}
-        self._judging: set[asyncio.Task[None]] = set()
         self._number = 0
         self._idle: asyncio.TimerHandle | None = None
         self._retired = False
@@ -146,25 +101,8 @@ class TurnkeyLink:
         self._control = control
         asyncio.get_running_loop().add_reader(control, self._readable, control)
 
-    async def begin(
-        self,
-        target: Target,
-        ends: tuple[socket.socket, socket.socket],
-        early: bytes,
-        judge: RequestJudge,
-        redial: Redial,
-        *,
-        judged: bool,
-    ) -> int:
+    async def begin(self, handover: Handover) -> int:
         """Hand a connection over, and return its number, for `finish`.
-
-        Args:
-            target: The target.
-            ends: The sockets of the client and of the server.
-            early: Bytes that the client sent ahead.
-            judge: Decides about its requests.
-            redial: Connects to the server again, after a person has decided.
-            judged: Whether its requests are decided about.
 
         Raises:
             OSError: The turnkey has ended.
@@ -174,11 +112,15 @@ class TurnkeyLink:
             self._idle = None
         self._number += 1
         number = self._number
-        self._known_hosts.add(str(target))
-        self._waiting[number] = _Served(target, ends[0], judge, redial, asyncio.get_running_loop().create_future())
-        message = {"id": number, "at": str(target), "early": base64.b64encode(early).decode(), "judged": judged}
+        at = str(handover.target)
+        self._known_hosts.add(at)
+        self._waiting[number] = _Served(handover, asyncio.get_running_loop().create_future())
+        early = base64.b64encode(handover.early).decode()
         try:
-            await self._send(message, [end.fileno() for end in ends])
+            await self._send(
+                {"id": number, "at": at, "early": early, "judged": handover.judged},
+                [handover.client.fileno(), handover.upstream.fileno()],
+            )
         except BaseException:
             self._end(number)
             raise
@@ -280,48 +222,28 @@ class TurnkeyLink:
             if ended is not None and not ended.done():
                 ended.set_result(None)
         elif (served := self._waiting.get(report.id)) is not None:
-            if isinstance(report, Question):
-                self._on_question(served, report)
-            else:
-                self._on_body(served, report)
+            if served.judging is not None:
+                raise ProtocolError("a connection has one request at a time")
+            request = JudgedRequest(served.handover.target, report.method, report.url, secrets=report.secrets)
+            served.judging = asyncio.get_running_loop().create_task(self._judge(report.id, served, request))
 
     # --- Requests that are judged
 
-    def _on_question(self, served: _Served, question: Question) -> None:
-        """Decide about the present request of a connection."""
-        if served.judging is not None:
-            raise ProtocolError("a connection has one request at a time")
-        request = JudgedRequest(served.target, question.method, question.url, secrets=question.secrets)
-        served.judging = asyncio.get_running_loop().create_task(self._judge(question.id, served, request))
-        self._judging.add(served.judging)
-        served.judging.add_done_callback(self._judging.discard)
-
-    def _on_body(self, served: _Served, said: Piece | TooLarge) -> None:
-        if served.body is None or served.body.done():
-            if served.judging is None or served.body is None:
-                raise ProtocolError("no body was requested")
-            return
-        if isinstance(said, TooLarge):
-            served.body.set_result(None)
-            return
-        served.pieces += said.content
-        if len(served.pieces) > MOST_BODY:
-            raise ProtocolError("the body is larger than announced")
-        if said.last:
-            served.body.set_result(bytes(served.pieces))
-
     async def _judge(self, number: int, served: _Served, request: JudgedRequest) -> None:
         """Decide about a request, and tell the turnkey."""
+        refused = upstream = None
         try:
-            refused, upstream = await self._decide(number, served, request)
-            asked, served.judging, served.body = served.body is not None, None, None
-            served.pieces.clear()
-            answer = None if refused is None else [refused.status, refused.text]
-            message = {"id": number, "refused": answer, "fresh": upstream is not None}
-            if asked and upstream is not None:
+            try:
+                upstream = await self._decide(number, served, request)
+            except FAILURES as error:
+                refused = refusal_of(error)
+            served.judging = None
+            answer = None if refused is None else [refused.status, str(refused)]
+            if upstream is not None:
                 if served.fresh is not None:
                     served.fresh.close()
                 served.fresh = upstream
+            message = {"id": number, "refused": answer, "fresh": upstream is not None}
             await self._send(message, [] if upstream is None else [upstream.fileno()])
         except Exception as error:
             if not served.ended.done():
@@ -329,24 +251,40 @@ class TurnkeyLink:
             if not isinstance(error, OSError):
                 raise
 
-    async def _decide(
-        self, number: int, served: _Served, request: JudgedRequest
-    ) -> tuple[RefusedRequest | None, socket.socket | None]:
-        """Return the refusal, or None; and after a question a new connection: the server may have closed the silent one."""
+    async def _decide(self, number: int, served: _Served, request: JudgedRequest) -> socket.socket | None:
+        """Return a new connection after a question: the server may have closed the silent one.
 
-        async def body() -> bytes | None:
-            served.body = asyncio.get_running_loop().create_future()
-            await self._send({"id": number, "wanted": True})
-            return await served.body
+        Raises:
+            RefusedError, DeniedError, UnreachableError: The request is refused.
+            OSError: The client has hung up, or the turnkey has ended.
+        """
+        asked = False
 
-        asking = self._questions.among(request.secrets)
-        refused = await served.judge.decide(request, served.client, body, ask=bool(asking))
-        if refused is not None or served.body is None:
-            return refused, None
-        self._questions.approve(asking)
-        try:
-            return None, await served.redial()
-        except DeniedError as error:
-            return RefusedRequest(403, str(error)), None
-        except UnreachableError as error:
-            return RefusedRequest(504 if error.cause == "timeout" else 502, str(error)), None
+        async def body() -> bytes:
+            nonlocal asked
+            asked = True
+            ours, theirs = socket.socketpair()
+            with ours:
+                with theirs:
+                    await self._send({"id": number, "wanted": True}, [theirs.fileno()])
+                return await self._body(ours)
+
+        asking = {name for name in request.secrets if name in self._asking}
+        await served.handover.judge.decide(request, served.handover.client, body, ask=bool(asking))
+        if not asked:
+            return None
+        for name in asking:
+            if self._asking.get(name) == "first":
+                del self._asking[name]
+        return await served.handover.redial()
+
+    async def _body(self, connection: socket.socket) -> bytes:
+        """Receive the body of a request, until the turnkey closes its end."""
+        connection.setblocking(False)
+        content = bytearray()
+        while data := await asyncio.get_running_loop().sock_recv(connection, MESSAGE):
+            content += data
+            if len(content) > MOST_BODY + 1:
+                self.stop()
+                raise ConnectionAbortedError("the turnkey sent a larger body than it read")
+        return bytes(content)

@@ -7,18 +7,21 @@ from contextlib import suppress
 
 import h11
 
+from cellblock.common.http_headers import Headers
 from cellblock.walls.egress.ends import End
-from cellblock.walls.egress.http import Headers
 
 _READ = 64 * 1024
 
 
 def asks_for_websocket(head: h11.Request) -> bool:
     """Return whether a request asks for a WebSocket, and for nothing else."""
-    wanted = [value.strip().lower() for name, value in head.headers if name == b"upgrade"]
-    named = [one.strip().lower() for name, value in head.headers if name == b"connection" for one in value.split(b",")]
-    framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in head.headers)
-    return wanted == [b"websocket"] and b"upgrade" in named and head.method == b"GET" and not framed
+    headers = [*head.headers]
+    wanted = [value.strip().lower() for name, value in headers if name == b"upgrade"]
+    if wanted != [b"websocket"]:
+        return False
+    named = [one.strip().lower() for name, value in headers if name == b"connection" for one in value.split(b",")]
+    framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
+    return b"upgrade" in named and head.method == b"GET" and not framed
 
 
 def websocket_headers() -> Headers:
