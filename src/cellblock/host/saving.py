@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.session_listeners import SessionListeners
     from cellblock.host.snapshots import Snapshot
     from cellblock.model import CodeExecutionResult
 
@@ -105,6 +106,7 @@ class Saving:
         room: int,
         launch: Callable[[], Awaitable[Kernel]],
         clone: Clone | None,
+        listeners: SessionListeners,
     ) -> None:
         """Store the arguments.
 
@@ -117,12 +119,14 @@ class Saving:
             room: Maximum size of a value in bytes.
             launch: Starts a fresh kernel, which is not the session's yet.
             clone: The clone that it works in, if it does.
+            listeners: The listeners of its sandboxes.
         """
         self._cells = cells
         self._kernels = kernels
         self._launch = launch
         self._checkpoints = checkpoints
         self._clone = clone
+        self._listeners = listeners
         shown = workspace if clone is None else clone.shown
         self._ends = Ends(cells.run_silently, cells.run_and_take, room, workspace, shown, files)
         self.loaded: LoadReport | None = None
@@ -302,6 +306,7 @@ class Saving:
                     await self._kernels.swap(_Loaded(kernel, self._checkpoints, file.cells))
                 except BaseException:  # includes cancellation: nothing else owns the kernel
                     if self._kernels.current is not kernel:
+                        self._listeners.settle()
                         await kernel.discard()
                     raise
                 return report

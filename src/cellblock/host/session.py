@@ -211,10 +211,10 @@ class Session(AsyncOnly):
             step=self.trace.step,
             share=hooks.network,
             clone=clone,
+            tool_port=hooks.tool_port,
         )
-        takers = around.takers(hooks.tool_port, self._note_port)
-        self.wanted = around.kernel_spec(options, takers=takers, installer=self._install)
-        self._kernels = KernelSlot(self._launch, around.withdraw_questions, self._kill_programs)
+        self.wanted = around.kernel_spec(options, self._install)
+        self._kernels = KernelSlot(self._launch, around.kernel_replaced, self._kill_programs)
         self._cells = Cells(
             self._name,
             self._kernels,
@@ -266,6 +266,7 @@ class Session(AsyncOnly):
             self._branch,
             self._around.packages.go_to,
             self._around.clone,
+            self._around.listeners,
         )
 
     def _parts(self, number: int) -> SessionParts:
@@ -282,6 +283,7 @@ class Session(AsyncOnly):
             self._checkpoints,
             self.reader.note,
             self._host.kernels.recover,
+            around.listeners,
             around.keys,
         )
 
@@ -289,9 +291,6 @@ class Session(AsyncOnly):
 
     def _note(self, line: str) -> None:
         self.reader.note(line)
-
-    def _note_port(self, name: str, port: int) -> None:
-        self._checkpoints.resuming.ports[name] = port
 
     def _kill_programs(self, why: str) -> bool:
         return self._programs.kill_all(f"{self._name} is {why}")
@@ -437,7 +436,7 @@ class Session(AsyncOnly):
         await self._checkpoints.about_to_begin_anew()
         kernel = await self._launch_fresh(None if dead is None else dead.notice(None))
         kernel.all_lost = dead is not None
-        self._checkpoints.begin_anew(kernel)
+        self._checkpoints.begin_anew()
         return kernel
 
     async def _launch_fresh(self, notice: DeathNotice | None = None) -> Kernel:
@@ -1143,7 +1142,7 @@ class Session(AsyncOnly):
 
         return Saving(
             *(self._cells, self._kernels, self._checkpoints, self.files, self._cwd, self._room, self._launch_fresh),
-            self._around.clone,
+            *(self._around.clone, self._around.listeners),
         )
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,12 +12,13 @@ from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment
 from cellblock.host.devices import SessionDevices
-from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
+from cellblock.host.launch.kernel_spec import Installer, KernelSpec
 from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, resolve
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, Places, PrivateDirectories, SessionPlace
+from cellblock.host.session_listeners import Serve, SessionListeners
 from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import EGRESS_PORT
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Beginning, Moment
     from cellblock.host.clones.clone import Clone
     from cellblock.host.files.walls import Walls
+    from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.walls.egress.live import LiveNetwork
@@ -151,6 +152,7 @@ class SessionSurroundings:
         keys: Its secrets, and what opens its connections; None without a network of its own.
         clone: The clone that it works in, if it does.
         devices: Its devices.
+        listeners: The listeners of its kernels' sandboxes.
     """
 
     def __init__(
@@ -167,6 +169,7 @@ class SessionSurroundings:
         step: MakeStep = untraced,
         share: Callable[[LiveNetwork], LiveNetwork] | None = None,
         clone: Clone | None = None,
+        tool_port: Serve | None = None,
     ) -> None:
         """Compute the surroundings without creating anything.
 
@@ -182,6 +185,7 @@ class SessionSurroundings:
             step: Begins the traced step of a connection.
             share: As for `SessionHooks.network`.
             clone: The clone that it works in, if it does.
+            tool_port: As for `SessionHooks`.
 
         Raises:
             InvalidInputError: A name or a value is invalid in an environment.
@@ -211,6 +215,12 @@ class SessionSurroundings:
             if tier.ours
             else None
         )
+        self._services: dict[str, Serve] = {}
+        if self.network is not None and self.network.reaches:
+            self._services["egress"] = self.network.serve
+        if tool_port is not None:
+            self._services["tools"] = tool_port
+        self.listeners = SessionListeners(self._services, keeper, self.kept)
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
@@ -275,34 +285,11 @@ class SessionSurroundings:
         self.packages.check_trusted(modules, given)
         return replace(wanted, preload=modules, environment=environment.path)
 
-    def takers(self, tool_port: OnListener | None, on_port: Callable[[str, int], None]) -> dict[str, OnListener]:
-        """Return the callbacks for the listeners of its init, by name.
-
-        Args:
-            tool_port: Takes the listener for tool calls, if tools are served.
-            on_port: Called with the name and the port of each listener.
-        """
-
-        def noting(name: str, taker: OnListener) -> OnListener:
-            def take(listener: socket.socket) -> None:
-                on_port(name, listener.getsockname()[1])
-                taker(listener)
-
-            return take
-
-        takers: dict[str, OnListener] = {}
-        if self.network is not None and self.network.reaches:
-            takers["egress"] = noting("egress", self.network.adopt)
-        if tool_port is not None:
-            takers["tools"] = noting("tools", tool_port)
-        return takers
-
-    def kernel_spec(self, options: SessionOptions, *, takers: Mapping[str, OnListener], installer: Installer) -> KernelSpec:
+    def kernel_spec(self, options: SessionOptions, installer: Installer) -> KernelSpec:
         """Return the specification of a session's kernels.
 
         Args:
             options: The session's options.
-            takers: From `takers`.
             installer: Installs packages.
         """
         resolved = self._resolved
@@ -318,7 +305,7 @@ class SessionSurroundings:
             stay_in=resolved.stay_in if self.clone is None else self.clone.shown,
             packages=self.packages.inside,
             commands=commands,
-            listeners={name: _LISTENERS[name] for name in takers},
+            listeners={name: _LISTENERS[name] for name in self._services},
             mounts=mounts,
         )
         limits, spill_dir = Limits() if options.limits is None else options.limits, resolved.spill_dir
@@ -333,13 +320,18 @@ class SessionSurroundings:
             setup=setup,
             limits=limits,
             spill_to=spill_to,
-            takers=takers,
+            on_listener=self.listeners.take,
             installer=installer,
             on_command=options.on_command,
             forbid_programs=options.forbid_programs,
             session=self._name,
             kept=self.kept,
         )
+
+    def kernel_replaced(self, kernel: Kernel) -> None:
+        """Serve the session's new kernel only, and withdraw the questions of the one before."""
+        self.withdraw_questions()
+        self.listeners.settle(kernel.family.number)
 
     def withdraw_questions(self) -> None:
         """Withdraw pending questions about hosts that stopped code wanted to reach."""

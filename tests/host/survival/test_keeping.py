@@ -7,10 +7,11 @@ import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -544,6 +545,7 @@ print(call(b"second"))
         def take(listener):
             global serving
             serving = asyncio.create_task(asyncio.start_server(serve, sock=listener))
+            return listener.close
 
         from cellblock.host.options import SessionHooks, SessionOptions
         other = host.session(
@@ -563,8 +565,9 @@ print(call(b"second"))
 
     serving: list[asyncio.Task[asyncio.Server]] = []
 
-    def take(listener: Any) -> None:
+    def take(listener: socket.socket) -> Callable[[], None]:
         serving.append(asyncio.create_task(asyncio.start_server(serve, sock=listener)))
+        return listener.close
 
     async with next_host(killed.state, "native") as (host, remains):
         plain, tools = sorted(remains, key=lambda left: left.label)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
+    from cellblock.host.session_listeners import SessionListeners
     from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 
@@ -93,6 +94,7 @@ class Checkpoints:
         branch: BranchDirectory | None,
         packages: Callable[[int], None],
         clone: Clone | None,
+        listeners: SessionListeners,
     ) -> None:
         """Start without checkpoints.
 
@@ -110,6 +112,7 @@ class Checkpoints:
             branch: The directory of these files, if it is not the sandbox's workspace.
             packages: Called with each state to which the session returns, for programs and fresh kernels.
             clone: The clone that the session works in, if it does.
+            listeners: The listeners of the session's sandboxes.
         """
         self._name = name
         self._host = host
@@ -124,7 +127,7 @@ class Checkpoints:
         self.redos = Redos()
         self._packages = packages
         self._clone = clone
-        self.resuming = Resuming(host.kernels, wanted, environment, packages)
+        self.resuming = Resuming(host.kernels, wanted, environment, packages, listeners)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.crashes = Crashes(name, self)
 
@@ -271,11 +274,11 @@ class Checkpoints:
     def loads_beside(self) -> bool:
         """Whether a saved session is loaded into a second kernel, so that this one stays if that fails.
 
-        Two kernels cannot share listeners or mount points, and together could exceed the memory limit. An unused session that
-        no later host continues has nothing to lose.
+        Two kernels cannot share mount points, and together could exceed the memory limit. An unused session that no later host
+        continues has nothing to lose.
         """
         used = self.cells.count > 0 or self.past.entries or self._wanted.kept is not None
-        return bool(used) and not (self._wanted.takers or self._wanted.tier.wrapped or self.crowded)
+        return bool(used) and not (self._wanted.tier.wrapped or self.crowded)
 
     @property
     def fresh(self) -> bool:
@@ -646,7 +649,6 @@ class Checkpoints:
         pairs.release = self.files.drop
         pairs.clear(0)
         past.begun += 1
-        self.resuming.serving = kernel.family
         self.ended = ""
         self.automatic.begin_anew()
 
@@ -679,13 +681,12 @@ class Checkpoints:
         if not self.fresh:
             self.automatic.turn_ended()
 
-    def begin_anew(self, kernel: Kernel) -> None:
+    def begin_anew(self) -> None:
         """Handle a fresh kernel."""
         if self._undoes_all:  # recorded in one piece with the fresh kernel: a host may be killed in between
             self.past.commit(Abandoned([cell.number for cell in self.past.line]))
         else:
             self.past.begun += 1
-        self.resuming.serving = kernel.family
         self.past.begin_anew()
         self.ended = ""
         self.automatic.begin_anew()

@@ -51,7 +51,7 @@ class KernelSlot:
     def __init__(
         self,
         launch: Launch,
-        on_replaced: Callable[[], None] = lambda: None,
+        on_replaced: Callable[[Kernel], None] = lambda _kernel: None,
         end_programs: Callable[[str], bool] = lambda _why: False,
     ) -> None:
         """Start without a kernel.
@@ -59,7 +59,7 @@ class KernelSlot:
         Args:
             launch: Starts a kernel, and returns when it accepts cells. Its argument is the dead kernel, whose state may be
                 continued. If cancelled, it leaves nothing behind.
-            on_replaced: Called with a new current kernel.
+            on_replaced: Called with a new current kernel, after it is recorded as the session's.
             end_programs: As for `MemoryWatch.end_programs`.
         """
         self._launch = launch
@@ -215,6 +215,7 @@ class KernelSlot:
         if old is not None:
             kernel.take_over_output(old)
         self._put(kernel)
+        self._on_replaced(kernel)
 
     async def _exchange(self, move: Move) -> None:
         await self._end_left()
@@ -222,6 +223,7 @@ class KernelSlot:
         self._left = self.current
         self._put(kernel)
         move.commit()
+        self._on_replaced(kernel)
         if self._left is not None:
             await self._left.step_aside(self._left_ended)
 
@@ -246,7 +248,6 @@ class KernelSlot:
             self._observer.kernel_put(kernel)
         with contextlib.suppress(OSError):  # no room: the next cell cannot be recorded either, and reports it
             kernel.write_base()  # again: the state from which the kernel continues is now known
-        self._on_replaced()
 
 
 def _check(started: asyncio.Task[None]) -> None:

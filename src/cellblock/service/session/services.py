@@ -98,7 +98,7 @@ def open_session(
         remains=remains,
         start_from=start_from,
         hooks=SessionHooks(
-            tool_port=services.port.adopt,
+            tool_port=services.port.serve,
             uncounted_seconds=services.uncounted_seconds,
             on_begin=services.broker.ask_again,  # about calls of background work that had no reader
             name=name,
@@ -230,7 +230,7 @@ class SessionServices:
             )
         for listener in bind(addresses, port):
             self._ports.append(ToolPort(self._app(self.secret)))
-            self._ports[-1].adopt(listener)
+            self._ports[-1].serve(listener)
 
     def offer(self, server: str, call: CallTool) -> None:
         """Let the session's code call functions of this program, as the tools of a named server without a program.
