@@ -158,6 +158,15 @@ class Kernels:
         kernel.origin = None
         return kernel
 
+    def can_double(self, kernel: Kernel) -> bool:
+        """Return whether a session can have a second kernel.
+
+        srt would mistake the mount points of another srt in the same workspace for files, and leave them there.
+        """
+        wanted = kernel.wanted
+        launcher = self.launchers.in_use.get(key_of(wanted))
+        return not wanted.tier.wrapped or (self._launch == "zygote" and launcher is kernel.family.launcher and launcher.alive)
+
     # -- takeover ------------------------------------------------------------------------------------------------------
 
     async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:

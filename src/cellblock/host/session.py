@@ -341,7 +341,7 @@ class Session(AsyncOnly):
             self._entered = True
             self._branch.enter(self._around.places)
         self._keeper.begin()
-        await self._checkpoints.files.recover()
+        await self._checkpoints.files.recover(self._keeper.left_kernel)
         if self._around.clone is not None:
             await self._around.clone.create(self._host.environments.sandboxes, self.wanted)
         self.untouched = False

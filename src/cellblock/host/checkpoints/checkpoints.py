@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.errors import CellblockError, CheckpointError, InvalidInputError
+from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, StateError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.crashes import Crashes
@@ -270,15 +270,24 @@ class Checkpoints:
         limit = self._wanted.policy.resources.memory if self._wanted.tier.sandboxed else None
         return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
 
-    @property
-    def loads_beside(self) -> bool:
-        """Whether a saved session is loaded into a second kernel, so that this one stays if that fails.
+    def check_second_kernel(self) -> None:
+        """Check that the session can have a second kernel with other variables, while its own waits.
 
-        Two kernels cannot share mount points, and together could exceed the memory limit. An unused session that no later host
-        continues has nothing to lose.
+        Raises:
+            StateError: It cannot. The message says what to do.
         """
-        used = self.cells.count > 0 or self.past.entries or self._wanted.kept is not None
-        return bool(used) and not (self._wanted.tier.wrapped or self.crowded)
+        advice = "restart it first (reset), which ends its variables"
+        if self.crowded:
+            raise StateError(f"{self._name} uses more than half of its memory limit: {advice}, or raise the limit (memory=)")
+        if self.kernels.current is not None and not self._host.kernels.can_double(self.kernels.current):
+            raise StateError(
+                f"{self._name} has isolate='srt' and launch='spawn', where only one kernel can run in a directory: {advice}"
+            )
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a later host may continue the session."""
+        return self._wanted.kept is not None
 
     @property
     def fresh(self) -> bool:

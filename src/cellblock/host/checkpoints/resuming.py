@@ -24,6 +24,9 @@ class KernelMaker(Protocol):
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
         """Create a kernel from a copy, and wait until it accepts cells."""
 
+    def can_double(self, kernel: Kernel) -> bool:
+        """Return whether a session can have a second kernel."""
+
 
 class Resuming:
     """Creates kernels from checkpoints."""

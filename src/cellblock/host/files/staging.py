@@ -75,6 +75,10 @@ class Staging:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove what was not renamed."""
         try:
             for _step in remove_tree(self._beside, self._name, self._tree.walk):
                 pass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from cellblock.host.files.info import BRANCHES, MIB, FileLimits, Parts, Skipped,
 from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
 from cellblock.host.files.staging import Keep, Staging, check_replaceable, status
-from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, pour
+from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, in_thread, pour
 from cellblock.host.files.walls import NO_BOUNDS, Bounds, Walls
 from cellblock.model.files import FileInfo
 
@@ -373,6 +373,27 @@ class Files:
             raise InvalidInputError(f"stream must be bytes or an async iterable of bytes, not {type(stream).__name__}")
         unpacked = self._within(lambda tree, bounds: pack.unpack(tree, parts, self._limits, bounds, keep), trusted)
         return await self._changing(pour(unpacked, stream, progress))
+
+    @asynccontextmanager
+    async def unpacked(self, stream: AsyncIterable[bytes]) -> AsyncIterator[tuple[int, Transfer]]:
+        """Unpack a tar stream into a temporary folder in the workspace, for the duration of the context.
+
+        Files that the session cannot write in the workspace are omitted.
+
+        Yields:
+            The open folder, and the unpacked entries.
+
+        Raises:
+            FilesError: As for `untar`.
+        """
+        with self._workspace.open() as tree:
+            bounds = NO_BOUNDS if self._walls is None else self._walls.within(self._workspace.real)
+            staging = Staging(tree, (), folder=True)
+            try:
+                with await in_thread(staging.folder) as folder:
+                    yield folder.fd, await pour(pack.unpack(folder, (), self._limits, bounds), stream)
+            finally:
+                await in_thread(staging.close)
 
     async def _changing(self, work: Awaitable[R]) -> R:
         """Await an operation that can change files, then call `on_change`."""

@@ -74,6 +74,11 @@ class SessionKeeper:
     adopted = False
     adopted_at = ""
 
+    @property
+    def left_kernel(self) -> int | None:
+        """The number of the session's kernel according to an earlier host, if it is known, before `go_on`."""
+        return None
+
     def begin(self) -> None:
         """Start to preserve a new session."""
 

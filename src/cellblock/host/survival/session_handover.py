@@ -62,6 +62,11 @@ class KeptSession(SessionKeeper):
             self.relabel(self._label)
 
     @property
+    def left_kernel(self) -> int | None:
+        state = None if self._remains is None else self._remains.state
+        return None if state is None else state.kernel
+
+    @property
     def _state(self) -> SessionState:
         return self._checkpoints.past
 
