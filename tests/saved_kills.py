@@ -129,9 +129,7 @@ async def run(state: Path, workspace: Path, isolate: str, point: int) -> None:
     remains = await host.adopt()
     network = Policy(network=Network(allow=("example.org",))) if isolate == "native" else None
     options = SessionOptions(working_dir=workspace, images_dir=state / "images", policy=network)
-    session, services = open_session(
-        host, options, ServiceOptions(), "s", label="s", remains=remains[0] if remains else None
-    )
+    session, services = open_session(host, options, ServiceOptions(), "s", label="s", remains=remains[0] if remains else None)
     await session.start()
     fuse = Fuse(point, *STEPS)
     script = Script(session, fuse, state, workspace)

@@ -33,6 +33,7 @@ from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.checkpoints.workspace_snapshots import Then
     from cellblock.host.clones.clone import Clone
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
@@ -264,13 +265,13 @@ class Saving:
             if workspace and bool(file.base) != (clone is not None):
                 where = "a session in a clone (workspace='clone')" if file.base else "a session without workspace='clone'"
                 raise InvalidInputError(f"the files in {file.name} can be loaded into {where} only")
-            if changed is None and clone is None:
+            if changed is None:
                 self.loaded = await self._replace(file, workspace=workspace, timeout=timeout)
                 return self.loaded
             if clone is None:
                 await self._renew()
             else:
-                workspace = await self._load_clone(clone, file, missing=changed is not None)
+                workspace = await self._load_unused(clone, file)
             self.loaded = await _load(
                 self._ends, file, workspace=workspace, timeout=timeout, changed=changed, unpack=clone is None
             )
@@ -279,17 +280,12 @@ class Saving:
         self._checkpoints.begin()
         return self.loaded
 
-    async def _load_clone(self, clone: Clone, file: LoadedFile, *, missing: bool) -> bool:
-        """Replace the files of the session's clone, unless only missing files are wanted and it has others.
-
-        Returns:
-            Whether they were replaced.
-        """
-        if missing and not clone.unused:
+    async def _load_unused(self, clone: Clone, file: LoadedFile) -> bool:
+        """Replace the files of the session's clone, unless it was used. Return whether they were replaced."""
+        if not clone.unused:
             await self._renew()
             return False
-        trash = None if clone.unused else self._checkpoints.files.keeping("load")
-        await clone.load(_in_pieces(file.workspace()), file.base, self._renew, None if trash is None else trash.take)
+        await clone.load(_in_pieces(file.workspace()), file.base, self._renew, None)
         self._checkpoints.automatic.files_changed()
         return True
 
@@ -309,16 +305,22 @@ class Saving:
                 if not workspace:
                     await load()
                     return report
-                async with (
-                    stopped(None if self._loads_in_place else self._kernels.current),
-                    self._ends.files.unpacked(_in_pieces(file.workspace())) as (folder, unpacked),
-                ):
-                    skipped += [LeftOut(one.path, one.reason) for one in unpacked.skipped]
-                    await checkpoints.files.unpack(folder, load, self._cells.past.kernel)
+                async with stopped(None if self._loads_in_place else self._kernels.current):
+                    await self._with_files(file, load, skipped)
                 checkpoints.automatic.files_changed()
                 return replace(report, left_out=[*report.left_out, *skipped], files=True)
         finally:
             checkpoints.automatic.turn_ended()
+
+    async def _with_files(self, file: LoadedFile, load: Then, skipped: list[LeftOut]) -> None:
+        """Bring the files of a saved session into the workspace, then load its variables: both or neither."""
+        clone, files, pieces = self._clone, self._checkpoints.files, _in_pieces(file.workspace())
+        if clone is not None:
+            await clone.load(pieces, file.base, load, None if clone.unused else files.keeping("load").take)
+            return
+        async with self._ends.files.unpacked(pieces) as (folder, unpacked):
+            skipped += [LeftOut(one.path, one.reason) for one in unpacked.skipped]
+            await files.unpack(folder, load, self._cells.past.kernel)
 
     @property
     def _loads_in_place(self) -> bool:

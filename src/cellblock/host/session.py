@@ -1109,8 +1109,7 @@ class Session(AsyncOnly):
     ) -> LoadReport:
         """Replace this session's state with a saved session, in a fresh kernel.
 
-        If that fails, this session continues in its own kernel. In the daemon or `CodeExecutor`, with network access, or
-        over half of its memory limit in use, it loses its state. Files that were unpacked stay.
+        If that fails or is cancelled, this session and its files are unchanged, except that a running cell was stopped.
 
         The report lists what cannot be restored, such as a variable of a library that is not installed. The file need not be
         trusted: its code runs only in this session's sandbox, like a cell.
@@ -1124,8 +1123,9 @@ class Session(AsyncOnly):
             InvalidInputError: The file is not a saved session, or is damaged. This session is unchanged.
             StoreError: The file cannot be read.
             ExecutionTimeoutError: Loading exceeded the time limit.
-            FilesError: The files cannot be unpacked.
-            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+            FilesError, SnapshotError: The files cannot be unpacked.
+            StateError: A second kernel cannot be started: restart the session first (`reset`). Or as for `execute`.
+            LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
         return await self.saving.load(path, workspace=workspace, timeout=timeout)
