@@ -45,6 +45,10 @@ _MAX_SHARED = 2_000
 """Maximum number of files kept in a directory that is the program's, not the session's: it may hold anything."""
 
 
+class _NotLoadedError(SnapshotError):
+    """The variables of a saved session were not loaded, so that its files were taken back."""
+
+
 class CheckpointFiles:
     """Snapshots and restores the session's directory, for `Checkpoints`.
 
@@ -200,9 +204,8 @@ class CheckpointFiles:
         async def then() -> None:
             loading.append(asyncio.ensure_future(load()))
             await asyncio.wait(loading)
-            if loading[0].cancelled():
-                raise SnapshotError("the load was cancelled")
-            loading[0].result()
+            if loading[0].cancelled() or loading[0].exception() is not None:
+                raise _NotLoadedError("the variables were not loaded")
 
         def work(snapshots: Snapshots, finish: Callable[[], None]) -> None:
             snapshots.unpack(Unpacked(folder), finish, Reason("load"), until)
@@ -219,7 +222,10 @@ class CheckpointFiles:
                         one.cancel()
                     await asyncio.wait([changing], timeout=_LOOK_AGAIN)
                 raise
-            changing.result()
+            try:
+                changing.result()
+            except _NotLoadedError:
+                loading[0].result()  # raises the reason, which is no error of files although it may be an OSError
 
     async def trashed(self) -> list[TrashEntry]:
         """Return the trash entries, newest first."""

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -313,19 +313,20 @@ class Clone(SessionPlace):
         old = f"{new}-old"
         async with self._turn:
             try:
-                async with self._run({"do": "load", "into": new}, files) as done:
-                    if "error" in done.answer:
-                        raise InvalidInputError(f"the saved clone cannot be loaded: {done.error}")
-                await in_thread(self._exchange, new, old)
+                with _telling():
+                    async with self._run({"do": "load", "into": new}, files) as done:
+                        if "error" in done.answer:
+                            raise InvalidInputError(f"the saved clone cannot be loaded: {done.error}")
+                    await in_thread(self._exchange, new, old)
                 try:
                     await load()
                 except BaseException:  # includes cancellation
-                    await in_thread(self._exchange, old, new)
+                    with _telling():
+                        await in_thread(self._exchange, old, new)
                     raise
                 self.unused = False
-                await in_thread(self._remove_old, old, take)
-            except OSError as error:
-                raise StateError(f"the saved clone cannot be loaded: {error.filename}: {error.strerror}") from error
+                with _telling():
+                    await in_thread(self._remove_old, old, take)
             finally:
                 await in_thread(remove_place, f"{self.files}/{new}")
             await self._pin.set(base)
@@ -407,6 +408,15 @@ class Clone(SessionPlace):
             super().delete(held)
         else:
             remove_abandoned(self.root)
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Raise `StateError` for errors of the system while a saved clone replaces another one."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"the saved clone cannot be loaded: {error.filename}: {error.strerror}") from error
 
 
 def _open_archive(out: str) -> IO[bytes]:
