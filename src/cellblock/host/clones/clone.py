@@ -348,6 +348,8 @@ class Clone(SessionPlace):
                     for name, source, target in reversed(moved):
                         os.rename(name, name, src_dir_fd=target, dst_dir_fd=source)
                     raise
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(new, dir_fd=top)
 
     def _remove_old(self, old: str, take: Take | None) -> None:
         """Move the replaced files of the clone to the trash. What the trash cannot take stays in their folder."""
