@@ -30,8 +30,8 @@ from cellblock.walls.sandbox.srt import SrtPolicy
 
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import OnCommand
+    from cellblock.host.launch.session_listeners import Serve
     from cellblock.host.output.limits import Limits
-    from cellblock.host.session_listeners import Serve
     from cellblock.walls.egress.judge import Approver
     from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.egress.network import OnHost

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.session_listeners import SessionListeners
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.host.snapshots import Snapshot
     from cellblock.model import CodeExecutionResult
 
@@ -290,7 +290,7 @@ class Saving:
         return True
 
     async def _replace(self, file: LoadedFile, *, workspace: bool, timeout: float | None) -> LoadReport:
-        """Replace the session's state and files by those of a saved session: all or nothing."""
+        """Replace the session's state and files by a saved session: all or nothing."""
         checkpoints, skipped = self._checkpoints, list[LeftOut]()
         report = LoadReport()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,12 +14,12 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment
 from cellblock.host.devices import SessionDevices
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec
+from cellblock.host.launch.session_listeners import Serve, SessionListeners
 from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, resolve
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, Places, PrivateDirectories, SessionPlace
-from cellblock.host.session_listeners import Serve, SessionListeners
 from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import EGRESS_PORT
@@ -220,7 +221,7 @@ class SessionSurroundings:
             self._services["egress"] = self.network.serve
         if tool_port is not None:
             self._services["tools"] = tool_port
-        self.listeners = SessionListeners(self._services, keeper, self.kept)
+        self.listeners = SessionListeners(self._services, functools.partial(keeper.listener_taken, self.kept))
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)

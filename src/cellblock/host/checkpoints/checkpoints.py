@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.launch.kernel_spec import KernelSpec
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
-    from cellblock.host.session_listeners import SessionListeners
     from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
-    from cellblock.host.session_listeners import SessionListeners
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.wire.control import Listener
 
 

@@ -46,7 +46,7 @@ _MAX_SHARED = 2_000
 
 
 class _NotLoadedError(SnapshotError):
-    """The variables of a saved session were not loaded, so that its files were taken back."""
+    """The variables of a saved session were not loaded, so that its files were removed again."""
 
 
 class CheckpointFiles:
@@ -193,7 +193,7 @@ class CheckpointFiles:
             folder: The files: an open folder on the file system of the workspace.
             load: Loads the variables into a second kernel, which replaces the session's.
             until: The number of the session's kernel. If this process is killed before the session has another one, the next
-                session of the workspace takes the files back.
+                session of the workspace rolls the files back.
 
         Raises:
             SnapshotError: The files cannot be moved. Nothing was changed, unless the message says otherwise.
@@ -342,7 +342,7 @@ class CheckpointFiles:
         return await _owned(lambda: version_in(store, snapshot, parts), _forget)
 
     async def recover(self, kernel: int | None) -> None:
-        """Finish a killed program's restore, or take it back, before the session starts, and remove its leftovers.
+        """Finish a killed program's restore, or roll it back, before the session starts, and remove its leftovers.
 
         Args:
             kernel: The number of the session's kernel, if an earlier process left it.

@@ -152,7 +152,7 @@ def restore(
 
 
 def recover(top: int, journal: Journal, kernel: int | None = None) -> bool:
-    """Finish the restore of a killed process, or take it back. Later changes are kept.
+    """Finish the restore of a killed process, or roll it back. Later changes are kept.
 
     Args:
         top: The open workspace.

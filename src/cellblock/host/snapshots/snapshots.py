@@ -422,7 +422,7 @@ class Snapshots:
         self._store.drop(snapshot)
 
     def recover(self, kernel: int | None = None) -> bool:
-        """Finish a killed process's restore, or take it back, before a session starts.
+        """Finish a killed process's restore, or roll it back, before a session starts.
 
         Args:
             kernel: The number of the session's kernel, if an earlier process left it.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.recording import Recording
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.launch.launcher import Ends
-    from cellblock.host.session_listeners import SessionListeners
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.remains import KernelRemains, SessionRemains
     from cellblock.walls.keys.session_keys import SessionKeys

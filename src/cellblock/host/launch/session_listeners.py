@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from cellblock.host.survival.keeper import Keeper
+from typing import TypeAlias
 
 Serve: TypeAlias = Callable[[socket.socket], Callable[[], None]]
 """Takes ownership of a listener, serves on it, and returns a function that closes it and its connections."""
+
+Hold: TypeAlias = Callable[[int, str, socket.socket], Callable[[], None]]
+"""Preserves a listener for the next host: takes its sandbox, its name and itself, and returns what ends that."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,15 @@ class SessionListeners:
     Both are served until it is decided which kernel is the session's. Sandboxes have the number of their first kernel.
     """
 
-    def __init__(self, services: Mapping[str, Serve], keeper: Keeper, session: int | None) -> None:
+    def __init__(self, services: Mapping[str, Serve], hold: Hold) -> None:
         """Start without listeners.
 
         Args:
             services: What serves on them, by name.
-            keeper: Preserves them for the next host.
-            session: The number of the session, if it should outlive this process.
+            hold: Preserves them for the next host, if the session should outlive this one.
         """
         self._services = services
-        self._keeper = keeper
-        self._session = session
+        self._hold = hold
         self._current = 0
         self._served: dict[int, dict[str, _Served]] = {}
 
@@ -55,7 +53,7 @@ class SessionListeners:
         if name in served:
             listener.close()
             return
-        release = self._keeper.listener_taken(self._session, sandbox, name, listener)
+        release = self._hold(sandbox, name, listener)
         if name not in self._services:  # a session whose last secret was removed may no longer have a network
             listener.shutdown(socket.SHUT_RDWR)
             listener.close()
