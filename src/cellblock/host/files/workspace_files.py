@@ -17,7 +17,7 @@ from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import BRANCHES, MIB, FileLimits, Parts, Skipped, Transfer, describe
 from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
-from cellblock.host.files.staging import Keep, Staging, check_replaceable, status
+from cellblock.host.files.staging import Staging, check_replaceable, status
 from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, in_thread, pour
 from cellblock.host.files.walls import NO_BOUNDS, Bounds, Walls
 from cellblock.model.files import FileInfo
@@ -346,7 +346,6 @@ class Files:
         *,
         progress: Progress | None = None,
         trusted: bool = False,
-        keep: Keep | None = None,
     ) -> Transfer:
         """Unpack a tar stream, plain or gzipped, into a folder of the workspace.
 
@@ -358,8 +357,6 @@ class Files:
             path: The folder, created if missing. Files replace files of the same name in it.
             progress: Called with the bytes read from the stream, and None.
             trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
-            keep: Called with each file to be replaced: its open folder, its name, and its path relative to the target folder.
-                If it raises `OSError`, nothing is replaced.
 
         Returns:
             The unpacked entries.
@@ -371,7 +368,7 @@ class Files:
         parts = self._workspace.parts(path)
         if not isinstance(stream, (bytes, AsyncIterable)):
             raise InvalidInputError(f"stream must be bytes or an async iterable of bytes, not {type(stream).__name__}")
-        unpacked = self._within(lambda tree, bounds: pack.unpack(tree, parts, self._limits, bounds, keep), trusted)
+        unpacked = self._within(lambda tree, bounds: pack.unpack(tree, parts, self._limits, bounds), trusted)
         return await self._changing(pour(unpacked, stream, progress))
 
     @asynccontextmanager

@@ -107,20 +107,6 @@ class Entry:
         self.taken.append(path)
         return whole
 
-    def keep(self, folder: int, name: str, path: str) -> None:
-        """Copy a file here that is about to be replaced. Arguments are as for `take`.
-
-        Raises:
-            OSError: From the system.
-        """
-        *above, last = path.split("/")
-        with self._opened(make=True) as top, _made(top, above) as parent:
-            info = os.lstat(name, dir_fd=folder)
-            _purges.taken += info.st_size
-            if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
-                _copy(folder, name, parent, last)
-        self.taken.append(path)
-
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
         files = self._directory / self.id / _FILES
