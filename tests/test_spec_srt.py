@@ -591,16 +591,16 @@ async def test_what_runs_for_an_installation_is_kept_in(own: bool, tmp_path: Pat
         async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
             kernel = session._kernels.current
             assert kernel is not None
-            target = f"{kernel.packages}/one"
+            target = f"{kernel.family.packages}/one"
             os.mkdir(target)
             changed = srt.for_installing(policy, target, [], [f"127.0.0.2:{port}"])
             urls = [f"http://127.0.0.2:{number}" for number in (port, other)]
             argv = [sys.executable, "-c", _APART, target, *urls]
-            async with sandbox_apart(kernel, changed, host.facts) as control:
+            async with sandbox_apart(kernel._running, changed, host.facts) as control:
                 control.begin(argv, str(tmp_path), env={"PATH": os.environ["PATH"]})
                 assert await control.finish() == 0
             # Where the disk is hidden, what is written beside goes to memory and is gone.
-            assert os.listdir(kernel.packages or "") == ["one"]
+            assert os.listdir(kernel.family.packages or "") == ["one"]
             said = dict(line.split() for line in (await session.execute("")).output.splitlines())
     del said["others"]
     assert said == {

@@ -334,7 +334,7 @@ async def test_execute_leaves_what_the_reader_of_a_stream_is_asked_to_that_reade
         request = await anext(events)
         assert isinstance(request, ApprovalRequest)
         other = asyncio.create_task(executor.execute("1"))
-        turn = executor.session._cells._turn
+        turn = executor.session.cells._turn
         await eventually(lambda: turn._waiters)  # it would have been accepted by now
         assert request.state == "pending"
         await request.reject()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cellblock.common.tasks import first_of
+from cellblock.common.tasks import despite_cancellation, first_of
 
 
 async def endless(ended: asyncio.Event) -> None:
@@ -47,3 +47,18 @@ async def test_whoever_is_cancelled_leaves_none_behind() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert all(ended.is_set() for ended in both)
+
+
+async def test_a_cancelled_waiter_learns_of_it_when_all_tasks_are_done() -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(event.wait()) for event in (first, second)]
+    waiting = asyncio.create_task(despite_cancellation(*tasks, None))
+    await asyncio.sleep(0)
+    for event in (first, second):
+        waiting.cancel()
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        event.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert all(task.done() and not task.cancelled() for task in tasks)

@@ -608,11 +608,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "37 readers that are slow": mutant(
         "host/kernels/test_cell.py::test_a_slow_reader_makes_the_kernel_wait_until_half_is_read",
-        Edit("host/kernels/cell_events.py", "CellEvents._queue", "self._events.append((event, size))\nself._queued += size"),
+        Edit("host/kernels/cell.py", "CellEvents._queue", "self._events.append((event, size))\nself._queued += size"),
     ),
     "37 readers of a cell that is being stopped": mutant(
         "host/kernels/test_cell.py::test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_more",
-        Edit("host/kernels/cell_events.py", "CellEvents.release", "pass"),
+        Edit("host/kernels/cell.py", "CellEvents.release", "pass"),
     ),
     "38 terminals": mutant(
         "common/test_terminal.py::test_sequences_are_shown_and_not_obeyed",
@@ -640,7 +640,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "39 wide characters": mutant(
         "host/output/test_collect.py::test_text_counts_with_what_it_takes_in_memory",
-        Edit("host/output/values.py", "Cost.of", "return kept"),
+        Edit("host/output/collect.py", "Cost.of", "return kept"),
     ),
     "39 updates are bounded": mutant(
         "host/output/test_collect.py::test_an_update_counts_in_every_place_and_is_made_in_one",
@@ -701,7 +701,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "33 tiny chunks of a stream": mutant(
         "host/kernels/test_cell.py::test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well",
-        Edit("host/kernels/cell_events.py", "_CHUNK", "0"),
+        Edit("host/kernels/cell.py", "_CHUNK", "0"),
     ),
     "1 names that a bind brings": mutant(
         "walls/sandbox/test_covers.py::test_what_is_bound_from_elsewhere_is_not_missing",

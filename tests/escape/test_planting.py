@@ -12,7 +12,7 @@ import pytest
 
 from cellblock import Host, Session
 from cellblock.common import config
-from cellblock.host.kernels import idling
+from cellblock.host.kernels import family
 from cellblock.walls.sandbox.policy import MAKEABLE, PROTECTED, SECRET, Filesystem, Policy
 from cells import value
 from processes import eventually
@@ -262,7 +262,7 @@ os.mkdir('evil'), write('file'), write('evil/tasks.json')
 @pytest.fixture
 async def idle(native_host: Host, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Session]:
     """A session in a project, whose placeholders are removed soon."""
-    monkeypatch.setattr(idling, "QUIET", 0.1)
+    monkeypatch.setattr(family, "QUIET", 0.1)
     (workspace / ".npmrc").write_text("")
     (workspace / "deep").mkdir()
     names = (*PROTECTED, "deep/settings")

@@ -134,7 +134,7 @@ async def attacked(attacked_host: Host, workspace: Path, tmp_path: Path) -> Asyn
 
 async def attack(session: Session, code: str) -> None:
     """Run a hostile cell that knows the numbers of the copies."""
-    states, past = session._checkpoints.automatic, session._cells.past
+    states, past = session._checkpoints.automatic, session.cells.past
     await eventually(lambda: any(one.moment.state == past.state for one in states.all()))
     tree = parents()
     waiting = [pid for pid in tree if _name(pid) == "checkpoint" and os.getpid() in ancestors(pid, tree)]

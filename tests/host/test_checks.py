@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,20 +13,17 @@ from cellblock.common.config import Isolate, SandboxName
 from cellblock.host import Network, Policy, Resources
 from cellblock.host.checks import (
     MAX_REQUIREMENTS,
-    check_code,
     check_forbidding,
-    check_place,
     check_possible,
     check_requirements,
     check_state_apart,
-    check_timeout,
     default_tier,
     find_sandbox,
     find_tier,
     fit_policy,
     only_names,
-    without_fence,
 )
+from cellblock.host.kernels.cell import check_code, check_place, without_fence
 from cellblock.walls.linux import landlock
 from cellblock.walls.sandbox import probe, srt
 from cellblock.walls.sandbox.srt import SrtPolicy
@@ -85,17 +81,6 @@ def test_what_cannot_be_a_cell_is_refused(code: Any, message: str) -> None:
 )
 def test_a_markdown_fence_around_a_cell_is_taken_off(text: str, code: str) -> None:
     assert without_fence(text) == code
-
-
-@pytest.mark.parametrize("timeout", [None, 1, 0.1, math.inf])
-def test_timeouts_that_mean_something(timeout: float | None) -> None:
-    check_timeout(timeout)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, math.nan, -math.inf, True, "1", 10**400, pytest.param(10**6000, id="huge")])
-def test_timeouts_that_mean_nothing(timeout: Any) -> None:
-    with pytest.raises(InvalidInputError, match="positive number of seconds"):
-        check_timeout(timeout)
 
 
 def test_a_place_in_code_is_its_end_by_default() -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock import CodeExecutor, Host, InvalidInputError, Session, StateError
-from cellblock.host.checks import without_fence
 from cellblock.host.eager import _LONGEST, Eager, ready
+from cellblock.host.kernels.cell import without_fence
 from clocks import Clock
 from processes import eventually
 
@@ -180,7 +180,7 @@ async def test_a_cancelled_caller_stops_the_code(exact: Session) -> None:
             await eager.finish()
 
     task = asyncio.create_task(run())
-    await eventually(lambda: exact._cells.busy)
+    await eventually(lambda: exact.cells.busy)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -214,7 +214,7 @@ async def test_a_session_that_cannot_go_back_waits_for_the_end(native_host: Host
 async def test_other_cells_wait_for_their_turn(exact: Session) -> None:
     async with exact.eager() as eager:
         eager.feed("x = 1\nx = 2\n")
-        await eventually(lambda: exact._cells.busy)
+        await eventually(lambda: exact.cells.busy)
         other = asyncio.create_task(exact.execute("x"))
         eager.feed("x = 3\n")
         await eager.finish()
@@ -223,7 +223,7 @@ async def test_other_cells_wait_for_their_turn(exact: Session) -> None:
 
 async def test_a_cell_that_waits_for_its_turn_is_withdrawn_without_a_trace(exact: Session) -> None:
     running = asyncio.create_task(exact.execute("import time\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)"))
-    await eventually(lambda: exact._cells.busy)
+    await eventually(lambda: exact.cells.busy)
     async with exact.eager() as eager:
         eager.feed("x = 1\ny = 1\n")
         await asyncio.sleep(0.05)

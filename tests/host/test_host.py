@@ -110,7 +110,7 @@ async def test_closing_a_host_ends_its_sessions_and_processes() -> None:
     sessions = [host.session() for _ in range(3)]
     await asyncio.gather(*(session.start() for session in sessions))
     running = asyncio.create_task(sessions[0].execute("while True: pass"))
-    await eventually(lambda: sessions[0].reader.running)
+    await eventually(lambda: sessions[0].cells.running)
     await host.close()
     assert (await running).status == "interrupted"
     await eventually(lambda: below(os.getpid()) <= before)

@@ -116,7 +116,7 @@ async def test_a_host_whose_close_is_cancelled_anywhere_can_be_closed(tmp_path: 
         await host.session(images_dir=tmp_path).start()
         await cancelled_after(number, host.close())
         await host.close()
-        assert (kernels_of(host), host._sessions, host.kernels.launchers.in_use) == (0, set(), {})
+        assert (kernels_of(host), host._sessions, host.kernels.launchers.in_use) == (0, {}, {})
 
 
 # -- while a session starts --------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ ENDLESS = "class Endless:\n    def __dir__(self):\n        while True: pass\nend
 async def test_a_completion_that_is_cancelled_is_stopped_and_cells_go_on(session: Session) -> None:
     await session.execute(ENDLESS)
     asking = asyncio.create_task(session.complete("endless."))
-    await eventually(lambda: session._cells._questioned is not None)
+    await eventually(lambda: session.cells._questioned is not None)
     asking.cancel()
     await asyncio.wait([asking])
     assert asking.cancelled()
@@ -231,7 +231,7 @@ async def test_code_that_breaks_the_loop_costs_its_own_cell(session: Session, co
 async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session) -> None:
     await session.execute(ENDLESS)
     asking = asyncio.create_task(session.complete("endless."))
-    await eventually(lambda: session._cells._questioned is not None)  # the kernel may not have read it yet
+    await eventually(lambda: session.cells._questioned is not None)  # the kernel may not have read it yet
     async with asyncio.timeout(8):
         await session.reset()
     await asyncio.wait([asking])

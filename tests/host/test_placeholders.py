@@ -15,8 +15,8 @@ import pytest
 
 from cellblock import Host, Session
 from cellblock.errors import BusyError
-from cellblock.host.kernels import idling
-from cellblock.host.kernels.idling import Idling
+from cellblock.host.kernels import family
+from cellblock.host.kernels.family import Idling
 from cellblock.walls.sandbox.placeholders import is_placeholder
 from cells import value
 from conftest import Launch
@@ -232,7 +232,7 @@ def _kill(pid: int) -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove placeholders sooner than users would want."""
-    monkeypatch.setattr(idling, "QUIET", 0.1)
+    monkeypatch.setattr(family, "QUIET", 0.1)
 
 
 TRIES = """

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from cellblock import CodeExecutionChunk, CodeExecutionResult, CodeExecutor, Host, Session
+
+_MOST_MODULES = 22
 
 
 async def test_variables_persist_between_cells(session: Session) -> None:
@@ -17,8 +20,14 @@ async def test_variables_persist_between_cells(session: Session) -> None:
     assert result.return_value == "42"
 
 
-async def test_a_cell_enters_few_modules_of_the_host(executor: CodeExecutor) -> None:
+async def test_a_cell_enters_few_modules_of_the_host(executor: CodeExecutor, native_host: Host, tmp_path: Path) -> None:
     """Each module on the way of a cell is one more to read for whoever follows the cell."""
+    await _check_few_modules(executor)
+    async with CodeExecutor(host=native_host, images_dir=tmp_path) as sandboxed:
+        await _check_few_modules(sandboxed)
+
+
+async def _check_few_modules(executor: CodeExecutor) -> None:
     entered: list[set[str]] = []
 
     def profile(frame: FrameType, event: str, _: object) -> None:
@@ -26,16 +35,18 @@ async def test_a_cell_enters_few_modules_of_the_host(executor: CodeExecutor) -> 
         if event == "call" and "/cellblock/host/" in path:
             entered[-1].add(path.partition("/cellblock/host/")[2])
 
-    for _ in range(4):  # the first one starts more than a cell, and timers may be due
+    for _ in range(20):  # the first one starts more than a cell, and timers of other parts of the session may be due
         entered.append(set())
         sys.setprofile(profile)
         try:
             await executor.execute("1 + 1")
         finally:
             sys.setprofile(None)
+        if len(entered[-1]) <= _MOST_MODULES:
+            return
         await asyncio.sleep(0.05)
-    fewest = min(entered, key=len)
-    assert len(fewest) <= 31, sorted(fewest)
+    fewest, *_ = sorted(entered, key=len)
+    pytest.fail(f"a cell enters {sorted(fewest)}")
 
 
 @pytest.mark.parametrize("code", ["\ufeffx = 1\nx", "\ufeff```python\n1\n```", "\ufeff%%capture\npass\n", "\ufeff!true"])

@@ -11,7 +11,6 @@ from opentelemetry import trace
 
 import otel_memory
 from cellblock import Host, Session
-from cellblock.host.kernels.cell import Cell
 from cellblock.host.telemetry import _MAX_STEPS
 
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -70,8 +69,7 @@ async def test_a_tool_call_is_below_its_cell(session: Session, spans: Any) -> No
     async def call(tool: str, arguments: dict[str, Any]) -> Any:
         return SimpleNamespace(is_error=tool == "fail", text="secret")
 
-    cell = Cell("1", None, None)
-    with session.trace.cell(cell):
+    with session.trace.cell("1", "", silent=False) as step:
         await session.trace.traced("files", call, mcp=True)("read", {"path": "secret"})
         await session.trace.traced("own", call, mcp=False)("fail", {})
     called, own, whole = spans.get_finished_spans()
@@ -83,12 +81,12 @@ async def test_a_tool_call_is_below_its_cell(session: Session, spans: Any) -> No
     assert (called.attributes["cellblock.server"], called.attributes["gen_ai.tool.name"]) == ("files", "read")
     assert (own.name, own.attributes["error.type"]) == ("execute_tool fail", "tool_error")
     assert called.parent.span_id == own.parent.span_id == whole.context.span_id
-    assert cell.traceparent.split("-")[2] == f"{whole.context.span_id:016x}"
+    assert step.traceparent.split("-")[2] == f"{whole.context.span_id:016x}"
     assert "secret" not in called.to_json()
 
 
 async def test_code_cannot_flood_the_exporter(session: Session, spans: Any) -> None:
-    with session.trace.cell(Cell("1", None, None)):
+    with session.trace.cell("1", "", silent=False):
         for _ in range(_MAX_STEPS + 10):
             with session.trace.step("cellblock.egress"):
                 pass

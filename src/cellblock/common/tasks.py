@@ -1,4 +1,4 @@
-"""Races of coroutines."""
+"""Races of coroutines, and waits that a cancellation does not cut short."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ async def first_of(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     finally:
         for task in tasks:
             task.cancel()
-        await _all_ended(tasks)
+        await despite_cancellation(*tasks)
     return tasks
 
 
-async def _all_ended(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for the end of tasks, even if cancelled again. A cancellation is then raised at the end."""
+async def despite_cancellation(*tasks: asyncio.Task[Any] | None) -> None:
+    """Wait for internal tasks of a few seconds, even while the waiter is being cancelled.
+
+    Raises:
+        asyncio.CancelledError: The waiter was cancelled. Raised when the tasks are done.
+    """
     cancelled: asyncio.CancelledError | None = None
-    while not all(task.done() for task in tasks):
+    while running := [task for task in tasks if task is not None and not task.done()]:
         try:
-            await asyncio.wait(tasks)
+            await asyncio.wait(running)
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,6 @@ from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
 from cellblock.walls.sandbox.steps import Failure
 from cellblock.walls.sandbox.tiers import NATIVE, SRT, TIERS, Tier
-from cellblock.wire.fields import MAX_CODE
 
 if TYPE_CHECKING:
     from cellblock.common.secret import Secrets
@@ -35,41 +33,6 @@ DEFAULT_TIMEOUT = 120.0
 
 INSTALL_TIMEOUT = 600.0
 """Time limit for installing packages, in seconds."""
-
-
-def check_code(code: str) -> None:
-    """Validate a cell's source.
-
-    Raises:
-        InvalidInputError: The source is invalid.
-    """
-    if not isinstance(code, str):
-        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
-    if (index := code.find("\0")) >= 0:
-        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot contain one: use '\\0'")
-    try:
-        size = len(code.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            f"the code has a lone surrogate at index {error.start}; write it as an escape such as '\\ud800'"
-        ) from None
-    if size > MAX_CODE:
-        raise InvalidInputError(
-            f"the code has {size:,} bytes, over the limit of {MAX_CODE:,}; put the data in a file and read it from there"
-        )
-
-
-_FENCE = "```"
-
-
-def without_fence(code: str) -> str:
-    """Return the code inside a Markdown fence that encloses the whole text, as language models often write."""
-    text = code.strip()
-    if not text.startswith(_FENCE) or not text.endswith("\n" + _FENCE):
-        return code
-    first, _, rest = text.partition("\n")
-    language = first.removeprefix(_FENCE).strip().lower()
-    return rest.removesuffix(_FENCE) if language in ("", "py", "python", "python3", "ipython") else code
 
 
 def find_tier(name: object) -> Tier:
@@ -295,34 +258,6 @@ def check_branches(n: int, seeds: Sequence[int] | None) -> None:
     check_seeds(seeds)
 
 
-def check_timeout(timeout: float | None) -> None:
-    """Validate a timeout.
-
-    Raises:
-        InvalidInputError: The timeout is invalid.
-    """
-    if timeout is None:
-        return
-    # Also rejects NaN, and integers larger than any float.
-    right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
-        raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {shown(timeout)}")
-
-
-def check_place(code: str, cursor: int | None) -> tuple[str, int]:
-    """Validate some code and a cursor in it, and return both. The default cursor is the end.
-
-    Raises:
-        InvalidInputError: The code is invalid, or the cursor is outside it.
-    """
-    check_code(code)
-    if cursor is None:
-        return code, len(code)
-    if isinstance(cursor, bool) or not isinstance(cursor, int) or not 0 <= cursor <= len(code):
-        raise InvalidInputError(f"cursor must be an index from 0 to {len(code)}, not {shown(cursor)}")
-    return code, cursor
-
-
 def check_requirements(requirements: tuple[object, ...]) -> None:
     """Validate the arguments of `install`.
 
@@ -341,13 +276,3 @@ def check_requirements(requirements: tuple[object, ...]) -> None:
             f"what to install has {size:,} characters, and the limit is {MAX_REQUIREMENTS:,}: "
             "put it in a file, for install('-r', file)"
         )
-
-
-def check_on_input(on_input: object) -> None:
-    """Check that the handler of `input()` is callable.
-
-    Raises:
-        InvalidInputError: It is not.
-    """
-    if on_input is not None and not callable(on_input):
-        raise InvalidInputError(f"on_input must be a function that takes the prompt and returns the line, not {on_input!r}")

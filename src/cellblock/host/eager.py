@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host.checks import check_code
 from cellblock.host.closing import AsyncOnly
-from cellblock.host.kernels.cell import Cell, Prompt
-from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.kernels.cell import Cell, Prompt, check_code
 
 if TYPE_CHECKING:
     from cellblock.host.holding import Holding

@@ -13,6 +13,7 @@ from cellblock.wire.messages import VALUE_MIME
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.kernels.cells import Cells
     from cellblock.model import CodeExecutionResult
     from cellblock.model.variables import Survey, Variable
 
@@ -30,18 +31,16 @@ _LONG_SURVEY = 64 * 1024
 class Values:
     """The variables of a session."""
 
-    def __init__(self, name: str, run: Run, look: Run, limit: int) -> None:
+    def __init__(self, name: str, cells: Cells, limit: int) -> None:
         """Store the arguments.
 
         Args:
             name: The session's name in messages.
-            run: Runs a silent cell.
-            look: Runs a silent cell that only reads variables.
+            cells: The session's cells.
             limit: Maximum size of a value in bytes.
         """
         self._name = name
-        self._look = look
-        self._run = run
+        self._cells = cells
         self._limit = limit
 
     async def put(self, name: str, value: object) -> None:
@@ -65,7 +64,7 @@ class Values:
         async def next_piece(_prompt: str) -> str:
             return next(pieces, "")
 
-        message = sent(await self._run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
+        message = sent(await self._cells.run_silently(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
         if message is not None:
             _check_not_refused(message)
 
@@ -82,7 +81,7 @@ class Values:
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
         _check_name(name)
-        message = sent(await self._run(f"{_MODULE}.give({name!r}, {self._limit - _ROOM}, {unpickle!r})", None))
+        message = sent(await self._cells.run_silently(f"{_MODULE}.give({name!r}, {self._limit - _ROOM}, {unpickle!r})", None))
         if message is None:
             raise InvalidInputError(f"the session did not send the value of {name!r}")
         if message == f"refused\nthe session has no variable {name!r}".encode():
@@ -101,7 +100,7 @@ class Values:
         Raises:
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
-        return [*(await survey(self._look)).variables.values()]
+        return [*(await survey(self._cells.run_to_look)).variables.values()]
 
 
 async def survey(run: Run, seconds: float | None = None) -> Survey:

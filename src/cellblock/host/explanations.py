@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError, LaunchError, did_you_mean
-from cellblock.host.kernels.cell_result import readable
+from cellblock.host.kernels.cell import readable
 from cellblock.model import CodeExecutionResult, ErrorInfo, OutputItem
 from cellblock.walls.sandbox.paths import is_inside
 
@@ -37,19 +36,17 @@ _RESET = "reset the session, which loses its variables"
 class Explanations:
     """Explains the errors of one session's cells."""
 
-    def __init__(self, directory: str, tier: Tier, policy: Policy, files: Callable[[], Files]) -> None:
+    def __init__(self, directory: str, tier: Tier, policy: Policy) -> None:
         """Store the arguments.
 
         Args:
             directory: The session's working directory.
             tier: Its isolation.
             policy: Its policy.
-            files: Returns the files of that directory.
         """
         self._directory = directory
         self._tier = tier
         self._policy = policy
-        self._files = files
         self._held: tuple[int, int] | None = None
         """The directory that its kernels have, as device and inode: a sandbox does not follow its name."""
 
@@ -77,12 +74,17 @@ class Explanations:
             return None
         return found.st_dev, found.st_ino
 
-    async def explained(self, result: CodeExecutionResult) -> CodeExecutionResult:
-        """Return the result of a failed cell, with an explanation of its error if there is one."""
+    async def explained(self, result: CodeExecutionResult, files: Files) -> CodeExecutionResult:
+        """Return the result of a failed cell, with an explanation of its error if there is one.
+
+        Args:
+            result: The result.
+            files: The files of the working directory.
+        """
         error = result.error
         if error is None or result.status != "error":
             return result
-        how = self._of_directory() or self._of_processes(error) or self._of_path(error) or await self._of_module(error)
+        how = self._of_directory() or self._of_processes(error) or self._of_path(error) or await self._of_module(error, files)
         return _told(result, error, how) if how else result
 
     def _of_directory(self) -> str:
@@ -126,7 +128,7 @@ class Explanations:
             'read=["PATH"] (on the command line: --read PATH)'
         )
 
-    async def _of_module(self, error: ErrorInfo) -> str:
+    async def _of_module(self, error: ErrorInfo, files: Files) -> str:
         if error.ename == "ModuleNotFoundError" and (match := _MISSING.fullmatch(error.evalue)):
             package, name = match.groups()
         elif error.ename == "ImportError" and (match := _NOT_IN.match(error.evalue)):
@@ -134,7 +136,7 @@ class Explanations:
         else:
             return ""
         try:
-            there = await self._files().list(package.replace(".", "/"))
+            there = await files.list(package.replace(".", "/"))
         except CellblockError:  # missing or unreadable
             return ""
         stems = (one.path.rpartition("/")[2].removesuffix(".py") for one in there if one.kind != "symlink")

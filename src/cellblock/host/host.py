@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Self, TypeAlias, Unpack, cast
 
-from cellblock.common import config
 from cellblock.common.config import Isolate
 from cellblock.common.environments import PackageSet
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checkpoints.budget import Budget
 from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier, find_tier, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
-from cellblock.host.host_kernels import Kernels, Launch
-from cellblock.host.launch.launchers import LaunchKey, key_of
+from cellblock.host.host_kernels import Launch
+from cellblock.host.launch.launchers import LaunchKey
 from cellblock.host.options import Defaults, LoadKeywords, SessionHooks, SessionKeywords, SessionOptions, check_names
 from cellblock.host.packages import name_places
 from cellblock.host.place import SessionPlace
+from cellblock.host.session_host import SessionHost
 from cellblock.host.survival.keeper import Keeper
 from cellblock.launch.leftovers import remove_places
-from cellblock.walls.packages.index import PackageIndex, configuration_files
-from cellblock.walls.sandbox import probe
 from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.common.environments import Environment
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.environments.build import Environments
     from cellblock.host.environments.named_environments import NamedEnvironment
     from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.session import Session
-    from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeping import Keeping
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.launch.custody.custodian_client import Custodian
@@ -53,19 +46,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.sessions")
 
 
-class Host(AsyncOnly):
+class Host(SessionHost, AsyncOnly):
     """Creates sessions and runs their kernels on this machine, within the caller's process and event loop.
 
     One zygote serves each combination of interpreter and preloaded modules. Sessions run in parallel. A host is an async
     context manager.
-
-    Attributes:
-        defaults: Defaults for the options of sessions.
-        facts: Facts about this machine.
-        index: The package index for sessions.
-        keeper: Preserves sessions for the next host.
-        kernels: Kernels of the host's sessions.
-        checkpoint_budget: Limits on automatic checkpoints of all sessions.
     """
 
     def __init__(
@@ -110,37 +95,14 @@ class Host(AsyncOnly):
             raise InvalidInputError(f"start_timeout must be a positive number of seconds, not {start_timeout!r}")
         interpreter, modules = environment.find_interpreter(python), environment.check_modules(preload)
         check_possible(tier := find_tier(isolate) if isolate else default_tier())
-        self.defaults = Defaults(interpreter, modules, tier, fit_policy(policy or Policy(), tier), ceiling=policy is not None)
-        self.facts = probe.look()
-        own = config.environment()
-        self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
-        self.keeper = _keeper(custodian)
-        self.kernels = Kernels(
+        super().__init__(
+            Defaults(interpreter, modules, tier, fit_policy(policy or Policy(), tier), ceiling=policy is not None),
             launch or ("zygote" if sys.platform == "linux" else "spawn"),
             start_timeout,
-            self.facts,
-            self.keeper,
-            self.check_usable,
-            lambda: len(self._sessions),
+            _keeper(custodian),
         )
-        self.checkpoint_budget = Budget()
-        self._store: Store | None = None
-        self._sessions: set[Session] = set()
-        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._adopted = False
-        self._closed = False
         self._closing = Closing()
-
-    @functools.cached_property
-    def environments(self) -> Environments:
-        """The environments of packages, in the user's store."""
-        from cellblock.host.environments.build import Environments
-        from cellblock.host.environments.sandbox import Sandboxes
-        from cellblock.host.environments.store import Store
-
-        store = Store(config.environment_limit())
-        index = replace(self.index, age=config.environment_newest())
-        return Environments(store, Sandboxes(store, index, self.facts, self.kernels.launch, self.kernels.launchers.begin))
 
     @property
     def warm(self) -> set[tuple[str, ...]]:
@@ -209,7 +171,8 @@ class Host(AsyncOnly):
         failures: list[BaseException] = []
         # Without a loop, kernels cannot be reached. They end with their launchers.
         if self._owner is None or not self._owner[1].is_closed():
-            ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
+            sessions = cast("list[Session]", [*self._sessions])
+            ends = await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
             failures = [end for end in ends if end is not None]
             if "environments" in self.__dict__:
                 await self.environments.close()
@@ -263,11 +226,7 @@ class Host(AsyncOnly):
 
             # From now on, another environment of this name changes nothing.
             asked = replace(asked, environment=packages_of(asked.environment))
-        number = self.kernels.next_number() if remains is None else remains.number
-        session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
-        self._sessions.add(session)
-        self.kernels.launchers.session_made(key_of(session.wanted))
-        return session
+        return Session.create(self, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
 
     async def load(
         self,
@@ -382,52 +341,6 @@ class Host(AsyncOnly):
         from cellblock.host.survival.keeping import Keeping
 
         return self.keeper if isinstance(self.keeper, Keeping) else None
-
-    # -- for sessions --------------------------------------------------------------------------------------------------
-
-    def check_usable(self) -> None:
-        """Check that the host is open and belongs to this process and event loop.
-
-        Raises:
-            StateError: The host is closed, or belongs to another process or event loop.
-        """
-        if self._closed:
-            raise StateError("the host is closed; make a new one")
-        # Check the process first: after a fork, a running loop only seems to exist.
-        if self._owner is not None and self._owner[0] != os.getpid():
-            raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
-        here = (os.getpid(), asyncio.get_running_loop())
-        if self._owner is None:
-            self._owner = here
-        elif self._owner[1] is not here[1]:
-            raise StateError(
-                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); "
-                "from other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
-            )
-
-    def forget(self, session: Session) -> None:
-        """Remove a closed session."""
-        if session in self._sessions:
-            self._sessions.remove(session)
-            self.kernels.launchers.session_closed(key_of(session.wanted))
-
-    def store(self) -> Store:
-        """Return the store for checkpoint files, created on first use.
-
-        Raises:
-            SnapshotError: The store cannot be created.
-        """
-        if self._store is None:
-            from cellblock.host.checkpoints.workspace_snapshots import make_store
-
-            self._store = make_store(lasting=self.keeper.lasting)
-            self._keep(self._store)
-        return self._store
-
-    def _keep(self, store: Store) -> None:
-        """Preserve a store for the next host, even if its directory was created again."""
-        self.keeper.store_made(store)
-        store.on_renewed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.keeper.store_made, store)
 
 
 def _keeper(custodian: Custodian | None) -> Keeper:

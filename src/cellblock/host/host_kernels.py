@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import LaunchError, ProtocolError
@@ -63,7 +63,7 @@ class Kernels:
         facts: Facts,
         keeper: Keeper,
         check_usable: Callable[[], None],
-        sessions: Callable[[], int],
+        sessions: Sized,
     ) -> None:
         """Start without kernels.
 
@@ -73,7 +73,7 @@ class Kernels:
             facts: Facts about this machine.
             keeper: Preserves kernels for the next host.
             check_usable: Checks that the host is open and belongs to this process and event loop.
-            sessions: Returns the number of sessions of the host.
+            sessions: The sessions of the host.
         """
         self.alive: set[Kernel] = set()
         self.families: set[Family] = set()
@@ -117,7 +117,7 @@ class Kernels:
             LaunchError: The kernel could not be started.
         """
         self._check_usable()
-        _make_room_for(self._sessions() + 1, wanted.policy.resources.open_files)
+        _make_room_for(len(self._sessions) + 1, wanted.policy.resources.open_files)
         key = key_of(wanted)
         launcher = await self.launchers.started(key)
         if not launcher.sees(wanted.setup.cwd):  # something was mounted since it was started
@@ -147,7 +147,7 @@ class Kernels:
             LaunchError: There is no room for another kernel, or it did not become ready.
         """
         self._check_usable()
-        _make_room_for(self._sessions() + 1, wanted.policy.resources.open_files)
+        _make_room_for(len(self._sessions) + 1, wanted.policy.resources.open_files)
         try:
             ends = copy.family.resume(copy, how)
         except OSError as error:
@@ -306,7 +306,7 @@ class Kernels:
         """Return the family of a kernel and of all kernels created from its copies."""
         from cellblock.host.kernels.family import Family
 
-        return Family(launcher, number, group, self)
+        return Family(launcher, number, group, self._family_changed, self._family_closed)
 
     def _family_of(self, remains: KernelRemains) -> Family:
         """Return the family of an adopted kernel, shared with branches that were adopted before."""
@@ -317,15 +317,13 @@ class Kernels:
             return family
         return self._family(remains.launcher, remains.first, remains.ends.group)
 
-    def family_connected(self, family: Family) -> None:
-        self.families.add(family)
-        self.launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
+    def _family_changed(self, family: Family) -> None:
+        if family not in self.families:
+            self.families.add(family)
+            self.launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
         self._keeper.family_made(family)
 
-    def family_changed(self, family: Family) -> None:
-        self._keeper.family_made(family)
-
-    def family_closed(self, family: Family) -> None:
+    def _family_closed(self, family: Family) -> None:
         self.families.discard(family)
         self._connected.pop(family.number, None)
         self._keeper.family_gone(family)

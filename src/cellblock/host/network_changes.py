@@ -11,6 +11,7 @@ from cellblock.model.network import SessionNetwork
 from cellblock.walls.egress.lines import Lines
 
 if TYPE_CHECKING:
+    from cellblock.host.kernels.cells import Cells
     from cellblock.walls.egress.live import LiveNetwork
     from cellblock.walls.egress.network import SandboxNetwork
     from cellblock.walls.sandbox.tiers import Tier
@@ -23,7 +24,7 @@ class NetworkChanges:
         name: The session's name in messages.
         tier: Its isolation.
         network: Its network access; None if cellblock does not enforce it.
-        check_running: Raises `StateError` unless the session runs.
+        cells: Its cells, which know whether it runs.
         recorded: As for `SessionHooks.network_changed`.
     """
 
@@ -32,13 +33,13 @@ class NetworkChanges:
         name: str,
         tier: Tier,
         network: SandboxNetwork | None,
-        check_running: Callable[[], None],
+        cells: Cells,
         recorded: Callable[[Mapping[str, Any], str], Awaitable[None]] | None,
     ) -> None:
         self._name = name
         self._tier = tier
         self._network = network
-        self._check_running = check_running
+        self._cells = cells
         self._recorded = recorded
 
     @property
@@ -83,7 +84,7 @@ class NetworkChanges:
             StoreError: The change cannot be recorded. Nothing has changed.
             UnsupportedError: cellblock does not enforce its network, or the extra ``keys`` is not installed.
         """
-        self._check_running()
+        self._cells.check_running()
         live, recorded = self._live(), self._recorded
         if http and self._network is not None:
             Lines.parse(http)  # nothing is prepared for a wrong line

@@ -211,7 +211,7 @@ class SessionPackages:
         if "quiet" not in asked.options:
             names = " ".join(f"{wheel.name}-{wheel.version}" for wheel in wheels)
             said = f"Successfully installed {names}" if wheels else "Requirement already satisfied"
-            kernel.output.insert("stdout", f"{said}\n".encode())
+            kernel.show("stdout", f"{said}\n".encode())
         return number
 
     def _check_place(self, place: int) -> None:

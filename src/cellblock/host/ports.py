@@ -12,7 +12,8 @@ from cellblock.errors import AccessError, BusyError, InvalidInputError, KernelDi
 from cellblock.host.descriptors import connected
 
 if TYPE_CHECKING:
-    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.control import Control
     from cellblock.walls.sandbox.tiers import Tier
 
@@ -39,19 +40,19 @@ def check_port(port: object) -> int:
 class Ports:
     """The TCP ports of one session."""
 
-    def __init__(self, name: str, tier: Tier, live_kernel: Callable[[], Awaitable[Kernel]], check: Callable[[], None]) -> None:
+    def __init__(self, name: str, tier: Tier, kernels: KernelSlot, cells: Cells) -> None:
         """Store the arguments.
 
         Args:
             name: The session's name in messages.
             tier: How its kernels are isolated.
-            live_kernel: Returns a kernel, whose init connects.
-            check: Checks that the session can be used.
+            kernels: Its kernels, whose init connects.
+            cells: Its cells, which know whether it runs.
         """
         self._name = name
         self._tier = tier
-        self._live_kernel = live_kernel
-        self._check = check
+        self._kernels = kernels
+        self._cells = cells
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def connect(self, port: int) -> socket.socket:
@@ -119,8 +120,8 @@ class Ports:
                 "ports need isolate='native'"
             )
         for _ in range(_MOMENTS):
-            self._check()
-            kernel = await self._live_kernel()
+            self._cells.check_running()
+            kernel = await self._kernels.live()
             try:
                 await kernel.wake()
                 return await ask(kernel.control)

@@ -13,43 +13,33 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, Unpack, overload
 
 from cellblock.common.config import Isolate
 from cellblock.common.environments import PackageSet
+from cellblock.common.timeouts import check_timeout
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError, shown
 from cellblock.host import import_guard
 from cellblock.host.checkpoints import undoing
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
 from cellblock.host.checkpoints.forking import Branching, adopt
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
-from cellblock.host.checks import (
-    DEFAULT_TIMEOUT,
-    INSTALL_TIMEOUT,
-    check_code,
-    check_requirements,
-    check_timeout,
-    without_fence,
-)
+from cellblock.host.checks import DEFAULT_TIMEOUT, INSTALL_TIMEOUT, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.environment import check_still_usable
 from cellblock.host.exchange import Values
 from cellblock.host.explanations import Explanations
 from cellblock.host.holding import Holding
-from cellblock.host.kernels.cell import Cell, OnInput
-from cellblock.host.kernels.cell_events import Event
-from cellblock.host.kernels.cell_result import KeptResults
+from cellblock.host.kernels.cell import Cell, Event, OnInput, check_code, without_fence
 from cellblock.host.kernels.cells import Cells, SessionWatcher
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.questions import Questions
-from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.host.network_changes import NetworkChanges
-from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of
+from cellblock.host.options import Exact, SessionHooks, SessionOptions, kind_of
 from cellblock.host.ports import Ports
 from cellblock.host.programs.background_programs import Programs
-from cellblock.host.reader import Reader
-from cellblock.host.session_surroundings import SessionSurroundings, clone_for, resolve_for, walls_of
+from cellblock.host.session_surroundings import RunningParts, SessionSurroundings, Workspace, limits_of
 from cellblock.host.survival.keeper import SessionParts
 from cellblock.host.survival.succession import Succession
 from cellblock.host.telemetry import SessionTrace
@@ -59,26 +49,20 @@ from cellblock.model.network import SessionNetwork
 from cellblock.model.programs import Processes
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.clones.clone import Clone
     from cellblock.host.eager import Eager
-    from cellblock.host.environments.build import Environments
     from cellblock.host.files import Files
-    from cellblock.host.host_kernels import Kernels
     from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
     from cellblock.host.programs.program_files import SessionFiles
     from cellblock.host.saving import Saving
-    from cellblock.host.snapshots import Store
-    from cellblock.host.survival.keeper import Keeper
+    from cellblock.host.session_host import SessionHost
     from cellblock.host.survival.remains import SessionRemains
     from cellblock.model.clones import Applied, CloneChanges, Fetched
     from cellblock.model.overview import RequestRecord, SecretRecord
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.walls.egress.rules import Denial
     from cellblock.walls.keys.session_keys import SessionKeys
-    from cellblock.walls.sandbox.probe import Facts
-    from cellblock.wire.messages import Install
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -88,37 +72,11 @@ _BYTE_ORDER_MARK = "\ufeff"
 """Editors write it at the beginning of files, where Python accepts it; in a string it is a syntax error."""
 
 
-class SessionHost(Protocol):
-    """The part of a host that a session uses.
-
-    Attributes:
-        defaults: Defaults for the session's options.
-        facts: Facts about this machine.
-        keeper: Preserves sessions for the next host.
-        kernels: Kernels of the host's sessions.
-    """
-
-    defaults: Defaults
-    facts: Facts
-    checkpoint_budget: Budget
-    keeper: Keeper
-    kernels: Kernels
-
-    def check_usable(self) -> None:
-        """Check that the host can be used here and now."""
-
-    def forget(self, session: Session) -> None:
-        """Remove a closed session."""
-
-    def store(self) -> Store:
-        """Return the store for checkpoint files."""
-
-    @property
-    def environments(self) -> Environments:
-        """The environments of packages."""
-
-    def session(self, *, start_from: Beginning) -> Session:
-        """Make a session that starts from a checkpoint."""
+def _packages_of(options: SessionOptions) -> PackageSet | tuple[str, ...]:
+    """Return the packages that the options name."""
+    environment = options.environment
+    assert environment is None or isinstance(environment, PackageSet)  # `Host.session` has found the name
+    return tuple(options.packages) if environment is None else environment
 
 
 def _of(part: str, method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
@@ -154,7 +112,7 @@ class Session(AsyncOnly):
     Attributes:
         wanted: Specification of the session's kernels.
         trace: OpenTelemetry spans of the session.
-        reader: Reader of the session's output, for services of the session.
+        cells: The cells of the session, and the reader of their output.
         holding: Blocks tool calls and connections while `eager` runs ahead of the model.
         succession: State transfer from an earlier host and to a later one.
         untouched: Whether the session has yet to take over from an earlier host. Closing it then ends nothing.
@@ -171,102 +129,77 @@ class Session(AsyncOnly):
         remains: SessionRemains | None = None,
         start_from: Beginning | None = None,
     ) -> None:
-        self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
-        self._entered = False
-        self.untouched = remains is not None
-        moment = None if start_from is None else start_from.checkpoint.moment
-        own = moment if moment is not None and moment.host is host else None
-        resolved = resolve_for(host.defaults, host.facts, options, self._branch, own)
-        self._host = host
         self._name = f"session {number}"
-        if start_from is not None and resolved.policy.devices:
-            raise StateError(f"{self._name} cannot begin with the state of a session that has {resolved.policy.devices[0]}")
-        clone = None
-        if options.workspace is not None:
-            clone = clone_for(
-                *(resolved, host.keeper, number, remains, hooks.name, start_from, self._branch),
-                changes=options.workspace == "dirty-clone",
-                loads=hooks.loads,
-            )
-            resolved = clone.move(resolved, host.facts)
-        self._cwd = resolved.stay_in or resolved.cwd
-        self._writable = resolved.writable
-        self._walls = walls_of(resolved, host.facts, self._cwd)
-        environment = options.environment
-        assert environment is None or isinstance(environment, PackageSet)  # `Host.session` has found the name
-        self._packages = tuple(options.packages) if environment is None else environment
+        self._host = host
+        self._place = place = Workspace.find(host, number, options, hooks, remains, start_from)
+        self._packages = _packages_of(options)
         # An earlier host, or the checkpoint's session, has chosen the versions.
         self._chooses_packages = start_from is None and remains is None
-        self.holding = Holding()
-        self.trace = SessionTrace(self._name)
-        around = self._around = SessionSurroundings(
-            self._name,
-            options,
-            resolved,
-            number,
-            keeper=host.keeper,
-            remains=remains,
-            note=self._note,
-            hold=self.holding.wait,
-            step=self.trace.step,
-            share=hooks.network,
-            clone=clone,
-            tool_port=hooks.tool_port,
-        )
-        self.wanted = around.kernel_spec(options, self._install)
-        self._kernels = KernelSlot(self._launch, around.kernel_replaced, self._kill_programs)
-        self._cells = Cells(
-            self._name,
-            self._kernels,
-            hooks,
-            self.trace,
-            host.check_usable,
-            resolved.images_dir,
-            KeptResults(self.wanted.limits.history),
-            around.withdraw_questions,
-        )
-        self._network_changes = NetworkChanges(
-            self._name, resolved.tier, around.network, self._cells.check_running, hooks.network_changed
-        )
-        self._values = Values(self._name, self._cells.run_silently, self._cells.run_to_look, self._room)
-        self._explanations = Explanations(self._cwd, resolved.tier, resolved.policy, lambda: self.files)
-        self._questions = Questions(self._cells)
         self._exact = isinstance(kind_of(options.recovery), Exact)
-        self._programs = Programs(self._name, self._kernels.live, self._cells.check_running, self.trace)
-        self._ports = Ports(self._name, resolved.tier, self._kernels.live, self._cells.check_running)
-        self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
-        self._checkpoints = self._make_checkpoints(options, resolved, hooks, label)
+        self._entered = False
+        self.untouched = remains is not None
+        self.holding, self.trace = Holding(), SessionTrace(self._name)
+        self._kernels = kernels = KernelSlot(self._launch)
+        self.cells = cells = Cells(
+            self._name, kernels, hooks, self.trace, host.check_usable, place.resolved.images_dir, limits_of(options).history
+        )
+        running = RunningParts(kernels, cells, self.holding, self.trace)
+        self._around = around = SessionSurroundings(host, number, options, hooks, place, running, remains)
+        self.wanted = around.kernel_spec(options)
+        self._checkpoints = self._make_checkpoints(options, label)
+        self._explanations = Explanations(place.directory, self.wanted.tier, self.wanted.policy)
+        self._network_changes = NetworkChanges(self._name, self.wanted.tier, around.network, cells, hooks.network_changed)
+        self._ports = Ports(self._name, self.wanted.tier, kernels, cells)
+        self._programs = Programs(self._name, kernels, cells, self.trace)
+        self._questions = Questions(cells)
+        self._values = Values(self._name, cells, self._room)
         self._keeper = host.keeper.session(self._parts(number), label, remains)
-        self.succession = Succession(self._keeper, self._cells, self._kernels, self._checkpoints)
+        self.succession = Succession(self._keeper, cells, kernels, self._checkpoints)
         self._closing = Closing()
 
-    def _make_checkpoints(
-        self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks, label: str
-    ) -> Checkpoints:
-        network = self._around.network
+    @classmethod
+    def create(
+        cls,
+        host: SessionHost,
+        options: SessionOptions,
+        hooks: SessionHooks,
+        *,
+        label: str = "",
+        remains: SessionRemains | None = None,
+        start_from: Beginning | None = None,
+    ) -> Session:
+        """Create a session of a host, which `start` starts. For the arguments, see `Host.session`."""
+        number = host.kernels.next_number() if remains is None else remains.number
+        session = cls(host, number, options, hooks, label=label, remains=remains, start_from=start_from)
+        host.add(session, session.wanted)
+        return session
+
+    def _make_checkpoints(self, options: SessionOptions, label: str) -> Checkpoints:
+        around, place = self._around, self._place
+        files = CheckpointFiles(
+            place.directory,
+            self._host.store,
+            place.walls,
+            own=place.resolved.stay_in is not None,
+            label=label,
+            repository=place.clone is not None,
+        )
         return Checkpoints(
             self._name,
             self._host,
             options,
-            resolved,
+            place.resolved,
             self.wanted,
-            self._cells,
+            self.cells,
             self._kernels,
             kind_of(options.recovery),
-            (lambda _port: {}) if network is None else network.environment,
-            CheckpointFiles(
-                self._cwd,
-                self._host.store,
-                self._walls,
-                own=resolved.stay_in is not None,
-                label=label,
-                repository=self._around.clone is not None,
-            ),
-            self._branch,
-            self._around.packages.go_to,
-            self._around.clone,
-            self._around.listeners,
+            around.proxies,
+            files,
+            place.branch,
+            around.packages.go_to,
+            place.clone,
+            around.listeners,
         )
 
     def _parts(self, number: int) -> SessionParts:
@@ -276,27 +209,19 @@ class Session(AsyncOnly):
             number,
             around.place,
             around.env,
-            self._branch,
+            self._place.branch,
             self.wanted,
-            self._cells,
+            self.cells,
             self._kernels,
             self._checkpoints,
-            self.reader.note,
+            self.cells.note,
             self._host.kernels.recover,
             around.listeners,
             around.keys,
         )
 
-    # These are called later, by parts of the session that are made before the parts named here.
-
-    def _note(self, line: str) -> None:
-        self.reader.note(line)
-
-    def _kill_programs(self, why: str) -> bool:
-        return self._programs.kill_all(f"{self._name} is {why}")
-
     async def __aenter__(self) -> Self:
-        if self._cells.state != "running":  # `Host.load` has started it
+        if self.cells.state != "running":  # `Host.load` has started it
             await self.start()
         return self
 
@@ -306,7 +231,8 @@ class Session(AsyncOnly):
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Session {self._name.removeprefix('session ')} {self._cells.state}, isolate={self.isolate}, in {self._cwd!r}>"
+        number, directory = self._name.removeprefix("session "), self._place.directory
+        return f"<Session {number} {self.cells.state}, isolate={self.isolate}, in {directory!r}>"
 
     async def start(self, *, on_input: OnInput | None = None) -> None:
         """Start the first kernel, or continue an earlier host's kernel.
@@ -318,9 +244,9 @@ class Session(AsyncOnly):
             LaunchError: No kernel could be started. Subclasses: `InterpreterError`, `PreloadError`.
             StateError: The session was started before.
         """
-        if self._cells.state != "not started":
-            raise StateError(f"{self._name} is {self._cells.state}; make a new one")
-        self._cells.state = "running"
+        if self.cells.state != "not started":
+            raise StateError(f"{self._name} is {self.cells.state}; make a new one")
+        self.cells.state = "running"
         began = time.perf_counter()
         try:
             with self.trace.start(self.isolate):
@@ -331,19 +257,19 @@ class Session(AsyncOnly):
             raise
         took = 1000 * (time.perf_counter() - began)
         ids = {"cellblock.session": self.trace.name}
-        _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd, extra=ids)
+        _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._place.directory, extra=ids)
 
     async def _start(self, on_input: OnInput | None) -> None:
         await self._around.read_secrets()
         if self.wanted.tier.sandboxed:
-            import_guard.distrust(self._writable)
-        if self._branch is not None:
+            import_guard.distrust(self._place.resolved.writable)
+        if self._place.branch is not None:
             self._entered = True
-            self._branch.enter(self._around.places)
+            self._place.branch.enter(self._around.places)
         self._keeper.begin()
         await self._checkpoints.files.recover(self._keeper.left_kernel)
-        if self._around.clone is not None:
-            await self._around.clone.create(self._host.environments.sandboxes, self.wanted)
+        if self._place.clone is not None:
+            await self._place.clone.create(self._host.environments.sandboxes, self.wanted)
         self.untouched = False
         await self._keeper.go_on(on_input)
         await self._kernels.live()
@@ -387,7 +313,7 @@ class Session(AsyncOnly):
         check_requirements(given)
         code = f"%pip install --quiet {shlex.join(given)}"
         # Needs no approval: the program that creates the session asked for it.
-        result = await self._cells.run(Cell(code, None, queue_limit=None, silent=True, trusted=True), INSTALL_TIMEOUT)
+        result = await self.cells.run(Cell(code, None, queue_limit=None, silent=True, trusted=True), INSTALL_TIMEOUT)
         if not result.ok:
             raise self._cannot_install("" if result.error is None else result.error.evalue)
 
@@ -396,7 +322,7 @@ class Session(AsyncOnly):
 
         The operation is idempotent. Cancelling the caller does not stop it.
         """
-        self._cells.state = "closed"
+        self.cells.state = "closed"
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
@@ -405,11 +331,11 @@ class Session(AsyncOnly):
             return
         await self._end_programs("its session was closed")
         await self._checkpoints.close()
-        await self._cells.close()
+        await self.cells.close()
         await self._around.close()
-        if self._branch is not None and self._entered:
+        if self._place.branch is not None and self._entered:
             self._entered = False
-            await self._branch.leave()
+            await self._place.branch.leave()
         self._host.forget(self)
         self._keeper.end()
         self.trace.end()
@@ -432,7 +358,7 @@ class Session(AsyncOnly):
         if dead is None and (left := await self._keeper.recover_left()) is not None:
             self._explanations.kernel_begins(afresh=False)
             return left
-        check_still_usable(self._cwd)
+        check_still_usable(self._place.directory)
         await self._checkpoints.about_to_begin_anew()
         kernel = await self._launch_fresh(None if dead is None else dead.notice(None))
         kernel.all_lost = dead is not None
@@ -441,13 +367,10 @@ class Session(AsyncOnly):
 
     async def _launch_fresh(self, notice: DeathNotice | None = None) -> Kernel:
         """Start a fresh kernel, which is not the session's yet."""
-        check_still_usable(self._cwd)
+        check_still_usable(self._place.directory)
         self._explanations.kernel_begins()
         wanted = await self._around.devices.give(await self._with_packages())
         return await self._host.kernels.launch(replace(wanted, notice=notice), self._around.prepare)
-
-    async def _install(self, kernel: RunningKernel, asked: Install) -> int:
-        return await self._around.packages.install(kernel, asked, self._host.environments, self._cells.past.state)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -491,7 +414,7 @@ class Session(AsyncOnly):
         await self._keys(name).remove(name)
 
     def _keys(self, name: str) -> SessionKeys:
-        self._cells.check_running()
+        self.cells.check_running()
         if self._around.keys is None:
             raise InvalidInputError(f"{self._name} has no secret {shown(name)}: it was created without secrets")
         return self._around.keys
@@ -525,7 +448,7 @@ class Session(AsyncOnly):
             StateError: The session has branches, which share its network.
             UnsupportedError: The session is not in a cellblock sandbox.
         """
-        self._cells.check_running()
+        self.cells.check_running()
         network = self._around.network
         if network is None:
             raise UnsupportedError(f"the network of a session with isolate={self.isolate!r} cannot be closed by cellblock")
@@ -538,7 +461,7 @@ class Session(AsyncOnly):
 
     def watch(self, watcher: SessionWatcher) -> None:
         """Notify a watcher of each later cell, and of each later program that ends."""
-        self._cells.watchers.append(watcher)
+        self.cells.watchers.append(watcher)
         self._programs.watchers.append(watcher)
 
     async def wait_for_kernel(self) -> None:
@@ -560,7 +483,7 @@ class Session(AsyncOnly):
     @property
     def tied(self) -> str:
         """Why another process cannot continue the session now without loss; empty if it can."""
-        kernel, cell = self._kernels.current, self._cells.current
+        kernel, cell = self._kernels.current, self.cells.current
         if kernel is not None and kernel.death is None and not kernel.recording.lasting:
             return f"its variables end with the daemon, as it has launch='spawn' or isolate={self.wanted.tier.name!r}"
         if cell is not None and cell.asked:
@@ -576,12 +499,12 @@ class Session(AsyncOnly):
     @property
     def workspace(self) -> str:
         """The session's working directory."""
-        return self._cwd
+        return self._place.directory
 
     @property
     def files_mode(self) -> FilesMode:
         """``copy`` for a branch with its own files, else ``shared``."""
-        return "shared" if self._branch is None else "copy"
+        return "shared" if self._place.branch is None else "copy"
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -629,8 +552,8 @@ class Session(AsyncOnly):
             on_begin=on_begin,
             on_notice=on_notice,
         )
-        result = await self._cells.run(cell, timeout)
-        return result if result.error is None else await self._explanations.explained(result)
+        result = await self.cells.run(cell, timeout)
+        return result if result.error is None else await self._explanations.explained(result, self.files)
 
     async def stream(
         self,
@@ -679,10 +602,10 @@ class Session(AsyncOnly):
             tag=tag,
             on_begin=on_begin,
         )
-        async with aclosing(self._cells.stream(cell, timeout)) as events:
+        async with aclosing(self.cells.stream(cell, timeout)) as events:
             async for event in events:
                 if isinstance(event, CodeExecutionResult) and event.error is not None:
-                    event = await self._explanations.explained(event)
+                    event = await self._explanations.explained(event, self.files)
                 yield event
 
     def eager(self, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None) -> Eager:
@@ -703,7 +626,7 @@ class Session(AsyncOnly):
 
         check_timeout(timeout)
         return Eager(
-            self._cells, self.holding, self.undo, self._execute_whole, ahead=self._exact, timeout=timeout, on_input=on_input
+            self.cells, self.holding, self.undo, self._execute_whole, ahead=self._exact, timeout=timeout, on_input=on_input
         )
 
     async def _execute_whole(self, code: str, timeout: float | None) -> CodeExecutionResult:
@@ -712,7 +635,7 @@ class Session(AsyncOnly):
     def _checked(self, code: str, timeout: float | None) -> str:
         check_code(code)
         check_timeout(timeout)
-        self._cells.check()
+        self.cells.check()
         return without_fence(code.removeprefix(_BYTE_ORDER_MARK))
 
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
@@ -744,7 +667,7 @@ class Session(AsyncOnly):
         Returns:
             Whether a cell was running. The cell has stopped.
         """
-        return await self._cells.stop()
+        return await self.cells.stop()
 
     async def reset(self) -> None:
         """Stop the running cell and all programs, and continue with a fresh kernel without variables and imports.
@@ -754,7 +677,7 @@ class Session(AsyncOnly):
             LaunchError: No new kernel could be started. The next cell tries again.
         """
         await self._end_programs("its session was reset")
-        await self._cells.reset()
+        await self.cells.reset()
         _log.info("%s was reset", self._name)
 
     @property
@@ -773,7 +696,7 @@ class Session(AsyncOnly):
         Args:
             count: Number of latest cells; by default all in the history (1,000).
         """
-        entries = self._cells.past.entries
+        entries = self.cells.past.entries
         return entries if count is None else entries[max(len(entries) - count, 0) :]
 
     async def export(self, path: str | os.PathLike[str]) -> Path:
@@ -809,9 +732,9 @@ class Session(AsyncOnly):
         """The files of the session's working directory, with the session's permissions."""
         from cellblock.host.files import Files
 
-        alias = "" if self._around.clone is None else self._around.clone.shown
+        alias = "" if self._place.clone is None else self._place.clone.shown
         changed = self._checkpoints.automatic.files_changed
-        return Files(Path(self._cwd), walls=self._walls, on_change=changed, alias=alias)
+        return Files(Path(self._place.directory), walls=self._place.walls, on_change=changed, alias=alias)
 
     @functools.cached_property
     def fs(self) -> SessionFiles:
@@ -869,7 +792,7 @@ class Session(AsyncOnly):
         """
         from cellblock.host.checkpoints.versions import file_versions  # rarely used
 
-        return await file_versions(self._checkpoints, self.files, self._cwd, path, checkpoint, until)
+        return await file_versions(self._checkpoints, self.files, self._place.directory, path, checkpoint, until)
 
     @_traced("restore")
     async def restore(self, checkpoint: Checkpoint | str, *, processes: Processes = "keep") -> Changes:
@@ -974,14 +897,18 @@ class Session(AsyncOnly):
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
         """
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
-        host = self._host
         with self.trace.checkpointing("fork"):
             return await branching.start(
                 self.checkpoint_for_branches,
-                lambda beginning: host.session(start_from=beginning),
-                lambda one: one.start(),
-                lambda one: one.close(),
+                self._branch,
+                Session.start,
+                Session.close,
             )
+
+    def _branch(self, beginning: Beginning) -> Session:
+        """Create a session from a checkpoint of this one."""
+        self._host.check_usable()
+        return Session.create(self._host, beginning.checkpoint.moment.options, SessionHooks(), start_from=beginning)
 
     async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:
         """Create a checkpoint for `Branching`, which later hosts do not receive.
@@ -993,7 +920,7 @@ class Session(AsyncOnly):
             InvalidInputError: The session has no directory of its own.
             SnapshotError, CheckpointError, StateError, LaunchError: As for `checkpoint`.
         """
-        if self._around.clone is not None and files == "shared":
+        if self._place.clone is not None and files == "shared":
             raise StateError(f"{self._name} works in a clone, and each branch needs its own copy: omit files='shared'")
         return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
@@ -1014,7 +941,7 @@ class Session(AsyncOnly):
             InvalidInputError: The branch is this session.
         """
         changes = await self.continue_as(branch)
-        branch._cells.adopted_by = self._name
+        branch.cells.adopted_by = self._name
         await branch.close()
         return changes
 
@@ -1026,9 +953,9 @@ class Session(AsyncOnly):
         """
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
-        branch._cells.check_running()
+        branch.cells.check_running()
         changes = await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
-        clone, other = self._around.clone, branch._around.clone
+        clone, other = self._place.clone, branch._place.clone
         if clone is not None and other is not None and branch.files_mode == "copy":
             await clone.begin_with(await other.base())  # one of them may have loaded another clone
         return changes
@@ -1069,14 +996,14 @@ class Session(AsyncOnly):
     @property
     def clone_is_new(self) -> bool:
         """Whether the session works in a clone that was made to load a saved one."""
-        return self._around.clone is not None and self._around.clone.unused
+        return self._place.clone is not None and self._place.clone.unused
 
     @property
     def _clone(self) -> Clone:
-        self._cells.check_running()
-        if self._around.clone is None:
+        self.cells.check_running()
+        if self._place.clone is None:
             raise StateError(f"{self._name} does not work in a clone: create it with workspace='clone' (--clone)")
-        return self._around.clone
+        return self._place.clone
 
     # -- saved sessions ------------------------------------------------------------------------------------------------
 
@@ -1141,8 +1068,8 @@ class Session(AsyncOnly):
         from cellblock.host.saving import Saving  # rarely used
 
         return Saving(
-            *(self._cells, self._kernels, self._checkpoints, self.files, self._cwd, self._room, self._launch_fresh),
-            *(self._around.clone, self._around.listeners),
+            *(self.cells, self._kernels, self._checkpoints, self.files, self._place.directory, self._room, self._launch_fresh),
+            *(self._place.clone, self._around.listeners),
         )
 
     @property

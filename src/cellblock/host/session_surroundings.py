@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cellblock.common import config
-from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment
 from cellblock.host.devices import SessionDevices
-from cellblock.host.launch.kernel_spec import Installer, KernelSpec
+from cellblock.host.kernels.kernel_slot import KernelObserver
+from cellblock.host.launch.kernel_spec import KernelSpec
 from cellblock.host.launch.session_listeners import Serve, SessionListeners
-from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, resolve
+from cellblock.host.options import ResolvedOptions, SessionHooks, SessionOptions, resolve
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, Places, PrivateDirectories, SessionPlace
-from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
+from cellblock.walls.egress.network import SandboxNetwork
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.wire.control import Commands, Listener, Setup
@@ -29,73 +29,141 @@ from cellblock.wire.sandbox import Step
 if TYPE_CHECKING:
     from cellblock.common.environments import PackageSet
     from cellblock.host.checkpoints.branches import BranchDirectory
-    from cellblock.host.checkpoints.checkpoint import Beginning, Moment
+    from cellblock.host.checkpoints.checkpoint import Beginning
     from cellblock.host.clones.clone import Clone
     from cellblock.host.files.walls import Walls
+    from cellblock.host.holding import Holding
+    from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.launch.kernel_spec import RunningKernel
+    from cellblock.host.session_host import SessionHost
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
-    from cellblock.walls.egress.live import LiveNetwork
+    from cellblock.host.telemetry import SessionTrace
     from cellblock.walls.sandbox.probe import Facts
     from cellblock.walls.sandbox.tiers import Tier
+    from cellblock.wire.messages import Install
 
 
 # For each listener: its port inside (0 for any), and the variable that passes it to the code.
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
-def resolve_for(
-    defaults: Defaults, facts: Facts, options: SessionOptions, branch: BranchDirectory | None, moment: Moment | None
+@dataclass(frozen=True)
+class RunningParts:
+    """The parts of a session that run its code.
+
+    Attributes:
+        kernels: Its kernels.
+        cells: Its cells.
+        holding: Blocks tool calls and connections while `eager` runs ahead of the model.
+        trace: Its spans.
+    """
+
+    kernels: KernelSlot
+    cells: Cells
+    holding: Holding
+    trace: SessionTrace
+
+
+def limits_of(options: SessionOptions) -> Limits:
+    """Return the limits on the retained output of a session.
+
+    Raises:
+        InvalidInputError: The option is invalid.
+    """
+    limits = Limits() if options.limits is None else options.limits
+    if not isinstance(limits, Limits):
+        raise InvalidInputError(f"limits must be Limits, not {limits!r}")
+    return limits
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where a session works.
+
+    Attributes:
+        resolved: The session's options, filled in.
+        directory: The working directory of its kernels.
+        walls: The paths that the host must not access on the session's behalf, if any.
+        branch: The directory of its files, if it is a branch with its own files.
+        clone: The clone that it works in, if it does.
+    """
+
+    resolved: ResolvedOptions
+    directory: str
+    walls: Walls | None
+    branch: BranchDirectory | None = None
+    clone: Clone | None = None
+
+    @classmethod
+    def find(
+        cls,
+        host: SessionHost,
+        number: int,
+        options: SessionOptions,
+        hooks: SessionHooks,
+        remains: SessionRemains | None,
+        start_from: Beginning | None,
+    ) -> Workspace:
+        """Return where a session will work, without creating anything.
+
+        Args:
+            host: Its host.
+            number: Its number.
+            options: Its options.
+            hooks: Its hooks.
+            remains: The remains of an earlier host's session, if it continues one.
+            start_from: The state that it starts from, if any.
+
+        Raises:
+            InvalidInputError, InterpreterError, SandboxError: An option is invalid, or cannot be met here.
+            StateError, UnsupportedError: The session cannot begin with that state, or cannot work in a clone.
+        """
+        branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
+        resolved = _resolve(host, options, branch, start_from)
+        if start_from is not None and resolved.policy.devices:
+            raise StateError(
+                f"session {number} cannot begin with the state of a session that has {resolved.policy.devices[0]}"
+            )
+        clone = None
+        if options.workspace is not None:
+            clone = _clone(host.keeper, number, options, resolved, hooks, remains, start_from, branch)
+            resolved = clone.move(resolved, host.facts)
+        directory = resolved.stay_in or resolved.cwd
+        return cls(resolved, directory, _walls(resolved, host.facts, directory), branch, clone)
+
+
+def _resolve(
+    host: SessionHost, options: SessionOptions, branch: BranchDirectory | None, start_from: Beginning | None
 ) -> ResolvedOptions:
     """Resolve the options of a session, which may be a branch with its own files.
 
-    A session from a checkpoint gets the options of the checkpoint's session, because a kernel stays in its sandbox. That holds
-    even if this program's directory has changed.
-
-    Args:
-        defaults: Its host's defaults.
-        facts: Facts about this machine.
-        options: The options.
-        branch: The directory of its files, if it has its own.
-        moment: The content of its initial checkpoint, if it has one of the same host.
+    A session from a checkpoint of the same host gets the options of the checkpoint's session, because a kernel stays in its
+    sandbox. That holds even if this program's directory has changed.
     """
-    if moment is not None and options.same_surroundings(moment.options):
+    moment = None if start_from is None else start_from.checkpoint.moment
+    if moment is not None and moment.host is host and options.same_surroundings(moment.options):
         resolved = moment.resolved
     elif branch is None or options.workspace is not None:  # a clone is moved there later
-        return resolve(options, defaults, facts)
+        return resolve(options, host.defaults, host.facts)
     else:
-        resolved = resolve(replace(options, working_dir=branch.root), defaults, facts)
+        resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
     return resolved if branch is None else replace(resolved, stay_in=branch.files)
 
 
-def clone_for(
-    resolved: ResolvedOptions,
+def _clone(
     keeper: Keeper,
     number: int,
+    options: SessionOptions,
+    resolved: ResolvedOptions,
+    hooks: SessionHooks,
     remains: SessionRemains | None,
-    name: str,
     start_from: Beginning | None,
     branch: BranchDirectory | None,
-    *,
-    changes: bool,
-    loads: bool,
 ) -> Clone:
-    """Return the clone of a session, which is made later.
-
-    Args:
-        resolved: The session's options, filled in.
-        keeper: Preserves sessions for the next host.
-        number: The session's number.
-        remains: The remains of an earlier host's session, if it continues one.
-        name: The session's name; may be empty.
-        start_from: The state that the session starts from, if any.
-        branch: The directory of its files, if it is a branch with its own files.
-        changes: Whether the clone begins with uncommitted changes of the project.
-        loads: As for `SessionHooks`.
-
-    Raises:
-        InvalidInputError, StateError, UnsupportedError: The session cannot work in a clone.
-    """
+    """Return the clone of a session, which is made later. It may begin with uncommitted changes of the project."""
     from cellblock.host.clones.clone import Clone  # rarely used
 
     origin = None if start_from is None else start_from.checkpoint.moment.clone
@@ -105,30 +173,26 @@ def clone_for(
             "without files='shared', or make a new session with workspace='clone'"
         )
     directories = None if branch is None else (branch.root, branch.files)
-    how = (resolved, place_of(keeper, number, remains), name, places_of(keeper, resolved.tier))
-    return Clone(*how, changes=changes, loads=loads, branch=directories, origin=origin)
+    how = (resolved, _place(keeper, number, remains), hooks.name, _places(keeper, resolved.tier))
+    changes = options.workspace == "dirty-clone"
+    return Clone(*how, changes=changes, loads=hooks.loads, branch=directories, origin=origin)
 
 
-def place_of(keeper: Keeper, number: int, remains: SessionRemains | None) -> str:
+def _place(keeper: Keeper, number: int, remains: SessionRemains | None) -> str:
     """Return the path prefix of a session's directories."""
     return f"{keeper.places}{number}" if remains is None else remains.place
 
 
-def places_of(keeper: Keeper, tier: Tier) -> Places:
+def _places(keeper: Keeper, tier: Tier) -> Places:
     """Return what preserves a session's directories for the next process, if they should outlive this one."""
     return keeper if keeper.lasting and not tier.wrapped else NO_PLACES
 
 
-def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
+def _walls(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
     """Return the paths that the host must not access on a session's behalf, or None.
 
     Without a sandbox, these are cellblock's own state, if the session works there. Opening SQLite's files outside SQLite drops
     this process's locks (`common.database`), and undo must not restore records of decisions.
-
-    Args:
-        resolved: Its options.
-        facts: Facts about this machine.
-        directory: Its working directory.
     """
     from cellblock.host.files.walls import Walls
 
@@ -140,7 +204,7 @@ def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls |
     return walls if resolved.tier.holds_names else replace(walls, protected=())
 
 
-class SessionSurroundings:
+class SessionSurroundings(KernelObserver):
     """The directories, packages, network and environment of one session.
 
     Attributes:
@@ -158,76 +222,83 @@ class SessionSurroundings:
 
     def __init__(
         self,
-        name: str,
-        options: SessionOptions,
-        resolved: ResolvedOptions,
+        host: SessionHost,
         number: int,
-        *,
-        keeper: Keeper,
+        options: SessionOptions,
+        hooks: SessionHooks,
+        workspace: Workspace,
+        parts: RunningParts,
         remains: SessionRemains | None,
-        note: Callable[[str], None],
-        hold: Hold = nothing_held,
-        step: MakeStep = untraced,
-        share: Callable[[LiveNetwork], LiveNetwork] | None = None,
-        clone: Clone | None = None,
-        tool_port: Serve | None = None,
     ) -> None:
         """Compute the surroundings without creating anything.
 
         Args:
-            name: The session's name in messages.
-            options: The session's options.
-            resolved: The options with defaults filled in.
+            host: The session's host.
             number: The session's number.
-            keeper: Preserves sessions for the next host.
+            options: The session's options.
+            hooks: The hooks of the session's frontend.
+            workspace: Where the session works.
+            parts: The parts of the session that run its code.
             remains: The remains of an earlier host's session, if it continues one.
-            note: Shows a line to the reader of the session's output.
-            hold: Returns when a connection may be made.
-            step: Begins the traced step of a connection.
-            share: As for `SessionHooks.network`.
-            clone: The clone that it works in, if it does.
-            tool_port: As for `SessionHooks`.
 
         Raises:
             InvalidInputError: A name or a value is invalid in an environment.
         """
+        resolved = workspace.resolved
         tier = resolved.tier
-        self._name = name
+        self._host = host
         self._resolved = resolved
-        self.places = places_of(keeper, tier)
+        self._cells = parts.cells
+        self._name = f"session {number}"
+        self.places = _places(host.keeper, tier)
         self.kept = None if self.places is NO_PLACES else number
-        self.place = place_of(keeper, number, remains)
-        self.clone = clone
-        live = resolved.network
-        if live is not None and share is not None:
-            live = share(live)
-        self.keys = keys = resolved.keys
-        if keys is not None and remains is not None:
-            if remains.keys is None:
-                keys.trust.mounted = False  # an earlier version made the sandbox
-            else:
-                keys.resume(remains.keys)
-                remains.keys = None
+        self.place = _place(host.keeper, number, remains)
+        self.clone = workspace.clone
+        self.keys = resolved.keys
+        if remains is not None:
+            self._resume_keys(remains)
         self._in_use = False
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
         self.devices = SessionDevices(f"{self.place}-devices", resolved.policy.devices if tier.sandboxed else (), self.places)
-        self.network = (
-            SandboxNetwork(live, note, options.on_host, hold, step, keys, resolved.policy.network, options.on_request)
-            if tier.ours
-            else None
-        )
+        self.network = self._make_network(options, hooks, parts) if tier.ours else None
         self._services: dict[str, Serve] = {}
         if self.network is not None and self.network.reaches:
             self._services["egress"] = self.network.serve
-        if tool_port is not None:
-            self._services["tools"] = tool_port
-        self.listeners = SessionListeners(self._services, functools.partial(keeper.listener_taken, self.kept))
+        if hooks.tool_port is not None:
+            self._services["tools"] = hooks.tool_port
+        self.listeners = SessionListeners(self._services, functools.partial(host.keeper.listener_taken, self.kept))
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
             self.env = dict(remains.env)
         self.packages = SessionPackages(self.place, tier=tier, places=self.places)
+        parts.kernels.observe(self)
+
+    def _resume_keys(self, remains: SessionRemains) -> None:
+        """Continue an earlier host's secrets."""
+        if self.keys is None:
+            return
+        if remains.keys is None:
+            self.keys.trust.mounted = False  # an earlier version made the sandbox
+        else:
+            self.keys.resume(remains.keys)
+            remains.keys = None
+
+    def _make_network(self, options: SessionOptions, hooks: SessionHooks, parts: RunningParts) -> SandboxNetwork:
+        resolved, live = self._resolved, self._resolved.network
+        if live is not None and hooks.network is not None:
+            live = hooks.network(live)
+        return SandboxNetwork(
+            live,
+            parts.cells.note,
+            options.on_host,
+            parts.holding.wait,
+            parts.trace.step,
+            self.keys,
+            resolved.policy.network,
+            options.on_request,
+        )
 
     def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
         proxies = self.network.environment() if self.network is not None else {}
@@ -286,12 +357,18 @@ class SessionSurroundings:
         self.packages.check_trusted(modules, given)
         return replace(wanted, preload=modules, environment=environment.path)
 
-    def kernel_spec(self, options: SessionOptions, installer: Installer) -> KernelSpec:
+    def proxies(self, port: int) -> Mapping[str, str]:
+        """Return the environment variables for a proxy on a port of the session."""
+        return {} if self.network is None else self.network.environment(port)
+
+    async def _install(self, kernel: RunningKernel, request: Install) -> int:
+        return await self.packages.install(kernel, request, self._host.environments, self._cells.past.state)
+
+    def kernel_spec(self, options: SessionOptions) -> KernelSpec:
         """Return the specification of a session's kernels.
 
         Args:
             options: The session's options.
-            installer: Installs packages.
         """
         resolved = self._resolved
         commands: Commands | None = None
@@ -309,9 +386,7 @@ class SessionSurroundings:
             listeners={name: _LISTENERS[name] for name in self._services},
             mounts=mounts,
         )
-        limits, spill_dir = Limits() if options.limits is None else options.limits, resolved.spill_dir
-        if not isinstance(limits, Limits):
-            raise InvalidInputError(f"limits must be Limits, not {limits!r}")
+        limits, spill_dir = limits_of(options), resolved.spill_dir
         spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
         return KernelSpec(
             interpreter=resolved.interpreter,
@@ -322,20 +397,19 @@ class SessionSurroundings:
             limits=limits,
             spill_to=spill_to,
             on_listener=self.listeners.take,
-            installer=installer,
+            installer=self._install,
             on_command=options.on_command,
             forbid_programs=options.forbid_programs,
             session=self._name,
             kept=self.kept,
         )
 
-    def kernel_replaced(self, kernel: Kernel) -> None:
-        """Serve the session's new kernel only, and withdraw the questions of the one before."""
-        self.withdraw_questions()
+    def kernel_recorded(self, kernel: Kernel) -> None:
+        """Serve the session's new kernel only."""
         self.listeners.settle(kernel.family.number)
 
-    def withdraw_questions(self) -> None:
-        """Withdraw pending questions about hosts that stopped code wanted to reach."""
+    def code_stopped(self) -> None:
+        """Withdraw pending questions about hosts that the code wanted to reach."""
         if self.network is not None:
             self.network.withdraw_questions()
 

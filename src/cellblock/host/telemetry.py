@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config, telemetry
 from cellblock.common.telemetry import MAX_NAME, MAX_TEXT, Attributes, Step
@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 _PYTHON = (("gen_ai.tool.name", "python"),)
 _MAX_STEPS = 256
 """Spans below one cell: code must not fill the queue of the exporter, which all sessions share."""
-
-
-class TracedCell(Protocol):
-    """The attributes of a cell in its span, and the span's context for its code."""
-
-    code: str
-    silent: bool
-    tag: str
-    traceparent: str
 
 
 class SessionTrace:
@@ -65,14 +56,16 @@ class SessionTrace:
             self._started = False
             telemetry.add("cellblock.sessions", -1)
 
-    def cell(self, cell: TracedCell, *, continued: bool = False) -> CellStep:
+    def cell(self, code: str, tag: str, *, silent: bool, continued: bool = False) -> CellStep:
         """Return the step of a cell. Silent cells have no span.
 
         Args:
-            cell: The cell.
+            code: Its source.
+            tag: The caller's label.
+            silent: Whether it is silent.
             continued: Whether another process began it.
         """
-        return CellStep(self, cell, continued=continued)
+        return CellStep(self, code, tag, silent=silent, continued=continued)
 
     def enter(self, span: Any) -> None:
         """Record the running cell."""
@@ -165,17 +158,21 @@ class _Start(Step):
 
 
 class CellStep(Step):
-    """The step of a cell, the parent of spans that it requests."""
+    """The step of a cell, the parent of spans that it requests.
 
-    __slots__ = ("_cell", "_continued", "_trace")
+    Attributes:
+        traceparent: The span's context for the code of the cell; empty without tracing.
+    """
 
-    def __init__(self, trace: SessionTrace, cell: TracedCell, *, continued: bool) -> None:
-        self._trace, self._cell, self._continued = trace, cell, continued
-        super().__init__(metric="" if cell.silent else "gen_ai.execute_tool.duration", labels=_PYTHON)
+    __slots__ = ("_code", "_continued", "_silent", "_tag", "_trace", "traceparent")
+
+    def __init__(self, trace: SessionTrace, code: str, tag: str, *, silent: bool, continued: bool) -> None:
+        self._trace, self._code, self._tag, self._silent, self._continued = trace, code, tag, silent, continued
+        self.traceparent = ""
+        super().__init__(metric="" if silent else "gen_ai.execute_tool.duration", labels=_PYTHON)
 
     def __enter__(self) -> CellStep:
-        cell = self._cell
-        if not cell.silent and telemetry.api() is not None:
+        if not self._silent and telemetry.api() is not None:
             self._name = "execute_tool python"
             self._above = self._trace.unless_within(self._trace.session)
             attributes: dict[str, str | int | float | bool] = {
@@ -184,18 +181,18 @@ class CellStep(Step):
                 "gen_ai.tool.type": "function",
                 "cellblock.session": self._trace.name,
             }
-            if cell.tag:
-                attributes["cellblock.cell"] = cell.tag
+            if self._tag:
+                attributes["cellblock.cell"] = self._tag
             if self._continued:
                 attributes["cellblock.continued"] = True
             if config.records_content():
-                attributes["gen_ai.tool.call.arguments"] = json.dumps({"code": cell.code[:MAX_TEXT]})
+                attributes["gen_ai.tool.call.arguments"] = json.dumps({"code": self._code[:MAX_TEXT]})
             self._attributes = attributes
         super().__enter__()
-        if not cell.silent:
+        if not self._silent:
             self._trace.enter(self.span)
             if self.span is not None:
-                cell.traceparent = telemetry.outgoing().get("traceparent", "")
+                self.traceparent = telemetry.outgoing().get("traceparent", "")
         return self
 
     def end(self, result: CodeExecutionResult) -> None:
@@ -210,6 +207,6 @@ class CellStep(Step):
                 self.set("gen_ai.tool.call.result", (result.text or "")[:MAX_TEXT])
 
     def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
-        if not self._cell.silent:
+        if not self._silent:
             self._trace.enter(None)
         super().__exit__(kind, *more)

@@ -85,7 +85,7 @@ def counted(host: Host) -> tuple[int, int]:
 
 
 def line_of(session: Session) -> list[str]:
-    return [entry.code for entry in session._cells.past.present]
+    return [entry.code for entry in session.cells.past.present]
 
 
 STATES = {"1": ["x = 1"], "2": ["x = 1", "x = 2"], "3": ["x = 1", "x = 2", "x = 3"]}

@@ -202,7 +202,7 @@ class FilesMachine(SessionMachine):
             return (
                 made is not None and made.snapshot is not None
                 if self.line
-                else self.session._cells.past.pairs.latest is not None
+                else self.session.cells.past.pairs.latest is not None
             )
 
         self.run(eventually(kept))

@@ -30,7 +30,7 @@ async def test_files_from_before_the_first_cell_come_back(any_host: Host, tmp_pa
     (tmp_path / "a").write_text("0")
     async with made(any_host, tmp_path) as session:
         for _ in range(2):
-            await eventually(lambda: session._cells.past.pairs.latest)
+            await eventually(lambda: session.cells.past.pairs.latest)
             await session.execute("open('a', 'w').write('1'); open('b', 'w').write('1')")
             undone = await session.undo()
             assert (undone.execution_count, [one.path for one in undone.files], undone.files_left) == (0, ["a", "b"], "")
@@ -50,7 +50,7 @@ async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, 
 
 async def test_no_task_waits_for_its_time(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path) as session:
-        await eventually(lambda: session._cells.past.pairs.latest)
+        await eventually(lambda: session.cells.past.pairs.latest)
         before = asyncio.all_tasks()
         session._checkpoints.automatic.filing.begin(lambda files: None)
         assert asyncio.all_tasks() == before
@@ -79,7 +79,7 @@ async def test_a_large_workspace_is_not_kept_and_it_is_said_why(
     (tmp_path / "two").touch()
     async with made(zygote_host, tmp_path) as session:
         await eventually(lambda: "more than 1 files" in session._checkpoints.automatic.filing.skipped)
-        assert session._cells.past.pairs.latest is None
+        assert session.cells.past.pairs.latest is None
 
 
 MAPPED = """
@@ -118,7 +118,7 @@ async def test_files_that_take_long_are_kept_while_nobody_waits(
     monkeypatch.setattr(checkpoint_files.CheckpointFiles, "_take_small", slow)
     (tmp_path / "a").write_text("0")
     async with zygote_host.session(working_dir=tmp_path, images_dir=tmp_path.parent) as session:
-        await eventually(lambda: session._cells.past.pairs.latest)
+        await eventually(lambda: session.cells.past.pairs.latest)
         await session.execute("open('a', 'w').write('1')")
         await eventually(lambda: (present := session._checkpoints.automatic.present()) and present.snapshot)
         assert [one.path for one in (await session.undo()).files] == ["a"]

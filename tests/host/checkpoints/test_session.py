@@ -35,7 +35,7 @@ async def test_branches_are_independent_and_the_best_is_adopted(any_session: Ses
     # Each is stopped and dies alone.
     await branches[0].execute("os.kill(os.getpid(), 9)")
     running = asyncio.create_task(branches[1].execute("import time; time.sleep(60)"))
-    await eventually(lambda: branches[1].reader.running)
+    await eventually(lambda: branches[1].cells.running)
     await branches[1].interrupt()
     assert (await running).status == "interrupted"
     with pytest.raises(InvalidInputError, match="itself"):
@@ -75,7 +75,7 @@ async def test_restoring_stops_what_runs(session: Session) -> None:
     await session.execute("x = 1")
     checkpoint = await session.checkpoint()
     running = asyncio.create_task(session.execute("x = 2\nimport time; time.sleep(60)"))
-    await eventually(lambda: session.reader.running)
+    await eventually(lambda: session.cells.running)
     await session.restore(checkpoint)
     assert (await running).status == "interrupted"
     assert await value(session, "x") == "1"

@@ -690,4 +690,4 @@ async def test_nobody_waits_for_tasks_that_wait_for_nothing(zygote_host: Host) -
         kernel = session._kernels.current
         assert kernel is not None
         assert not kernel.paused
-        assert not session._cells.past.changing
+        assert not session.cells.past.changing

@@ -126,11 +126,11 @@ async def test_undo_of_a_restored_cell_after_an_undo_of_all_leaves_what_somebody
     monkeypatch.setattr(filing, "_AFTER", 0.001)
     (tmp_path / "a").write_text("1")
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session._cells.past.pairs.latest is not None)
+        await eventually(lambda: session.cells.past.pairs.latest is not None)
         await session.execute("open('b', 'w').write('1')")
         checkpoint = await session.checkpoint(files="copy")
         await session.undo()
-        await eventually(lambda: session._cells.past.pairs.latest is not None)
+        await eventually(lambda: session.cells.past.pairs.latest is not None)
         await session.restore(checkpoint)
         rested = time.time_ns()
         await eventually(lambda: files_time() > rested)
@@ -152,7 +152,7 @@ async def test_what_somebody_else_saves_between_cells_stays(
             saved = time.time_ns()
             await eventually(lambda: files_time() > saved)
 
-        await eventually(lambda: session._cells.past.pairs.latest)
+        await eventually(lambda: session.cells.past.pairs.latest)
         await save("n0")
         for count in (1, 2, 3):
             await session.execute(f"open('a{count}', 'w').write('1'); open('b', 'w').write('{count}')")
@@ -168,9 +168,9 @@ async def test_a_file_that_comes_before_the_first_cell_stays(
 ) -> None:
     monkeypatch.setattr(filing, "_AFTER", 0.001)
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session._cells.past.pairs.latest)
+        await eventually(lambda: session.cells.past.pairs.latest)
         await session.files.write("data.csv", "1")
-        await eventually(lambda: session._cells.past.pairs.latest)
+        await eventually(lambda: session.cells.past.pairs.latest)
         await session.execute("open('data.csv', 'w').write('2')")
         assert [one.path for one in (await session.undo()).files] == ["data.csv"]
         assert (tmp_path / "data.csv").read_text() == "1"

@@ -275,7 +275,7 @@ async def test_branches_of_a_clone_share_no_files(cloned: Session) -> None:
         await cloned.fork(files="shared")
     checkpoint = await cloned.checkpoint(files="copy")
     with pytest.raises(StateError, match="it would have no clone: fork a session in a clone"):
-        cloned._host.session(start_from=Beginning(checkpoint))
+        cloned._branch(Beginning(checkpoint))
 
 
 @pytest.mark.slow

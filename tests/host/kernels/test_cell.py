@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.cell_events import _CHUNK, Notice
-from cellblock.host.kernels.cell_result import overwrite, readable
+from cellblock.host.kernels.cell import _CHUNK, Cell, Notice, overwrite, readable
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.limits import Limits

@@ -12,7 +12,8 @@ from cellblock import CodeExecutionChunk, CodeExecutionResult, Host, Session
 from cellblock.errors import SnapshotError
 from cellblock.host.kernels import cells
 from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.cells import Deadline
+from cellblock.host.kernels.cells import Deadline, KeptResults
+from cellblock.model import OutputItem
 from iterations import cancelled_after
 
 
@@ -36,7 +37,7 @@ async def test_a_reader_who_reads_no_more_does_not_keep_a_reset_waiting(session:
 async def test_cells_that_wait_for_their_turn_are_stopped_by_a_reset_and_later_ones_run(session: Session, begun: bool) -> None:
     """Also if none has begun yet: a reset that came a moment too early would wait for them until their time limit."""
     waiting = [asyncio.create_task(session.execute("import time; time.sleep(600)", timeout=None)) for _ in range(3)]
-    while begun and session.history() == [] and not session._cells.current:
+    while begun and session.history() == [] and not session.cells.current:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0)
     resetting = asyncio.create_task(session.reset())
@@ -95,7 +96,7 @@ async def test_a_cell_whose_kernel_dies_before_it_begins_runs_in_the_next_one(
     monkeypatch.setattr(waits, where, wait_and_kill)
     begun: list[str] = []
     cell = Cell("x + 1", None, queue_limit=None, on_begin=begun.append)
-    result = await session._cells.run(cell, 60)
+    result = await session.cells.run(cell, 60)
     assert killed
     assert (result.status, result.return_value) == ("success", "2")
     assert begun == ["", kernels.current and f"{kernels.current.number}/0"]
@@ -160,3 +161,19 @@ async def test_a_cancelled_deadline_does_nothing() -> None:
     Deadline(0.02, lambda: 0.0, later.set)
     await asyncio.wait_for(later.wait(), 10)
     assert not acted.is_set()
+
+
+def test_old_results_make_room_for_new_ones() -> None:
+    kept = KeptResults(10_000)
+    first = kept.keep(CodeExecutionResult(text="x" * 4000))
+    second = kept.keep(CodeExecutionResult(outputs=[OutputItem("display_data", data={"a": b"x" * 2000})]))
+    assert (first.result is None, second.result is None) == (False, False)
+    third = kept.keep(CodeExecutionResult(text="x" * 1000))
+    assert (first.result is None, second.result is None, third.result is None) == (True, False, False)
+    assert kept.keep(CodeExecutionResult(text="x" * 20_000)).result is None
+    assert third.result is None
+    assert kept.keep(CodeExecutionResult()).result is not None
+
+
+def test_nothing_is_kept_without_room() -> None:
+    assert KeptResults(0).keep(CodeExecutionResult()).result is None

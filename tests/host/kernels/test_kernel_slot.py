@@ -10,7 +10,7 @@ import pytest
 
 from cellblock import LaunchError, StateError
 from cellblock.host.kernels.exit_status import Death
-from cellblock.host.kernels.kernel_slot import KernelSlot
+from cellblock.host.kernels.kernel_slot import KernelObserver, KernelSlot
 from processes import eventually
 
 
@@ -31,8 +31,7 @@ async def test_a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell() 
 
 
 class _Memory:
-    relieve = None
-    end_programs = None
+    relief: object = None
 
 
 class _Dead:
@@ -231,3 +230,30 @@ async def test_a_slot_that_was_closed_starts_nothing() -> None:
     await slot.close()
     with pytest.raises(StateError, match="is closed"):
         await slot.live()
+
+
+class _Observer(KernelObserver):
+    """An observer that can end programs, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def code_stopped(self) -> None:
+        self.told.append("stopped")
+
+    def end_programs(self, why: str) -> bool:
+        self.told.append(why)
+        return True
+
+
+async def test_observers_free_memory_and_all_learn_of_stopped_code() -> None:
+    slot, observers = KernelSlot(_no_launch), [_Observer(), _Observer()]
+    assert not slot.end_programs("nobody observes")
+    slot.observe(KernelObserver())
+    for observer in observers:
+        slot.observe(observer)
+    slot.adopt(kernel := _Live())  # type: ignore[arg-type]
+    assert kernel.memory.relief is slot
+    slot.code_stopped()
+    assert (slot.relieve(), slot.end_programs("out of memory")) == (False, True)
+    assert [observer.told for observer in observers] == [["stopped", "out of memory"], ["stopped"]]

@@ -48,7 +48,7 @@ async def test_a_zygote_that_is_killed_costs_no_kernel_and_is_replaced(
         old = kernels(host)
         (launcher,) = host.kernels.launchers.in_use.values()
         running = asyncio.create_task(session.execute("import time; time.sleep(1); kept += 1; kept"))
-        await eventually(lambda: session.reader.running)
+        await eventually(lambda: session.cells.running)
         os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         assert (await running).return_value == "2"
         await session.undo()

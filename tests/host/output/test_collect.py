@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.output.collect import Collector
+from cellblock.host.output.collect import MOST_METADATA, Bundle, Collector, Value
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory, save_images
-from cellblock.model import OutputItem
+from cellblock.model import OutputItem, is_text
+from cellblock.model.blocks import pictures
 from cellblock.wire.fields import MAX_MIMES, PIECE
 from cellblock.wire.messages import Display
 
 unhurried = settings(deadline=None)  # on a busy machine time says nothing
+LARGE = 2 * 1024 * 1024
 PNG = b"\x89PNG\r\n\x1a\nrest"
 MARK = "bytes of output left out"
 
@@ -511,7 +514,7 @@ def test_png_images_are_saved_and_nothing_else(tmp_path: Path) -> None:
         OutputItem("execute_result", data={"image/png": PNG}),
         OutputItem("stream", "text", "stdout"),
     ]
-    paths, notes = save_images(items, tmp_path / "images")
+    paths, notes = save_images(pictures(items), tmp_path / "images")
     assert [path.read_bytes() for path in paths] == [PNG, PNG]
     assert sorted((tmp_path / "images").iterdir()) == sorted(paths)
     assert notes == []
@@ -519,7 +522,7 @@ def test_png_images_are_saved_and_nothing_else(tmp_path: Path) -> None:
 
 def test_images_that_cannot_be_saved_are_noted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    paths, notes = save_images([OutputItem("display_data", data={"image/png": PNG})], tmp_path / "file")
+    paths, notes = save_images([("image/png", PNG)], tmp_path / "file")
     assert paths == []
     assert len(notes) == 1
     assert str(tmp_path / "file") in notes[0]
@@ -531,7 +534,7 @@ async def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
     other.mkdir()
     (tmp_path / "images").symlink_to(other)
     for place in (tmp_path / "images", tmp_path / "images" / "inner"):
-        paths, notes = save_images([OutputItem("display_data", data={"image/png": PNG})], place)
+        paths, notes = save_images([("image/png", PNG)], place)
         assert paths == []
         assert "the path has a symbolic link that a session could have created" in notes[0]
         collector = Collector(Limits(text=2000), SpillDirectory(place, 10**9, 10**9))
@@ -542,3 +545,114 @@ async def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
         )
         assert collector.spilled == []
     assert [*other.iterdir()] == []
+
+
+# -- one value --------------------------------------------------------------------------------------------------------
+
+
+class Spilled:
+    """Where a value goes that is too large."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.closed = 0
+
+    def begin(self, pieces: Iterable[bytes | bytearray]) -> None:
+        self.data = b"".join(pieces)
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def value(mime: str, limit: int, pieces: Iterable[bytes]) -> tuple[Value, Spilled]:
+    spilled = Spilled()
+    made = Value(mime, limit, spilled)  # type: ignore[arg-type]
+    for piece in pieces:
+        made.add(piece)
+        assert made.size <= limit
+    return made, spilled
+
+
+def bundle(data: dict[str, bytes], metadata: dict[str, Any] | None = None, room: int = 10**6) -> Bundle:
+    return Bundle("display_data", data, metadata or {}, None, room, sum(map(len, data.values())))
+
+
+@pytest.mark.parametrize("step", [1, 7, 100])
+@pytest.mark.parametrize("mime", ["text/plain", "image/png"])
+def test_a_value_within_its_limit_is_whole(mime: str, step: int) -> None:
+    data = bytes(range(100))
+    made, spilled = value(mime, 100, (data[start : start + step] for start in range(0, 100, step)))
+    assert bytes(made.finish() or b"") == data
+    assert (made.over, made.total, spilled.data) == (False, 100, b"")
+
+
+@pytest.mark.parametrize("step", [1, 7, 200])
+def test_of_text_the_beginning_and_the_end_are_kept_and_all_of_it_is_spilled(step: int) -> None:
+    data = b"a" * 60 + b"b" * 80 + b"c" * 60
+    made, spilled = value("text/plain", 100, (data[start : start + step] for start in range(0, 200, step)))
+    kept = made.finish()
+    assert kept is not None
+    assert kept == b"a" * 50 + "\n… 100 bytes left out …\n".encode() + b"c" * 50
+    assert (spilled.data, spilled.closed) == (data, 1)
+
+
+def test_half_of_a_picture_is_of_no_use() -> None:
+    made, spilled = value("image/png", 10, [b"x" * 8, b"y" * 8, b"z"])
+    assert (made.finish(), made.size, made.total) == (None, 0, 17)
+    assert spilled.data == b"x" * 8 + b"y" * 8 + b"z"
+
+
+@pytest.mark.parametrize(
+    ("mime", "text"),
+    [
+        ("text/html", True),
+        ("application/vnd.x+json", True),
+        ("image/svg+xml", True),
+        ("image/png", False),
+        ("application/pdf", False),
+    ],
+)
+def test_types_are_text_or_bytes(mime: str, text: bool) -> None:
+    assert is_text(mime) is text
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"text/plain": b"plain", "text/html": b"<b>"}, "plain"),
+        ({"image/png": b"x", "text/markdown": b"**b**"}, "**b**"),
+        ({"text/html": b"<b>"}, "<b>"),
+        ({"text/html": b"x" * LARGE}, "<text/html>"),  # nobody reads more of a page that a browser was to show
+        ({"image/png": b"x", "image/jpeg": b"y"}, "<image/png, image/jpeg>"),
+        ({"text/plain": b"a\xff"}, "a\ufffd"),
+        ({}, None),
+    ],
+)
+def test_a_reader_of_plain_text_sees_the_plainest_type(data: dict[str, bytes], text: str | None) -> None:
+    shown = bundle(data)
+    assert shown.item("display_data").text == text
+    if b"\xff" not in b"".join(data.values()):
+        assert shown.text == text
+
+
+def test_bytes_that_are_no_text_do_not_hold_up_the_reader_of_a_stream() -> None:
+    data = {"text/plain": b"\xff" * LARGE, "text/html": b"<b>"}
+    assert bundle(data).text == "<b>"
+    assert bundle(data).item("display_data").text == "\ufffd" * LARGE
+
+
+@pytest.mark.parametrize("metadata", [{"a": [[]] * 10_000}, {"a": "x" * MOST_METADATA}, {"x" * MOST_METADATA: 1}])
+def test_metadata_that_takes_too_much_is_left_out(metadata: dict[str, Any]) -> None:
+    heavy = bundle({"text/plain": b"x"}, metadata)
+    assert (heavy.heavy, heavy.metadata) == (True, {})
+    light = bundle({"text/plain": b"x"}, {"a": 1})
+    assert (light.heavy, light.metadata) == (False, {"a": 1})
+    assert light.size > bundle({"text/plain": b"x"}).size
+
+
+def test_an_error_is_its_text_and_nothing_else() -> None:
+    item = bundle({"text/plain": b"Traceback", "image/png": b"x"}).item("error")
+    assert (item.text, item.data) == ("Traceback", {})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.host import Host
-from cellblock.host.kernels.recording import Extra
+from cellblock.host.kernels.channel import Extra
 from cellblock.host.session import Session
 from cellblock.host.survival.recording import TapeRecording, read_trusted
 from cellblock.host.survival.tape import Kind
@@ -74,8 +74,8 @@ async def test_what_the_host_adds_is_written_down(host: Host, tmp_path: Path) ->
     session = host.session(working_dir=tmp_path, images_dir=tmp_path)
     async with session:
         await session.execute("1")
-        session.reader.note("a note")
-        session.reader.show({"text/html": b"<b>"})
+        session.cells.note("a note")
+        session.cells.show({"text/html": b"<b>"})
         records = [record for record in recording(session).tape.recover()[1] if record.kind is Kind.EXTRA]
         assert [read_trusted(record) for record in records] == [
             Extra(text=b"a note\n", ours=True),

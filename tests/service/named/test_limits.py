@@ -31,7 +31,7 @@ async def test_limits(zygote_host: Host, state: Path, tmp_path: Path, monkeypatc
     assert await waiting[0].cancel(None)
     with pytest.raises(NotRunError):
         await waiting[0].wait()
-    await eventually(lambda: named.session is not None and named.session._cells.current is not None)
+    await eventually(lambda: named.session is not None and named.session.cells.current is not None)
     assert await running.cancel(named.current)
     assert (await running.wait()).status == "interrupted"
     assert [(await one.wait()).return_value for one in waiting[1:]] == ["1", "1"]

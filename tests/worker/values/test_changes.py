@@ -40,7 +40,7 @@ async def test_a_session_that_was_asked_is_not_asked_again(session: Session) -> 
     assert await session.changes() == ({"x": "int"}, [])
     for code in ("y = 'a'\nz = 1", "del z\nx = 2.0"):
         await session.execute(code)
-    channel = session._cells._kernels.current.channel._conversation  # type: ignore[union-attr]
+    channel = session.cells._kernels.current.channel._conversation  # type: ignore[union-attr]
     position = channel.position
     assert await session.changes() == ({"y": "str", "x": "float"}, ["z"])
     assert channel.position == position

@@ -82,7 +82,6 @@ def sh(
     terminal = not detach and sys.stdin.isatty() and sys.stdout.isatty()
     if not command and not terminal:
         raise InvalidInputError(f"name a program: cellblock sh {session} -- PROGRAM ARGS; without one, a terminal is needed")
-    rows, columns = _size() if terminal else (0, 0)
     variables: dict[str, str | None] = dict(pair("--env", one) for one in env or [])
     if terminal:
         variables.setdefault("TERM", os.environ.get("TERM", "xterm"))
@@ -92,19 +91,8 @@ def sh(
     with connected() as connection:
         if options:
             make(connection, session, options)
-        request = Spawn(
-            session,
-            tuple(command or ["/bin/sh", "-c", "exec $(command -v bash || echo /bin/sh)"]),
-            cwd,
-            variables,
-            stdin=not detach,
-            rows=rows,
-            columns=columns,
-            keep="tail" if detach else "all",
-            bound=not detach,
-        )
         try:
-            started = _start(connection, request)
+            started = _start(connection, _request(session, command, cwd, variables, terminal=terminal, detach=detach))
         except ProcessError as error:
             say(f"cellblock: {error}")
             return _MISSING if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTED
@@ -116,6 +104,24 @@ def sh(
             return OK
         run = _Run(connection, session, started["id"], terminal=terminal)
         return run.follow(limit)
+
+
+def _request(
+    session: str, command: list[str], cwd: str, variables: dict[str, str | None], *, terminal: bool, detach: bool
+) -> Spawn:
+    """Return the request for a program; without a command, for a shell."""
+    rows, columns = _size() if terminal else (0, 0)
+    return Spawn(
+        session,
+        tuple(command or ["/bin/sh", "-c", "exec $(command -v bash || echo /bin/sh)"]),
+        cwd,
+        variables,
+        stdin=not detach,
+        rows=rows,
+        columns=columns,
+        keep="tail" if detach else "all",
+        bound=not detach,
+    )
 
 
 def _start(connection: SessionConnection, request: Spawn) -> dict[str, Any]:

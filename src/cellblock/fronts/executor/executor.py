@@ -23,6 +23,7 @@ from cellblock.host.closing import AsyncOnly
 from cellblock.host.options import check_names
 from cellblock.model import MODEL_CHARS, overflow
 from cellblock.service.session.running import RunningSession
+from cellblock.service.session.service_options import SessionOrigin
 
 # Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
@@ -489,7 +490,7 @@ class CodeExecutor(AsyncOnly):
             start_from, self.beginning, self._adopted_by = self.beginning, None, ""
             await run.start(
                 *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
-                start_from=start_from,
+                origin=SessionOrigin(start_from=start_from),
             )
             assert run.services is not None
             for server, call in self._offered.items():
@@ -644,7 +645,7 @@ class CodeExecutor(AsyncOnly):
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
-        from cellblock.host.kernels.cell_events import Notice
+        from cellblock.host.kernels.cell import Notice
         from cellblock.model import CodeExecutionChunk, CodeExecutionResult
         from cellblock.tools.approvals.request import ApprovalRequest
 

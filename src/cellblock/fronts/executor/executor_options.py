@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.common.config import SandboxName
 from cellblock.common.sandbox_options import SandboxOptions
+from cellblock.common.timeouts import check_timeout
 from cellblock.errors import InvalidInputError, shown
-from cellblock.host.checks import DEFAULT_TIMEOUT, check_timeout, names_of_ours
+from cellblock.host.checks import DEFAULT_TIMEOUT, names_of_ours
 from cellblock.host.options import SessionOptions
 from cellblock.host.requested_policy import as_in_ipybox, requested_policy
 from cellblock.service.session.policy import requested_tier

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from cellblock.host.kernels.cell_events import Notice
+from cellblock.host.kernels.cell import Notice
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 
 if TYPE_CHECKING:

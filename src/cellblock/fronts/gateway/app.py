@@ -157,10 +157,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     for router in (*routers, derived(routers)):
         app.include_router(router, responses={"default": _PROBLEM})
     pages.add_to(app)
-    app.add_exception_handler(CellblockError, _on_error)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(Exception, _on_failure)
+    _answer_failures(app)
     guarded = Guard(Direct(app, app.inside, execution_routes.DIRECT), options, check, _uploads())
     app.state.pages = ports.PageHosts(
         readable(with_head(guarded), options.allowed_origins),
@@ -171,6 +168,14 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     )
     app.outside = Traced(metrics.Meter(app.state.pages))
     return app
+
+
+def _answer_failures(app: FastAPI) -> None:
+    """Answer each failure with a problem (RFC 9457)."""
+    app.add_exception_handler(CellblockError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_failure)
 
 
 def _uploads() -> list[BaseRoute]:

@@ -24,7 +24,7 @@ from cellblock.service.daemon.starting import connect_or_start
 from cellblock.service.store.tokens import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import uvicorn
     from starlette.types import ASGIApp
@@ -89,14 +89,20 @@ def serve(
         if on_start is not None:
             on_start(addresses[0])
             return
-        tell(greeting.format(*addresses, addresses[0]))
-        if greeting is GREETING:
-            tell(_CONSOLE.format(addresses[0], addresses[0]))
-        tell(_about_tokens(options, once=once))
-        for published in options.publish:
-            tell(f"Port {published} of the sandbox is at http://localhost:{published}")
+        for line in _greeting(greeting, addresses, options, once=once):
+            tell(line)
 
     _run(config((make or make_app)(options, place), certificate, key), socks, greet)
+
+
+def _greeting(greeting: str, addresses: list[str], options: GatewayOptions, *, once: bool) -> Iterator[str]:
+    """Yield the lines that tell the user where the service is and which tokens it takes."""
+    yield greeting.format(*addresses, addresses[0])
+    if greeting is GREETING:
+        yield _CONSOLE.format(addresses[0], addresses[0])
+    yield _about_tokens(options, once=once)
+    for published in options.publish:
+        yield f"Port {published} of the sandbox is at http://localhost:{published}"
 
 
 def _run(configuration: uvicorn.Config, socks: list[socket.socket], greet: Callable[[], None]) -> None:

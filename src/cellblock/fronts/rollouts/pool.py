@@ -14,6 +14,7 @@ from shutil import Error, copytree
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import ConflictError, InvalidInputError, LaunchError, StateError, shown
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.fronts.rollouts.rollout import Lifetime, Rollout, check_template
@@ -21,7 +22,6 @@ from cellblock.fronts.rollouts.trajectory import Trajectory
 from cellblock.host import shared
 from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
 from cellblock.host.closing import AsyncOnly
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.place import SessionPlace
 
 if TYPE_CHECKING:
@@ -51,6 +51,19 @@ class _Begin(NamedTuple):
     seed: int | None
     clock: datetime | None
     labels: Mapping[str, str]
+
+
+def _check_limits(size: object, lifetime: object, idle: object) -> None:
+    """Validate the limits of a pool.
+
+    Raises:
+        InvalidInputError: A limit is not a number, or too small.
+    """
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise InvalidInputError(f"size must be a number of rollouts, not {shown(size)}")
+    for name, seconds in (("lifetime", lifetime), ("idle", idle)):
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
+            raise InvalidInputError(f"{name} must be a positive number of seconds, or None, not {shown(seconds)}")
 
 
 class Pool(AsyncOnly):
@@ -98,11 +111,7 @@ class Pool(AsyncOnly):
         Raises:
             InvalidInputError: An argument is invalid.
         """
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise InvalidInputError(f"size must be a number of rollouts, not {shown(size)}")
-        for name, seconds in (("lifetime", lifetime), ("idle", idle)):
-            if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
-                raise InvalidInputError(f"{name} must be a positive number of seconds, or None, not {shown(seconds)}")
+        _check_limits(size, lifetime, idle)
         if "working_dir" in options:
             raise InvalidInputError("each rollout has a directory of its own; template= names the files that it begins with")
         if template is not None and start_from is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.errors import StoreError
+from cellblock.host.kernels.cells import SessionWatcher
 from cellblock.model import CodeExecutionResult
 from cellblock.model.programs import ExecResult
 
@@ -17,7 +18,7 @@ MAX_TEXT = 100_000
 """Characters of a text that an event keeps, from its beginning and its end."""
 
 
-class Trajectory:
+class Trajectory(SessionWatcher):
     """The events of one rollout, oldest first: dicts of JSON data.
 
     Each has ``event``, ``at`` (seconds since 1970) and ``seconds`` (since the rollout began):

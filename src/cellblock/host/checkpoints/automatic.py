@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from cellblock.common import telemetry
 from cellblock.errors import BusyError, CheckpointError, KernelDiedError, SnapshotError
 from cellblock.host.checkpoints.filing import Filing
+from cellblock.host.kernels.cells import CellObserver, Cells
+from cellblock.host.kernels.kernel_slot import KernelObserver, KernelSlot
 from cellblock.host.kernels.state_events import Placed
 from cellblock.host.options import Exact, Rolling
 from cellblock.wire.protocol import State
@@ -19,10 +21,8 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
-    from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.kernel import Kernel
-    from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.pairs import Pair
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.snapshots import Snapshot
@@ -58,7 +58,7 @@ class CheckpointList(Protocol):
         """Drop the states that only a redo needs. Return whether there were any."""
 
 
-class AutomaticCheckpoints:
+class AutomaticCheckpoints(CellObserver, KernelObserver):
     """Creates the checkpoints of one session, and drops the oldest. Observes the session's cells and kernels.
 
     An exact session creates a checkpoint with files at the end of each cell, before the next request. If the cell left tasks

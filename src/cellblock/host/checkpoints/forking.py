@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import InvalidInputError
 from cellblock.host.checkpoints.branches import check_whole
 from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.checks import check_branches
-from cellblock.host.kernels.stopping import despite_cancellation
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from cellblock.common import config
+from cellblock.common.tasks import despite_cancellation
 from cellblock.common.threads import run_aside
 from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
 from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.journal import HeldError

@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import BusyError, CellblockError, LaunchError, StateError
-from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
-from cellblock.host.kernels.cell import Cell, OnInput
-from cellblock.host.kernels.cell_events import Event, Notice
-from cellblock.host.kernels.cell_result import KeptResults
+from cellblock.host.checks import DEFAULT_TIMEOUT
+from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput, check_code
 from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.session_state import SessionState
 from cellblock.host.kernels.state_events import Unsent
-from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
+from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
 from cellblock.host.options import SessionHooks
 from cellblock.host.telemetry import SessionTrace
-from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, KeptResult, OutputItem, StreamName
 from cellblock.model.programs import ExecResult
 from cellblock.wire.messages import VALUE_MIME, Answer, Changed, Question
 
@@ -32,13 +33,14 @@ _log = logging.getLogger("cellblock.sessions")
 
 _ATTEMPTS = 3
 _HISTORY_CODE = 100_000
+_OVERHEAD = 1000  # memory of a result in addition to its text and values
 _QUEUE = 4 * 1024 * 1024
 _STEP = 0.01
 """Seconds between checks of `uncounted_seconds`, while it grows as fast as time passes."""
 
 
-class CellObserver(Protocol):
-    """Observes the cells of a session, to make them undoable."""
+class CellObserver:
+    """An observer of a session's cells, which makes them undoable. By default, undo is off."""
 
     def request_begins(self) -> None:
         """Handle a request that is about to wait for its turn."""
@@ -54,6 +56,7 @@ class CellObserver(Protocol):
 
     def before_cell(self) -> str:
         """Return why the next cell cannot be undone; empty if it can, or if undo is off."""
+        return ""
 
     async def after_cell(self, state: int) -> str:
         """Return why the last cell cannot be undone; empty if it can, or if that was known before it began.
@@ -61,16 +64,19 @@ class CellObserver(Protocol):
         Args:
             state: The state in which the cell began.
         """
+        return ""
 
     def can_recover(self, dead: Kernel) -> bool:
         """Return whether the session may be able to continue from a state of a dead kernel."""
+        return False
 
     def awaited(self, dead: Kernel) -> Restored | None:
         """Return the state that the session restores once there is room for a kernel, or None."""
+        return None
 
 
-class SessionWatcher(Protocol):
-    """An observer of a session's cells and programs."""
+class SessionWatcher:
+    """An observer of a session's cells and programs. By default, it does nothing."""
 
     def cell_ended(self, code: str, result: CodeExecutionResult) -> None:
         """Handle the end of a cell that is not silent."""
@@ -98,8 +104,7 @@ class Cells:
         trace: SessionTrace,
         check_usable: Callable[[], None],
         images_dir: Path,
-        kept: KeptResults,
-        on_stopped: Callable[[], None],
+        history: int,
     ) -> None:
         """Start without a cell.
 
@@ -110,8 +115,7 @@ class Cells:
             trace: The session's spans.
             check_usable: Checks that the host is open and belongs to this process and event loop.
             images_dir: Directory for images.
-            kept: Stores the results of cells.
-            on_stopped: Called when a stopped cell has ended.
+            history: Memory limit of the results in the history, in bytes.
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
@@ -120,15 +124,14 @@ class Cells:
         self.adopted_by = ""
         self._told = ""
         """Why the last cell could not be undone."""
-        self._observer: CellObserver
+        self._observer = CellObserver()
         self._name = name
         self._kernels = kernels
         self._hooks = hooks
         self._trace = trace
         self._check_usable = check_usable
         self._images_dir = images_dir
-        self._kept = kept
-        self._on_stopped = on_stopped
+        self._kept = KeptResults(history)
         self._turn = asyncio.Lock()
         self._questioned: asyncio.Future[None] | None = None
         """One for the question being answered: it is done when the answer is no longer wanted."""
@@ -189,7 +192,8 @@ class Cells:
                 if kernel is None or self.state != "running":
                     kernel = await self._next_kernel(cell)
                 try:
-                    with self._trace.cell(cell) as step:
+                    with self._trace.cell(cell.code, cell.tag, silent=cell.silent) as step:
+                        cell.traceparent = step.traceparent
                         result = await self._run_in(kernel, cell, timeout)
                         step.end(result)
                         return result
@@ -285,7 +289,7 @@ class Cells:
             if cell.reason is not None and not cell.ended.is_set():
                 begin_stop(kernel, cell, cell.reason)
             remaining = None if cell.timeout is None else max(cell.timeout - cell.age, 0.0)
-            with self._trace.cell(cell, continued=True) as step:
+            with self._trace.cell(cell.code, cell.tag, silent=cell.silent, continued=True) as step:
                 result = await self._wait_for(kernel, cell, self._deadline(kernel, cell, remaining))
                 step.end(result)
                 return result
@@ -316,6 +320,45 @@ class Cells:
                     skip -= 1
                 else:
                     yield event
+
+    # -- the reader of the output --------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether a cell is running."""
+        return self.current is not None and not self.current.ended.is_set()
+
+    def notify(self, about: object) -> bool:
+        """Queue a `Notice` for the reader of the running cell's stream.
+
+        Returns:
+            Whether there is a reader.
+        """
+        cell = self.current
+        if cell is None or not cell.followed or not self.running:
+            return False
+        cell.events.notify(Notice(about))
+        return True
+
+    def retract(self, about: object) -> None:
+        """Withdraw an unread argument of `notify`."""
+        if self.current is not None:
+            self.current.events.retract(about)
+
+    def tell(self, line: str) -> None:
+        """Show a line to the reader of the running cell's stream, but not in the result."""
+        if (kernel := self._kernels.current) is not None and self.running:
+            kernel.output.tell(line)
+
+    def note(self, line: str) -> None:
+        """Show a line in the output of the running or next cell."""
+        if (kernel := self._kernels.current) is not None:
+            kernel.output.note(line)
+
+    def show(self, data: Mapping[str, bytes]) -> None:
+        """Show a MIME bundle in the output of the running or next cell."""
+        if (kernel := self._kernels.current) is not None:
+            kernel.output.show(data)
 
     # -- silent cells --------------------------------------------------------------------------------------------------
 
@@ -446,7 +489,7 @@ class Cells:
             finally:
                 self.current = None
                 if cell.reason is not None:
-                    self._on_stopped()
+                    self._kernels.code_stopped()
         return await self._finished(cell)
 
     def _deadline(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
@@ -604,3 +647,34 @@ class Deadline:
             self._act()
         else:
             self._timer = self._loop.call_later(max(remaining, _STEP), self._due)
+
+
+class KeptResults:
+    """The last results of a session."""
+
+    def __init__(self, limit: int) -> None:
+        """Start without results.
+
+        Args:
+            limit: Memory limit of all results, in bytes.
+        """
+        self._room = limit
+        self._kept: deque[tuple[KeptResult, int]] = deque()
+
+    def keep(self, result: CodeExecutionResult) -> KeptResult:
+        """Store a result, and drop the oldest ones to make room."""
+        kept, size = KeptResult(result), _size(result)
+        self._kept.append((kept, size))
+        self._room -= size
+        while self._room < 0:
+            oldest, size = self._kept.popleft()
+            oldest.result = None
+            self._room += size
+        return kept
+
+
+def _size(result: CodeExecutionResult) -> int:
+    size = _OVERHEAD + sum(map(sys.getsizeof, (result.text, result.output, result.stderr)))
+    for item in result.outputs:
+        size += _OVERHEAD + sum(map(sys.getsizeof, (item.text, *item.data.values())))
+    return size

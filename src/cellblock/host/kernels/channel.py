@@ -1,4 +1,7 @@
-"""The host's end of one kernel's channel and pipes: messages and text in the order in which they were written."""
+"""The host's end of one kernel's channel and pipes, and the record of what passes, for a later host.
+
+Messages and text are handled in the order in which they were written.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,21 @@ import asyncio
 import codecs
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from cellblock.errors import ProtocolError
 from cellblock.host.descriptors import PIPE_READ, pending, read_some, unread
+from cellblock.host.kernels.cell import Cell
 from cellblock.host.launch.launcher import Ends
-from cellblock.model import StreamName
-from cellblock.wire.messages import Message, ToHost, ToWorker
+from cellblock.host.output.collect import Collector
+from cellblock.model import Recovery, Status, StreamName
+from cellblock.wire.messages import Command, InputRequest, Install, Message, ToHost, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State
+
+Request: TypeAlias = InputRequest | Install | Command
+"""A request of a running cell to the host."""
 
 _LAST_WORDS = 1024 * 1024
 _TURN = 0.005  # seconds of one event loop turn for one kernel's messages
@@ -316,3 +326,99 @@ class Channel:
             while remaining > 0 and descriptor in self._open_pipes:
                 self._on_pipe(descriptor, min(remaining, PIPE_READ))
                 remaining -= PIPE_READ
+
+
+# -- for a later host --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Output from outside the kernel.
+
+    Attributes:
+        name: The stream of the text.
+        text: The text.
+        ours: As for `CellEvents.emit`.
+        kept: Whether it is part of the result.
+        shown: A displayed value instead of text.
+    """
+
+    name: StreamName = "stderr"
+    text: bytes = b""
+    ours: bool = False
+    kept: bool = True
+    shown: Mapping[str, bytes] | None = None
+
+
+class Recording:
+    """The recorder of one kernel's events for a later host, which records nothing without a custodian (`host/survival`).
+
+    Attributes:
+        before_exit: Records the worker's exit, before init's message about it is read.
+        lasting: Whether the kernel outlives this process.
+    """
+
+    before_exit: Callable[[int], None] | None = None
+    lasting = False
+
+    def channel(
+        self,
+        ends: Ends,
+        take: Callable[[ToHost], None],
+        take_text: Callable[[StreamName, bytes], None],
+        on_broken: Callable[[str], None],
+        behind: Callable[[], bool],
+        write_base: Callable[[], None],
+    ) -> Channel:
+        """Return the kernel's channel (`Channel`). `write_base` makes the kernel call `base`."""
+        return Channel(ends, take, take_text, on_broken, behind)
+
+    async def held(self, timeout: float) -> None:
+        """Wait until the kernel survives this process.
+
+        Raises:
+            CustodianError: The time limit in seconds was exceeded.
+        """
+
+    def base(
+        self, collector: Collector, cell: Cell | None, *, after_death: Recovery | None, count: int, cells: int, more: bool
+    ) -> None:
+        """Write the whole state between two messages.
+
+        Args:
+            collector: The kernel's output.
+            cell: The running cell, or the one about to begin.
+            after_death: The recovery that its next result reports for the previous kernel, if its death is unreported.
+            count: The number of its last execution.
+            cells: Number of cells begun.
+            more: Whether a message to the worker follows at once.
+
+        Raises:
+            OSError: There is no room.
+        """
+
+    def write_extra(self, what: Extra) -> None:
+        """Record output from outside the kernel."""
+
+    def stopping(self, reason: Status | None, means: Recovery) -> None:
+        """Record how a cell is being stopped."""
+
+    def asked(self, request: Request) -> bool:
+        """Record the cell's request. Return whether another process may have handled it."""
+        return False
+
+    def begun(self) -> None:
+        """Record that the handler of the cell's request is about to begin."""
+
+    def told(self, message: ToWorker) -> None:
+        """Record an answer to the cell's request."""
+
+    def replaced(self) -> bool:
+        """Record that the kernel died and is about to be replaced. Return whether that was recorded."""
+        return False
+
+    def close(self) -> None:
+        """Drop the record."""
+
+
+NO_RECORDING = Recording()

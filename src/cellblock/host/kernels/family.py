@@ -7,16 +7,15 @@ import contextlib
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError
+from cellblock.errors import BusyError, CheckpointError, KernelDiedError, LaunchError, ProtocolError
 from cellblock.host.closing import Closing
-from cellblock.host.kernels.idling import Idling
 from cellblock.host.launch.launcher import Ends, Launcher, connect
 from cellblock.walls.sandbox.cgroups import Group
-from cellblock.wire.control import Listener
+from cellblock.wire.control import Listener, Unblocked
 from cellblock.wire.copies import FROM_FAMILY, Copied, Drop, Gone, Keep, Resume, ToFamily
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 from cellblock.wire.fields import MAX_NUMBER
@@ -34,6 +33,12 @@ _GRACE = 2.0  # seconds for init to end
 _BRANCHED = 30.0
 """Seconds for an init of several sessions' kernels: killing it would end all of them. It may have hundreds to end at once."""
 _MOMENT, _MOMENTS = 0.001, 500  # interval and number of attempts to remove a control group
+
+QUIET = 2.0
+"""Seconds after the last cell, question or program until placeholders are removed"""
+
+_LONGEST = 60.0
+"""Seconds between two attempts, while something that the code has left running prevents it"""
 
 
 class Copy:
@@ -86,17 +91,101 @@ class Refusal(NamedTuple):
     pending: bool
 
 
-class FamilyObserver(Protocol):
-    """An observer of families with copies."""
+class Idling:
+    """Tracks whether the kernels that share one init are idle.
 
-    def family_connected(self, family: Family) -> None:
-        """Handle the first copy, before it is created."""
+    A kernel that falsely reports to be idle only harms itself: init makes the workspace read-only for it.
 
-    def family_changed(self, family: Family) -> None:
-        """Handle the assignment of a port."""
+    Attributes:
+        lifted: Whether the placeholders may be removed, so that `wake` must precede any code.
+    """
 
-    def family_closed(self, family: Family) -> None:
-        """Handle the end of an init that had copies."""
+    def __init__(self, ask: Callable[[], Collection[Control]]) -> None:
+        """Start with placeholders.
+
+        Args:
+            ask: Asks all kernels whether their code left anything running, if none runs a cell. Returns one connection to init
+                for each kernel, or none if something runs. The answers go to `answered`.
+        """
+        self._ask = ask
+        self._loop = asyncio.get_running_loop()
+        self._touched = self._asked = self._loop.time()
+        self._pause = QUIET
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: set[Control] = set()
+        self._useful = True
+        self.lifted = False
+
+    def touch(self) -> None:
+        """Record that something of the session runs, or has just ended."""
+        self._touched = self._loop.time()
+        self._pause = QUIET
+        if self._timer is None and self._useful:
+            self._arm(QUIET)
+
+    def take_over(self) -> None:
+        """Record that another host may have had the placeholders removed."""
+        self.lifted = True
+
+    def stop(self) -> None:
+        """Stop the timer, because there are no kernels."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def wake(self, control: Control) -> None:
+        """Have removed placeholders restored. Code of the session may run when this returns.
+
+        Raises:
+            BusyError: The placeholders cannot be restored now, so nothing may run.
+        """
+        self.touch()
+        if not self.lifted:
+            return
+        if error := await control.block():
+            raise BusyError(f"the session cannot continue now, because its protected names cannot be blocked again: {error}")
+        self.lifted = False
+
+    def answered(self, control: Control, *, pending: bool) -> None:
+        """Handle a kernel's report whether its code left anything running."""
+        if control not in self._waiting:
+            return  # no one asked
+        self._waiting.discard(control)
+        if self._touched > self._asked:
+            return  # something has begun meanwhile
+        if pending:
+            self._try_later()
+        elif not self._waiting:
+            self.lifted = True
+            control.unblock()
+
+    def unblocked(self, message: Unblocked) -> None:
+        """Handle init's answer."""
+        self._useful = message.useful
+        if not message.done:
+            self.lifted = False
+            if message.useful:
+                self._try_later()
+
+    def _try_later(self) -> None:
+        self._pause = min(2 * self._pause, _LONGEST)
+        if self._timer is None:
+            self._arm(self._pause)
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.lifted:
+            return
+        if (left := self._touched + self._pause - self._loop.time()) > 0:
+            self._arm(left)
+            return
+        self._asked = self._loop.time()
+        self._waiting = {*self._ask()}
+        if not self._waiting:
+            self._arm(QUIET)
 
 
 class Family:
@@ -113,16 +202,25 @@ class Family:
         sealed: Whether the network was restricted permanently. Another session could reach more, so none may be created.
     """
 
-    def __init__(self, launcher: Launcher, number: int, group: Group | None, observer: FamilyObserver) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        number: int,
+        group: Group | None,
+        on_changed: Callable[[Family], None],
+        on_closed: Callable[[Family], None],
+    ) -> None:
         """Start without kernels.
 
         Args:
             launcher: Starts the first kernel.
             number: Its number, from the launcher.
             group: The control group of all processes, if any.
-            observer: Observes copies.
+            on_changed: Called before the first copy is created, and when a port was assigned.
+            on_closed: Called at the end of an init that had copies.
         """
-        self._observer = observer
+        self._on_changed = on_changed
+        self._on_closed = on_closed
         self.launcher = launcher
         self.number = number
         self.group = group
@@ -181,7 +279,7 @@ class Family:
     def next_port(self, first: int) -> int:
         """Return a port for a listener of another session. All share one network, where each port has one listener."""
         self.ports += 1
-        self._observer.family_changed(self)
+        self._on_changed(self)
         return first + self.ports
 
     def add(self, kernel: Kernel) -> None:
@@ -332,7 +430,7 @@ class Family:
                 ours.close()
                 raise
         self._listen(ours)
-        self._observer.family_connected(self)
+        self._on_changed(self)
 
     def _listen(self, connection: socket.socket) -> None:
         self._connection, self._gone = connection, self._loop.create_future()
@@ -438,7 +536,7 @@ class Family:
         self._connection.close()
         self._connection = None
         await self._dissolve()
-        self._observer.family_closed(self)
+        self._on_closed(self)
 
     async def _dissolve(self) -> None:
         """Remove the control group once it has no processes."""

@@ -7,24 +7,24 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 
-from cellblock.errors import BusyError, KernelDiedError, LaunchError
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, BusyError, KernelDiedError, LaunchError
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
-from cellblock.host.kernels.cell import Cell
+from cellblock.host.kernels.cell import Cell, Rights
+from cellblock.host.kernels.channel import NO_RECORDING, Extra, Recording, Request
 from cellblock.host.kernels.exit_status import Death, Restored, describe_status, exit_status
 from cellblock.host.kernels.family import Copy, Family
-from cellblock.host.kernels.kernel_output import KernelOutput
 from cellblock.host.kernels.memory import MemoryWatch
-from cellblock.host.kernels.recording import NO_RECORDING, Recording
-from cellblock.host.kernels.requests import Requests
+from cellblock.host.kernels.requests import answers, recovered
 from cellblock.host.launch.control import Control, ControlObserver
-from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
+from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec, RunningKernel
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch_failures import refused
-from cellblock.model import STATE_LOST, Recovery, Status
+from cellblock.host.output.collect import Collector
+from cellblock.model import STATE_LOST, Recovery, Status, StreamName
 from cellblock.wire.control import Interrupt, KillChildren, Unblocked
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
@@ -50,6 +50,7 @@ from cellblock.wire.messages import (
     Shutdown,
     Stream,
     ToHost,
+    ToWorker,
 )
 from cellblock.wire.protocol import State
 
@@ -62,6 +63,151 @@ _LONGEST_MOMENT = 0.1  # upper limit of the exponential backoff between them, in
 _GRACE = 0.5  # seconds for exit handlers, and for init to end the rest
 
 
+class KernelOutput:
+    """The output of a kernel's running cell, or since its last cell.
+
+    Attributes:
+        cell: The running cell, if any.
+        collector: Collects the output.
+        after_death: The recovery that the next result reports for the previous kernel, if its death is unreported.
+        elsewhere: Takes the output instead, while the kernel works for another kernel.
+        lacks: Lines about what the kernel lacks because it was made from a copy. The next cell shows them.
+    """
+
+    def __init__(self, wanted: KernelSpec, recording: Recording) -> None:
+        """Start without output.
+
+        Args:
+            wanted: The kernel's specification.
+            recording: Records output from outside the kernel.
+        """
+        self._wanted = wanted
+        self._recording = recording
+        self.cell: Cell | None = None
+        self.collector = self._new_collector()
+        self.after_death: Recovery | None = None
+        self.elsewhere: Callable[[StreamName, bytes], None] | None = None
+        self.lacks: list[str] = []
+
+    def _new_collector(self) -> Collector:
+        return Collector(self._wanted.limits, self._wanted.spill_to)
+
+    # -- the running cell ----------------------------------------------------------------------------------------------
+
+    def attach(self, cell: Cell, memory: int | None, pause: Callable[[bool], None]) -> None:
+        """Set the running cell.
+
+        Args:
+            cell: The cell. It also receives output of background work since the last cell.
+            memory: The kernel's memory limit in bytes, if any.
+            pause: Pauses (True) or resumes the kernel's output.
+        """
+        wanted = self._wanted
+        policy, tier = wanted.policy, wanted.tier
+        offline = NO_NETWORK_BY_LANDLOCK if tier.ours and not tier.own_network else ""
+        if tier.own_network and not (policy.network.allow or policy.network.ask):
+            offline = NO_NETWORK
+        for line in self.take_lacks():
+            self.collector.add_text("stderr", f"{line}\n".encode())
+        rights = Rights(memory, policy.resources.packages > 0, tier.sandboxed, offline)
+        cell.attach(self.collector, rights=rights, after_death=self.after_death, pause=pause)
+        self.cell = cell
+
+    def take_lacks(self) -> list[str]:
+        """Return the lines about what the kernel lacks, once."""
+        lacks, self.lacks = self.lacks, []
+        return lacks
+
+    def show_so_far(self) -> None:
+        """Show the running cell's reader the output from before the cell."""
+        if self.cell is not None and self.cell.events.streaming:
+            for shown, stream in self.collector.so_far():
+                self.cell.events.emit(shown, stream)
+
+    def detach(self) -> Cell | None:
+        """Remove and return the running cell, if any, and start with empty output."""
+        cell, self.cell = self.cell, None
+        if cell is not None:
+            if not cell.silent:
+                self.after_death = None  # it was reported
+            self.collector = self._new_collector()
+        return cell
+
+    def withdraw(self) -> None:
+        """Withdraw the running cell, which was not sent. The next cell shows its output and reports."""
+        self.cell = None
+
+    def take_over(self, dead: KernelOutput, notice: DeathNotice) -> None:
+        """Start with another kernel's last output and death notice."""
+        ours, self.collector = self.collector, dead.collector
+        self._add_notice(notice)
+        for item in ours.items():
+            self.collector.add_text(item.name or "stdout", (item.text or "").encode())
+
+    def with_notice(self, notice: DeathNotice) -> KernelOutput:
+        """Return the output for the next host in case this one is killed before `take_over`."""
+        output = KernelOutput(self._wanted, NO_RECORDING)
+        output._add_notice(notice)
+        return output
+
+    def _add_notice(self, notice: DeathNotice) -> None:
+        self.collector.add_text("stderr", notice.text.encode())
+        self.after_death = notice.recovery
+
+    # -- from the kernel -----------------------------------------------------------------------------------------------
+
+    def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
+        """Handle text from the kernel. `ours` is as for `CellEvents.emit`."""
+        if self.elsewhere is not None:
+            self.elsewhere(name, text)
+            return
+        self.collector.add_text(name, text)
+        if self.cell is not None and self.cell.events.streaming:
+            self.cell.events.emit(text.decode("utf-8", "replace"), name, ours=ours)
+
+    def add_display(self, message: Display) -> None:
+        """Handle a displayed value."""
+        bundle = self.collector.add_display(message)
+        if bundle is not None and self.cell is not None:
+            self.cell.events.show(bundle, message.kind)
+        while self.collector.unsaid:
+            self.add_text("stderr", f"{self.collector.unsaid.pop(0)}\n".encode(), ours=True)
+
+    def clear(self, wait: bool) -> None:
+        """Drop the output so far; with `wait`, when the next output arrives."""
+        self.collector.clear(wait)
+        if self.cell is not None:
+            self.cell.events.clear(wait)
+
+    # -- from elsewhere ------------------------------------------------------------------------------------------------
+
+    def note(self, line: str) -> None:
+        """Show a line from the host to the reader of the running or next cell."""
+        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True))
+
+    def tell(self, line: str) -> None:
+        """Show a line to the reader of the running cell's stream, but not in the result."""
+        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
+
+    def show(self, data: Mapping[str, bytes]) -> None:
+        """Show a MIME bundle from outside the kernel to the reader of the running or next cell."""
+        self.add_extra(Extra(shown=dict(data)))
+
+    def insert(self, name: StreamName, text: bytes) -> None:
+        """Add text from outside the kernel to the output of the running or next cell."""
+        self.add_extra(Extra(name, text))
+
+    def add_extra(self, extra: Extra) -> None:
+        """Handle output from outside the kernel."""
+        self._recording.write_extra(extra)
+        if extra.shown is not None:
+            self.add_display(Display("display_data", extra.shown))
+        elif extra.kept:
+            self.add_text(extra.name, extra.text, ours=extra.ours)
+        elif self.cell is not None:
+            self.cell.events.emit(extra.text.decode("utf-8", "replace"), extra.name, ours=extra.ours)
+
+
 class Kernel(ControlObserver):
     """One process of a session's interpreter.
 
@@ -70,7 +216,6 @@ class Kernel(ControlObserver):
         ready: Done when the kernel accepts cells.
         wanted: Its specification.
         channel: The connection to its worker.
-        requests: Handles requests of its code while a cell runs.
         recording: Records what a later host needs to continue the kernel.
         count: The number of the last execution.
         cells: Number of cells begun.
@@ -116,14 +261,8 @@ class Kernel(ControlObserver):
         self.wanted = wanted
         self.recording = recording
         self.output = KernelOutput(wanted, recording)
-        self.channel = recording.channel(
-            ends,
-            self._take,
-            self.output.add_text,
-            self._condemn,
-            lambda: self.output.collector.behind,
-            self.write_base,
-        )
+        taking = self._take, self.output.add_text, self._condemn, self._behind
+        self.channel = recording.channel(ends, *taking, self.write_base)
         self._query: asyncio.Future[Answer] | None = None
         self._changed: Changed | None = None
         self._condemned: str | None = None
@@ -141,12 +280,11 @@ class Kernel(ControlObserver):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         takers = {name: functools.partial(wanted.on_listener, family.number, name) for name in wanted.setup.listeners}
         self.control = Control(ends.control, self, takers, recording.before_exit)
-        self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self.output.cell is not None, self._condemn)
-        self.requests = Requests(self, self.channel, self.output, recording, self._condemn)
+        self.memory = MemoryWatch(wanted.memory, ends.group, self.control, self._busy, self._condemn)
         family.add(self)
         if not listen:
             family.idling.take_over()
-        if listen:
+        else:
             self.write_base(None if wanted.notice is None else self.output.with_notice(wanted.notice))
             self.control.read()
             self.channel.listen(True)
@@ -218,7 +356,17 @@ class Kernel(ControlObserver):
 
     def attach(self, cell: Cell) -> None:
         """Set the running cell."""
-        self.output.attach(cell, self.memory.limit, lambda paused: self.channel.listen(not paused))
+        self.output.attach(cell, self.memory.limit, self._pause)
+
+    def _pause(self, paused: bool) -> None:
+        self.channel.listen(not paused)
+
+    def _behind(self) -> bool:
+        """Return whether received output must be written before the next read."""
+        return self.output.collector.behind
+
+    def _busy(self) -> bool:
+        return self.output.cell is not None
 
     def take_over_output(self, dead: Kernel) -> None:
         """Replace a kernel that died while no cell ran. The next cell shows its last output and says so."""
@@ -419,11 +567,6 @@ class Kernel(ControlObserver):
         """Treat the kernel as dead, after all attempts to end it failed."""
         self._die(None)
 
-    @property
-    def packages(self) -> str | None:
-        """The directory for the session's packages, if any."""
-        return self.family.packages
-
     def _check_alive(self) -> None:
         if self.death is not None:
             raise KernelDiedError(f"the kernel died: {self.death.cause}")
@@ -452,7 +595,7 @@ class Kernel(ControlObserver):
                 if self.output.cell is not None:
                     self.output.cell.events.pass_on(message)
             case InputRequest() | Install() | Command():
-                self.requests.attend(message)
+                self._attend(message)
             case Changed() if self.output.cell is not None:
                 self._changed = message if self._changed is None else self._changed.then(message)
             case Idling(pending=pending):
@@ -469,6 +612,49 @@ class Kernel(ControlObserver):
                 elif not self.ready.done():
                     self.output.lacks = [f"[cellblock] {sentence}" for sentence in lacks]
                     self.ready.set_result(None)
+
+    @property
+    def _running(self) -> RunningKernel:
+        return RunningKernel(self.wanted, self.control, self.family.packages, self.output.insert)
+
+    def _attend(self, request: Request) -> None:
+        """Handle a request of the running cell in the background."""
+        cell = self.output.cell
+        if cell is None or (isinstance(request, InputRequest) and cell.on_input is None):
+            what = "input" if isinstance(request, InputRequest) else "something"
+            self._condemn(f"it asked for {what} that was not offered")
+            return
+        if self.recording.asked(request):
+            return  # the answer may come next; if not, `resume_request` answers
+        cell.answer(self._pass_on(cell, answers(self._running, cell, request, self.recording.begun)))
+
+    def resume_request(self, request: Request, *, begun: bool, decided: bool) -> None:
+        """Handle a request that a cell sent to a killed host.
+
+        Args:
+            request: The request.
+            begun: Whether its handler had begun.
+            decided: Whether the code was told that its command may run.
+        """
+        cell = self.output.cell
+        if cell is None:
+            return
+        if begun:
+            cell.answer(self._pass_on(cell, recovered(self._running, request, decided=decided)))
+        else:
+            self._attend(request)
+
+    async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
+        try:
+            async for answer in answering:
+                if self.output.cell is cell and self.channel.state in (State.ASKING, State.BUSY):
+                    self.recording.told(answer)
+                    self.channel.send(answer)
+        except KernelDiedError:
+            return  # and the cell with it
+        except Exception as error:  # otherwise the code would wait forever
+            cell.fail(error)
+            self._condemn(f"what it asked for could not be answered: {error}")
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:
         """Record how the running cell is being stopped."""

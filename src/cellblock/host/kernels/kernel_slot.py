@@ -8,9 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeAlias
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.kernels.kernel import Kernel
-from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.kernels.memory import Relief
 
 _log = logging.getLogger("cellblock")
 Launch: TypeAlias = Callable[["Kernel | None"], Awaitable[Kernel]]
@@ -28,17 +29,20 @@ class Move(Protocol):
         """Handle the completed replacement."""
 
 
-class KernelObserver(Protocol):
-    """An observer of a session's kernels, which keeps copies of them."""
+class KernelObserver(Relief):
+    """An observer of a session's kernels. By default, it does nothing."""
 
     def kernel_put(self, kernel: Kernel) -> None:
         """Handle a new current kernel."""
 
-    def relieve(self) -> bool:
-        """Free the session's memory above the limit. Return whether that was possible."""
+    def kernel_recorded(self, kernel: Kernel) -> None:
+        """Handle a new current kernel, after it was recorded as the session's."""
+
+    def code_stopped(self) -> None:
+        """Handle the end of code that was stopped, or whose kernel was replaced."""
 
 
-class KernelSlot:
+class KernelSlot(Relief):
     """One session's kernels, one at a time.
 
     The next kernel is always started and installed by a task of the slot. Callers only wait for that task, so cancelling one
@@ -48,24 +52,15 @@ class KernelSlot:
         current: The current kernel, dead or alive; None before the first.
     """
 
-    def __init__(
-        self,
-        launch: Launch,
-        on_replaced: Callable[[Kernel], None] = lambda _kernel: None,
-        end_programs: Callable[[str], bool] = lambda _why: False,
-    ) -> None:
+    def __init__(self, launch: Launch) -> None:
         """Start without a kernel.
 
         Args:
             launch: Starts a kernel, and returns when it accepts cells. Its argument is the dead kernel, whose state may be
                 continued. If cancelled, it leaves nothing behind.
-            on_replaced: Called with a new current kernel, after it is recorded as the session's.
-            end_programs: As for `MemoryWatch.end_programs`.
         """
         self._launch = launch
-        self._on_replaced = on_replaced
-        self._end_programs = end_programs
-        self._observer: KernelObserver | None = None
+        self._observers: list[KernelObserver] = []
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self._left: Kernel | None = None
@@ -75,8 +70,21 @@ class KernelSlot:
         self.current: Kernel | None = None
 
     def observe(self, observer: KernelObserver) -> None:
-        """Set the observer of all later kernels."""
-        self._observer = observer
+        """Add an observer of all later kernels."""
+        self._observers.append(observer)
+
+    def relieve(self) -> bool:
+        """Have an observer drop its copies of the kernels. Return whether there were any."""
+        return any(observer.relieve() for observer in self._observers)
+
+    def end_programs(self, why: str) -> bool:
+        """Have an observer end the session's programs with a reason. Return whether there were any."""
+        return any(observer.end_programs(why) for observer in self._observers)
+
+    def code_stopped(self) -> None:
+        """Tell the observers that code has ended which was stopped, or whose kernel was replaced."""
+        for observer in self._observers:
+            observer.code_stopped()
 
     @property
     def count(self) -> int:
@@ -215,7 +223,7 @@ class KernelSlot:
         if old is not None:
             kernel.take_over_output(old)
         self._put(kernel)
-        self._on_replaced(kernel)
+        self._recorded(kernel)
 
     async def _exchange(self, move: Move) -> None:
         await self._end_left()
@@ -223,7 +231,7 @@ class KernelSlot:
         self._left = self.current
         self._put(kernel)
         move.commit()
-        self._on_replaced(kernel)
+        self._recorded(kernel)
         if self._left is not None:
             await self._left.step_aside(self._left_ended)
 
@@ -236,16 +244,19 @@ class KernelSlot:
     def _left_ended(self) -> None:
         self._left = None
 
+    def _recorded(self, kernel: Kernel) -> None:
+        for observer in self._observers:
+            observer.kernel_recorded(kernel)
+        self.code_stopped()
+
     def _place(self, kernel: Kernel) -> None:
-        if self._observer is not None:
-            kernel.memory.relieve = self._observer.relieve
-        kernel.memory.end_programs = self._end_programs
+        kernel.memory.relief = self
         self.current = kernel
 
     def _put(self, kernel: Kernel) -> None:
         self._place(kernel)
-        if self._observer is not None:
-            self._observer.kernel_put(kernel)
+        for observer in self._observers:
+            observer.kernel_put(kernel)
         with contextlib.suppress(OSError):  # no room: the next cell cannot be recorded either, and reports it
             kernel.write_base()  # again: the state from which the kernel continues is now known
 

@@ -31,14 +31,24 @@ _PATIENCE = 30.0
 """Seconds to wait for a measurement: memory that is not measured has no limit."""
 
 
+class Relief:
+    """What frees memory of a session before its kernel must end. By default, there is nothing to free."""
+
+    def relieve(self) -> bool:
+        """Drop copies of the session's kernels. Return whether there were any."""
+        return False
+
+    def end_programs(self, why: str) -> bool:
+        """End the session's background programs with a reason. Return whether there were any."""
+        return False
+
+
 class MemoryWatch:
     """The memory of all processes of one kernel, and its limit.
 
     Attributes:
         limit: The limit in bytes, if any.
-        relieve: Drops copies of the session's kernels, before the session must end. Returns whether there were any.
-        end_programs: Ends the session's background programs with a reason, before the kernel must end. Returns whether there
-            were any.
+        relief: Frees memory of the kernel's session.
         hopeless: Whether a replacement exceeded the limit from its start, because something outlives kernels, such as files in
             /tmp.
     """
@@ -77,8 +87,7 @@ class MemoryWatch:
         self._no_copies_until = 0.0
         self._first_looks = 0
         self.hopeless = False
-        self.relieve: Callable[[], bool] = lambda: False
-        self.end_programs: Callable[[str], bool] = lambda _why: False
+        self.relief = Relief()
 
     def set_limits(self, resources: Resources) -> None:
         """Set the limits of the control group, if any.
@@ -182,7 +191,7 @@ class MemoryWatch:
             self._unanswered = None
         first, self._first_looks = self._first_looks, 0
         if excess:
-            if self.end_programs(excess):
+            if self.relief.end_programs(excess):
                 self._look_in(_BUSY)
             else:
                 self._on_excess(excess)
@@ -191,13 +200,13 @@ class MemoryWatch:
                 self._first_looks = first - 1
                 self._look_in(_BUSY)
                 return
-            if used - copies <= self.limit and self.relieve():
+            if used - copies <= self.limit and self.relief.relieve():
                 self._no_copies_until = self._loop.time() + _WITHOUT_COPIES
                 self._look_in(_BUSY)
                 return
             most = f"may use {self.limit >> 20:,} MiB; {advice.more_memory(self.limit)}"
             why = f"out of memory: its processes used {used >> 20:,} MiB, and {most}"
-            if self.end_programs(why):  # programs have no state that a session could lose
+            if self.relief.end_programs(why):  # programs have no state that a session could lose
                 self._look_in(_BUSY)
                 return
             self.hopeless = first == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checks import check_place
+from cellblock.host.kernels.cell import check_place
 from cellblock.host.kernels.cells import Cells
 from cellblock.model import Completions
 from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected

@@ -13,17 +13,14 @@ import shlex
 import signal
 from collections.abc import AsyncIterator, Callable
 
-from cellblock.errors import CellblockError, InvalidInputError, KernelDiedError, ProtocolError
+from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
 from cellblock.host.kernels.cell import Cell, OnInput, Prompt
-from cellblock.host.kernels.channel import Channel
-from cellblock.host.kernels.kernel_output import KernelOutput
-from cellblock.host.kernels.recording import Question, Recording
+from cellblock.host.kernels.channel import Request
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.model.decisions import CommandRequest
 from cellblock.wire.control import Keep, Stop
 from cellblock.wire.frames import MAX_BODY
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
-from cellblock.wire.protocol import State
 
 answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answering", default=None)
 """The cell for which the current task, or thread, answers a request."""
@@ -32,78 +29,7 @@ _REJECTED = "Rejected: the command was not approved"
 _CUT_OFF = "cellblock was killed while this ran, so the outcome is unknown"
 
 
-class Requests:
-    """Handles the requests of one kernel's cells. A cell waits for one request at a time."""
-
-    def __init__(
-        self,
-        kernel: RunningKernel,
-        channel: Channel,
-        output: KernelOutput,
-        recording: Recording,
-        condemn: Callable[[str], None],
-    ) -> None:
-        """Store the arguments.
-
-        Args:
-            kernel: The kernel.
-            channel: The connection to its worker.
-            output: Its output, which knows the running cell.
-            recording: Records the progress of a request.
-            condemn: Kills the kernel, with a reason.
-        """
-        self._kernel = kernel
-        self._channel = channel
-        self._output = output
-        self._recording = recording
-        self._condemn = condemn
-
-    def attend(self, question: Question) -> None:
-        """Handle a request of the running cell in the background."""
-        cell = self._output.cell
-        if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
-            what = "input" if isinstance(question, InputRequest) else "something"
-            self._condemn(f"it asked for {what} that was not offered")
-            return
-        if self._recording.asked(question):
-            return  # the answer may come next; if not, `go_on` answers
-        cell.answer(self._pass_on(cell, answers(self._kernel, cell, question, self._recording.begun)))
-
-    def go_on(self, question: Question, *, begun: bool, decided: bool) -> None:
-        """Handle a request that a cell sent to a killed host.
-
-        Args:
-            question: The request.
-            begun: Whether its handler had begun.
-            decided: Whether the code was told that its command may run.
-        """
-        cell = self._output.cell
-        if cell is None:
-            return
-        if begun:
-            cell.answer(self._pass_on(cell, recovered(self._kernel, question, decided=decided)))
-        else:
-            self.attend(question)
-
-    async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
-        try:
-            async for answer in answering:
-                if self._output.cell is cell and self._channel.state in (State.ASKING, State.BUSY):
-                    self._send(answer)
-        except KernelDiedError:
-            return  # and the cell with it
-        except Exception as error:  # otherwise the code would wait forever
-            cell.fail(error)
-            self._condemn(f"what it asked for could not be answered: {error}")
-
-    def _send(self, answer: ToWorker) -> None:
-        self._recording.told(answer)
-        self._channel.send(answer)
-
-
-async def answers(
-    kernel: RunningKernel, cell: Cell, question: Question, begins: Callable[[], None]
-) -> AsyncIterator[ToWorker]:
+async def answers(kernel: RunningKernel, cell: Cell, question: Request, begins: Callable[[], None]) -> AsyncIterator[ToWorker]:
     """Yield the answers to a request.
 
     Args:
@@ -193,7 +119,7 @@ async def _have_run(
     yield Decided(command.number, refusal)
 
 
-async def recovered(kernel: RunningKernel, question: Question, *, decided: bool) -> AsyncIterator[ToWorker]:
+async def recovered(kernel: RunningKernel, question: Request, *, decided: bool) -> AsyncIterator[ToWorker]:
     """Yield the answers to a request that a killed host had begun to handle.
 
     Args:

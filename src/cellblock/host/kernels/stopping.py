@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.host.kernels.cell import Cell
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.model import Recovery, Status
@@ -110,22 +110,3 @@ async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Answer], reason
     await asyncio.wait([answer], timeout=1.0)
     if not answer.done():
         kernel.abandon()
-
-
-# -- cancellation ------------------------------------------------------------------------------------------------------
-
-
-async def despite_cancellation(task: asyncio.Task[Any] | None) -> None:
-    """Wait for an internal task of a few seconds, even while the waiter is being cancelled.
-
-    Raises:
-        asyncio.CancelledError: The waiter was cancelled. Raised when the task is done.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while task is not None and not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
@@ -20,31 +20,21 @@ if TYPE_CHECKING:
     from cellblock.wire.messages import Install
 
 
-class Output(Protocol):
-    """The part of `cellblock.host.kernels.kernel_output.KernelOutput` for users outside the kernel."""
-
-    def insert(self, name: StreamName, text: bytes) -> None:
-        """Add text from outside the kernel to the output of the running or next cell."""
-
-
-class RunningKernel(Protocol):
-    """The part of `cellblock.host.kernels.kernel.Kernel` for handlers of its code's requests.
+@dataclass(frozen=True, slots=True)
+class RunningKernel:
+    """The parts of a kernel that handlers of its code's requests use.
 
     Attributes:
         wanted: Its specification.
         control: The connection to its init, for actions outside the kernel.
+        packages: The directory for its session's packages, if any.
+        show: Adds text to the output of its running or next cell.
     """
 
     wanted: KernelSpec
     control: Control
-
-    @property
-    def packages(self) -> str | None:
-        """The directory for its session's packages, if any."""
-
-    @property
-    def output(self) -> Output:
-        """Its output, as shown to the reader of its cells."""
+    packages: str | None
+    show: Callable[[StreamName, bytes], None]
 
 
 Installer: TypeAlias = Callable[[RunningKernel, "Install"], Awaitable[int]]

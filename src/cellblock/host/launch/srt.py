@@ -153,7 +153,7 @@ def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator
         if not data:
             loop.remove_reader(descriptor)
         if text := decoder.decode(data, final=not data):
-            kernel.output.insert(name, text.encode())
+            kernel.show(name, text.encode())
 
     loop.add_reader(descriptor, read)
     try:

@@ -15,8 +15,7 @@ from typing import Any
 
 from cellblock.host.files.beneath import create_file, remove_file
 from cellblock.host.output.disk import DiskThread
-from cellblock.model import OutputItem
-from cellblock.model.blocks import PICTURES, pictures
+from cellblock.model.blocks import PICTURES
 from cellblock.wire.messages import TEXT_MIME
 
 _EXTENSIONS = {
@@ -308,11 +307,11 @@ class Spill:
             self._spills.finish(self.path, self._size)
 
 
-def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], list[str]]:
-    """Write the images among some outputs to files.
+def save_images(images: Iterable[tuple[str, bytes]], directory: Path) -> tuple[list[Path], list[str]]:
+    """Write images to files.
 
     Args:
-        items: The outputs.
+        images: Their types and contents.
         directory: An absolute path. No link in it is followed, because a session may have created one.
 
     Returns:
@@ -320,7 +319,7 @@ def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], l
     """
     paths: list[Path] = []
     notes: list[str] = []
-    for mime, data in pictures(items):
+    for mime, data in images:
         path = directory / f"{uuid.uuid4().hex[:8]}.{PICTURES[mime]}"
         try:
             with open(create_file(str(directory), path.name), "wb") as file:

@@ -8,16 +8,17 @@ import itertools
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 from cellblock.common import config
+from cellblock.common.tasks import despite_cancellation
 from cellblock.common.telemetry import MAX_TEXT, Step
+from cellblock.common.timeouts import check_timeout
 from cellblock.errors import InvalidInputError, KernelDiedError, NotFoundError, ProcessError, ProtocolError, StateError, shown
-from cellblock.host.checks import check_timeout
-from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.kernels.kernel_slot import KernelObserver, KernelSlot
 from cellblock.host.programs.output import Kept
 from cellblock.host.programs.process import Process, check_scope
 from cellblock.host.telemetry import SessionTrace
@@ -38,7 +39,7 @@ from cellblock.wire.datagrams import encode_control
 from cellblock.wire.program_messages import MAX_SPECIFICATION, SPECIFICATION, Specification
 
 if TYPE_CHECKING:
-    from cellblock.host.kernels.cells import SessionWatcher
+    from cellblock.host.kernels.cells import Cells, SessionWatcher
     from cellblock.host.kernels.kernel import Kernel
 
 EXEC_TIMEOUT = 120.0
@@ -50,7 +51,7 @@ _MOMENT, _MOMENTS = 0.001, 5000
 """Seconds between attempts to send to an init that is busy, and how many there are."""
 
 
-class Programs:
+class Programs(KernelObserver):
     """The background programs of one session.
 
     Attributes:
@@ -60,28 +61,29 @@ class Programs:
     def __init__(
         self,
         name: str,
-        live_kernel: Callable[[], Awaitable[Kernel]],
-        check: Callable[[], None],
+        kernels: KernelSlot,
+        cells: Cells,
         trace: SessionTrace,
     ) -> None:
         """Start without programs.
 
         Args:
             name: The session's name in messages.
-            live_kernel: Returns a kernel, whose init starts the programs.
-            check: Checks that the session can be used.
+            kernels: Its kernels, whose init starts the programs.
+            cells: Its cells, which know whether it runs.
             trace: The session's spans.
         """
         self._trace = trace
         self._name = name
-        self._live_kernel = live_kernel
-        self._check = check
+        self._kernels = kernels
+        self._cells = cells
         self._numbers = itertools.count(1)
         self._running: dict[str, Process] = {}
         self._ended: dict[str, Process] = {}
         self._hidden: set[Process] = set()
         self.watchers: list[SessionWatcher] = []
         self._waiting = 0
+        kernels.observe(self)
 
     # -- for users -----------------------------------------------------------------------------------------------------
 
@@ -245,10 +247,10 @@ class Programs:
         ending = [process for process in [*self._running.values(), *self._hidden] if not process.gone]
         await asyncio.gather(*(process.end("cancelled", why, 0.0) for process in ending))
 
-    def kill_all(self, why: str) -> bool:
-        """Kill all programs without waiting. Return whether there were any."""
+    def end_programs(self, why: str) -> bool:
+        """Kill all programs of a session that needs their memory, without waiting. Return whether there were any."""
         for process in self._running.values():
-            process.kill(why)
+            process.kill(f"{self._name} is {why}")
         return bool(self._running)
 
     # -- starting ------------------------------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ class Programs:
             merged=merge,
             log=None if log is None else _text("log", os.fspath(log)),
         )
-        self._check()
+        self._cells.check_running()
         if len(self._running) + self._waiting >= MAX_PROGRAMS:
             raise StateError(
                 f"{self._name} runs {MAX_PROGRAMS} programs already: wait for one of them, or stop one (session.processes())"
@@ -287,8 +289,8 @@ class Programs:
         self._waiting += 1
         try:
             for _ in range(_MOMENTS):
-                kernel = await self._live_kernel()
-                self._check()
+                kernel = await self._kernels.live()
+                self._cells.check_running()
                 try:
                     await kernel.wake()
                     return self._launch(kernel, wanted, argv, keep, label, hidden=hidden)

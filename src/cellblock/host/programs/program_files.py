@@ -16,8 +16,8 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import InvalidInputError, ProcessError, shown
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.model.files import FileChange, FileInfo
 from cellblock.wire.program_messages import LENGTHS
 

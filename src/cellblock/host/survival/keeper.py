@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.kernels.cell import Cell, OnInput
     from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.channel import Recording
     from cellblock.host.kernels.family import Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.kernels.recording import Recording
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.launch.launcher import Ends
     from cellblock.host.launch.session_listeners import SessionListeners
@@ -146,7 +146,7 @@ class Keeper(Places):
             family: The kernels that share its init.
             ends: Its connections.
         """
-        from cellblock.host.kernels.recording import NO_RECORDING  # loads what a kernel needs
+        from cellblock.host.kernels.channel import NO_RECORDING  # loads what a kernel needs
 
         return NO_RECORDING
 

@@ -31,8 +31,8 @@ from cellblock.launch.custody.custodian_client import Custodian, Entry, Holding,
 from cellblock.walls.sandbox.cgroups import Group
 
 if TYPE_CHECKING:
+    from cellblock.host.kernels.channel import Recording
     from cellblock.host.kernels.family import Family
-    from cellblock.host.kernels.recording import Recording
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.snapshots import Snapshot, Store
 

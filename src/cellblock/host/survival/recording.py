@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import CustodianError
 from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.recording import Extra, Question, Recording
+from cellblock.host.kernels.channel import Extra, Recording, Request
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.spill import SpillDirectory
@@ -45,7 +45,7 @@ class Standing:
 
     cell: Saved | None = None
     after_death: Recovery | None = None
-    question: Question | None = None
+    question: Request | None = None
     begun: bool = False
     decided: bool = False
     count: int = 0
@@ -123,7 +123,7 @@ class TapeRecording(Recording):
     def stopping(self, reason: Status | None, means: Recovery) -> None:
         self.tape.append(Kind.STOP, pickle.dumps((reason, means)))
 
-    def asked(self, question: Question) -> bool:
+    def asked(self, question: Request) -> bool:
         """Remember the request, which the journal already contains because it came from the kernel.
 
         Return whether this is a replay.

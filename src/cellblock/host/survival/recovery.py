@@ -95,4 +95,4 @@ def _go_live(kernel: Kernel, standing: Standing, exited: int | None) -> None:
     kernel.control.read()
     kernel.memory.look_soon()
     if standing.question is not None:
-        kernel.requests.go_on(standing.question, begun=standing.begun, decided=standing.decided)
+        kernel.resume_request(standing.question, begun=standing.begun, decided=standing.decided)

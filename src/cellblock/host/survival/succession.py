@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
-    from cellblock.host.kernels.cell_events import Event
+    from cellblock.host.kernels.cell import Event
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.survival.keeper import SessionKeeper

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.common import addresses
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import DaemonError, NotFoundError, ProtocolError, StateError, UnsupportedError
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.model.sessions import Permission, SessionRecord, mark_of
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.moving import GiveAway, GivenAway, TakeOver

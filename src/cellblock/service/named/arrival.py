@@ -93,7 +93,7 @@ class Arrival:
         ):
             if names:
                 more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-                session.reader.note(
+                session.cells.note(
                     f"[cellblock] The session was moved to another node. {what}: {', '.join(names[:_SHOWN])}{more}."
                 )
 

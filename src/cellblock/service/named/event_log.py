@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cellblock.host.kernels.cell_events import Cleared
+from cellblock.host.kernels.cell import Cleared
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent
 from cellblock.service.store.journal import Journal

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.common.turns import turns
 from cellblock.errors import CellblockError, NotRunError, StateError
-from cellblock.host.kernels.cell_events import Cleared, Event, Notice
+from cellblock.host.kernels.cell import Cleared, Event, Notice
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery
 from cellblock.model.sessions import (
     OWN_KERNEL,

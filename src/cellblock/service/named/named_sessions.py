@@ -125,6 +125,14 @@ class NamedSessions:
         """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
         """Names of the sessions that have adopted others, by the names and ids of these."""
+        self._load_stored()
+        self._take_up_saves()
+        self.store.sessions.withdraw_requests()
+        if not host.keeper.lasting:
+            close_unfinished(self.store.journal)
+
+    def _load_stored(self) -> None:
+        """Load the sessions of the store. Those that were arriving from other nodes are taken up later."""
         sources = {} if self.store.directory is None else noted_sources(self.store.directory)
         for stored in self.store.sessions.all():
             named = NamedSession(self._host, stored.record, stored.options, store=self.store)
@@ -136,10 +144,6 @@ class NamedSessions:
             self._add(named)
         for session in sources:  # this node was killed before it asked for them
             self._forget_source(session)
-        self._take_up_saves()
-        self.store.sessions.withdraw_requests()
-        if not host.keeper.lasting:
-            close_unfinished(self.store.journal)
 
     def _take_up_saves(self) -> None:
         """Continue durable sessions that are missing in the journal: a damaged or lost file may have had them."""

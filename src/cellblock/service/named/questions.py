@@ -18,7 +18,7 @@ _UNASKED = (
 
 def tell_that_nobody_answers(named: NamedSession, elicitation: Elicitation) -> None:
     """Note in the output that a question was refused because this session allows everything and no one could answer."""
-    named.session.reader.note(_UNASKED.format(elicitation.server))
+    named.session.cells.note(_UNASKED.format(elicitation.server))
 
 
 async def ask_about(named: NamedSession, approvals: PendingApprovals, elicitation: Elicitation) -> Mapping[str, Any] | None:

@@ -45,4 +45,4 @@ class ServerNotes:
             for port in [port for port in await session.ports() if port not in self._told][: _MOST - len(self._told)]:
                 self._told.add(port)
                 command = f"cellblock open {shlex.quote(self._name)} {port}"
-                session.reader.note(f"[cellblock] A server listens at port {port}. The user opens its page with: {command}")
+                session.cells.note(f"[cellblock] A server listens at port {port}. The user opens its page with: {command}")

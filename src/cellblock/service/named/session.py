@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.common.secret import parse_secrets
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import CellblockError, InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import is_branch
 from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.kernels.cell import OnInput
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
@@ -34,6 +34,7 @@ from cellblock.service.named.lease import LeaseRecord
 from cellblock.service.named.remote_saves import RemoteSaves
 from cellblock.service.named.servers import ServerNotes
 from cellblock.service.session.running import RunningSession
+from cellblock.service.session.service_options import SessionOrigin
 from cellblock.service.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
@@ -338,16 +339,16 @@ class NamedSession:
         try:
             number, remains, self._remains = self.record.kernel_id, self._remains, None
             start_from, self._start_from = self._start_from, None
-            await running.start(
-                *(self.read.session, self.read.services, number, None, None),
+            origin = SessionOrigin(
+                name=self.record.name,
                 label=label(self.since),
                 remains=remains,
-                on_input=self._on_input,
                 start_from=start_from,
                 network=None if self._store is None else self._store.networks.joining(number),
-                name=self.record.name,
                 loads=self._moved is not None or self._save_to_load is not None,
             )
+            given = self.read.session, self.read.services, number, None, None
+            await running.start(*given, origin=origin, on_input=self._on_input)
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)
         except BaseException:
@@ -371,15 +372,15 @@ class NamedSession:
         elif start_from is None and not await self._go_on_from_save(running.session):
             await self.run_startup_code(running.session)
             if self.lost and self._left is not None:
-                running.session.reader.note(f"[cellblock] The session ran on {self._left.host} before. {STATE_LOST}")
+                running.session.cells.note(f"[cellblock] The session ran on {self._left.host} before. {STATE_LOST}")
             elif self.lost:
-                running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
+                running.session.cells.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
                 if self.options.get("workspace"):
                     lost = "Its clone was removed, with all that was not fetched. It works in a new one."
-                    running.session.reader.note(f"[cellblock] {lost}")
+                    running.session.cells.note(f"[cellblock] {lost}")
                 if is_branch(self.record.workspace):
                     here = running.session.workspace
-                    running.session.reader.note(
+                    running.session.cells.note(
                         f"[cellblock] Its files were a branch's copy, which was removed. It works in {here}."
                     )
         return running.session
@@ -411,14 +412,14 @@ class NamedSession:
         except CellblockError as error:
             self.durable.reported()
             self._loss = "restarted"
-            session.reader.note(f"[cellblock] The save of the session of {at} cannot be loaded: {error}")
+            session.cells.note(f"[cellblock] The save of the session of {at} cannot be loaded: {error}")
             return False
         self._prepared = kernel_of(session.position)
         self.since = ""  # its history is in the save
         lines = tell(changed, session.loaded)
         await self.durable.note_loss(self._loss, lines)
         for line in lines:
-            session.reader.note(f"[cellblock] {line}")
+            session.cells.note(f"[cellblock] {line}")
         self._left = None
         return True
 
@@ -451,7 +452,7 @@ class NamedSession:
         if self.durable is not None and (unreported := self.durable.unreported()) is not None:
             self.lost, (self._loss, lines) = True, unreported
             for line in lines:
-                session.reader.note(f"[cellblock] {line}")
+                session.cells.note(f"[cellblock] {line}")
         return session
 
     async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
@@ -493,9 +494,9 @@ class NamedSession:
         self.lost = True
         for line in result.stderr.splitlines():
             if line.startswith("[cellblock] The kernel died"):
-                session.reader.note(line)
+                session.cells.note(line)
         outcome = "was run again" if result.ok else f"was run again, and failed: {result.text}"
-        session.reader.note(f"[cellblock] The kernel is fresh, and the startup code {outcome}")
+        session.cells.note(f"[cellblock] The kernel is fresh, and the startup code {outcome}")
 
     @property
     def left(self) -> SessionRemains | None:

@@ -14,11 +14,8 @@ from cellblock.host.closing import Closing
 # Few imports: the modules for sessions are imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Beginning
     from cellblock.host.kernels.cell import OnInput
-    from cellblock.host.options import ShareNetwork
-    from cellblock.host.survival.remains import SessionRemains
-    from cellblock.service.session.service_options import ServiceOptions
+    from cellblock.service.session.service_options import ServiceOptions, SessionOrigin
     from cellblock.service.session.services import SessionServices
 
 _dropped: set[asyncio.Task[None]] = set()
@@ -72,13 +69,8 @@ class RunningSession:
         tool_server: tuple[str, int] | None,
         timeout: float | None,
         *,
-        label: str = "",
-        remains: SessionRemains | None = None,
+        origin: SessionOrigin | None = None,
         on_input: OnInput | None = None,
-        start_from: Beginning | None = None,
-        network: ShareNetwork | None = None,
-        name: str = "",
-        loads: bool = False,
     ) -> None:
         """Start the session and its services, in a task that `close` can end.
 
@@ -88,13 +80,8 @@ class RunningSession:
             session_id: The session's id in the audit record.
             tool_server: Host and port on which other programs can call the session's tools, if any.
             timeout: Seconds in which the kernel must start; None for the host's limit.
-            label: As for `Host.session`.
-            remains: As for `Host.session`.
+            origin: Its name, and what it starts from.
             on_input: As for `Session.start`.
-            start_from: As for `Host.session`.
-            network: As for `SessionHooks`.
-            name: As for `SessionHooks`.
-            loads: As for `SessionHooks`.
 
         Raises:
             StateError: The session was closed meanwhile.
@@ -107,15 +94,7 @@ class RunningSession:
             await _load("cellblock.host.session", "cellblock.service.session.services")
             from cellblock.service.session.services import open_session
 
-            self.session, self.services = open_session(
-                *(host, options, services, session_id),
-                label=label,
-                remains=remains,
-                start_from=start_from,
-                network=network,
-                name=name,
-                loads=loads,
-            )
+            self.session, self.services = open_session(host, options, services, session_id, origin)
             await _start_within(self.session, timeout, on_input)
             if tool_server is not None:
                 await self.services.serve(*tool_server)

@@ -9,9 +9,33 @@ from typing import TYPE_CHECKING
 from cellblock.errors import InvalidInputError, shown
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoint import Beginning
+    from cellblock.host.options import ShareNetwork
+    from cellblock.host.survival.remains import SessionRemains
     from cellblock.service.session.tool_directories import Directories
     from cellblock.tools.approvals.elicitation import OnElicitation
     from cellblock.tools.approvals.rules import Rules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionOrigin:
+    """What a session is called, and what it starts from. By default, a new session without a name.
+
+    Attributes:
+        name: As for `SessionHooks`.
+        label: As for `Host.session`.
+        remains: As for `Host.session`.
+        start_from: As for `Host.session`.
+        network: As for `SessionHooks`.
+        loads: As for `SessionHooks`.
+    """
+
+    name: str = ""
+    label: str = ""
+    remains: SessionRemains | None = None
+    start_from: Beginning | None = None
+    network: ShareNetwork | None = None
+    loads: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

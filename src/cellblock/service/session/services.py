@@ -14,13 +14,13 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config, telemetry
+from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import CellblockError, InvalidInputError, StoreError
-from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.host.options import SessionHooks, SessionOptions, ShareNetwork
+from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.service.session.http_requests import RequestApprover
 from cellblock.service.session.policy import with_readable
-from cellblock.service.session.service_options import ServiceOptions
+from cellblock.service.session.service_options import ServiceOptions, SessionOrigin
 from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.call import Origin
@@ -36,8 +36,6 @@ from cellblock.tools.serving.tool_server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
-    from cellblock.host.checkpoints.checkpoint import Beginning
-    from cellblock.host.survival.remains import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome, ToolSpec
     from cellblock.tools.mcp.params import ServerParams
     from cellblock.tools.mcp.servers import Servers
@@ -56,13 +54,7 @@ def open_session(
     options: SessionOptions,
     service_options: ServiceOptions,
     session_id: str,
-    *,
-    label: str = "",
-    remains: SessionRemains | None = None,
-    start_from: Beginning | None = None,
-    network: ShareNetwork | None = None,
-    name: str = "",
-    loads: bool = False,
+    origin: SessionOrigin | None = None,
 ) -> tuple[Session, SessionServices]:
     """Create a session and its services without starting them. The caller closes both.
 
@@ -71,19 +63,15 @@ def open_session(
         options: The session's options. The services decide about commands and hosts.
         service_options: The options of the services.
         session_id: The session's id in the audit record.
-        label: As for `Host.session`.
-        remains: As for `Host.session`.
-        start_from: As for `Host.session`.
-        network: As for `SessionHooks`.
-        name: As for `SessionHooks`.
-        loads: As for `SessionHooks`.
+        origin: Its name, and what it starts from.
 
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
     """
+    origin = origin or SessionOrigin()
     secret = secrets.token_urlsafe(24)
-    if remains is not None:
-        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # the session's code already has this token
+    if origin.remains is not None:
+        secret = origin.remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # the session's code already has this token
     tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"}
     own_network = host.defaults.tier_for(options).own_network
     if not own_network:
@@ -94,17 +82,17 @@ def open_session(
     )
     session = host.session(
         options,
-        label=label,
-        remains=remains,
-        start_from=start_from,
+        label=origin.label,
+        remains=origin.remains,
+        start_from=origin.start_from,
         hooks=SessionHooks(
             tool_port=services.port.serve,
             uncounted_seconds=services.uncounted_seconds,
             on_begin=services.broker.ask_again,  # about calls of background work that had no reader
-            name=name,
-            network=network,
+            name=origin.name,
+            network=origin.network,
             network_changed=services.record_change,
-            loads=loads,
+            loads=origin.loads,
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
         policy=with_readable(options, named.readable, host),
@@ -267,12 +255,12 @@ class SessionServices:
             return True
         if request.kind == "network":
             request.add_done_callback(self._note_always)
-        if self._session.reader.notify(request):
+        if self._session.cells.notify(request):
             request.add_done_callback(self._retract)
             return None  # the reader of the stream decides
         # Code started by execute() has no reader, and everything is approved, as documented. Between cells, the request
         # waits for the next reader.
-        return True if self._session.reader.running else None
+        return True if self._session.cells.running else None
 
     def _note_always(self, request: ApprovalRequest) -> None:
         if request.state == "accepted" and request.always == "call":
@@ -303,7 +291,7 @@ class SessionServices:
     def _retract(self, request: ApprovalRequest) -> None:
         """Drop a withdrawn request before the reader gets it: otherwise code could fill the memory with requests."""
         if request.state == "withdrawn":
-            self._session.reader.retract(request)
+            self._session.cells.retract(request)
 
     def outside(self, since: float) -> list[str]:
         """Return calls allowed since a time, oldest first. The time is `time.monotonic`, because the clock can be set back."""
@@ -393,21 +381,21 @@ class SessionServices:
     # -- what reaches the session's reader -----------------------------------------------------------------------------
 
     def _note(self, line: str) -> None:
-        self._session.reader.note(line)
+        self._session.cells.note(line)
 
     def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
         share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-        self._session.reader.tell(f"[progress {share}] {message or ''}".rstrip())
+        self._session.cells.tell(f"[progress {share}] {message or ''}".rstrip())
 
     def _on_log(self, level: str, text: str) -> None:
-        self._session.reader.tell(f"[{level}] {text}")
+        self._session.cells.tell(f"[{level}] {text}")
 
     def _on_outcome(self, decision: Decision, outcome: ToolOutcome) -> None:
         """Show the images of a tool's result, as if the code had displayed them."""
         self.on_result(decision, outcome.beginning(_MAX_RESULT))
         for image in outcome.images:
             if image.mime_type.startswith("image/"):
-                self._session.reader.show({image.mime_type: image.data})
+                self._session.cells.show({image.mime_type: image.data})
 
 
 async def _add_announced(root: str, server: str, tools: list[ToolSpec], instructions: str) -> None:

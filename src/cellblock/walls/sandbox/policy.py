@@ -333,6 +333,35 @@ class Policy:
         Raises:
             InvalidInputError: It would allow more than this one. The message names what.
         """
+        self._check_narrower(other)
+        limits = {}
+        for item in dataclasses.fields(Resources):
+            limits[item.name] = min(getattr(self.resources, item.name), getattr(other.resources, item.name))
+        return Policy(
+            Filesystem(
+                other.filesystem.read,
+                other.filesystem.write,
+                _union(self.filesystem.deny_read, other.filesystem.deny_read),
+                _union(self.filesystem.deny_write, other.filesystem.deny_write),
+                home_is_workspace=other.filesystem.home_is_workspace,
+            ),
+            Network(
+                other.network.allow,
+                _union(self.network.deny, other.network.deny),
+                other.network.ask,
+                http=other.network.http,
+                within=tuple(
+                    dict.fromkeys((*filter(None, (self.network.http,)), *self.network.within, *other.network.within))
+                ),
+                trust=self.network.trust,
+            ),
+            Resources(**limits),
+            other.unix_sockets,
+            other.weaker_proc,
+            devices=other.devices,
+        )
+
+    def _check_narrower(self, other: Policy) -> None:
         for name, ours, theirs in (
             ("filesystem.read", self.filesystem.read, other.filesystem.read),
             ("filesystem.write", self.filesystem.write, other.filesystem.write),
@@ -361,32 +390,6 @@ class Policy:
             raise InvalidInputError(f"devices: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
         if other.network.trust not in ("", self.network.trust):
             raise InvalidInputError("network.trust is not allowed by the host's policy, which can only be narrowed")
-        limits = {}
-        for item in dataclasses.fields(Resources):
-            limits[item.name] = min(getattr(self.resources, item.name), getattr(other.resources, item.name))
-        return Policy(
-            Filesystem(
-                other.filesystem.read,
-                other.filesystem.write,
-                _union(self.filesystem.deny_read, other.filesystem.deny_read),
-                _union(self.filesystem.deny_write, other.filesystem.deny_write),
-                home_is_workspace=other.filesystem.home_is_workspace,
-            ),
-            Network(
-                other.network.allow,
-                _union(self.network.deny, other.network.deny),
-                other.network.ask,
-                http=other.network.http,
-                within=tuple(
-                    dict.fromkeys((*filter(None, (self.network.http,)), *self.network.within, *other.network.within))
-                ),
-                trust=self.network.trust,
-            ),
-            Resources(**limits),
-            other.unix_sockets,
-            other.weaker_proc,
-            devices=other.devices,
-        )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
