@@ -24,7 +24,7 @@ from cellblock.common import config
 from cellblock.host.options import SessionOptions
 from cellblock.host.session import Session
 from cellblock.launch.custody.custodian_client import Custodian
-from cellblock.service.session.service_options import ServiceOptions
+from cellblock.service.session.service_options import ServiceOptions, SessionOrigin
 from cellblock.service.session.services import open_session
 from cellblock.walls.sandbox.policy import Network, Policy
 from exact_kills import MOVES
@@ -129,7 +129,9 @@ async def run(state: Path, workspace: Path, isolate: str, point: int) -> None:
     remains = await host.adopt()
     network = Policy(network=Network(allow=("example.org",))) if isolate == "native" else None
     options = SessionOptions(working_dir=workspace, images_dir=state / "images", policy=network)
-    session, services = open_session(host, options, ServiceOptions(), "s", label="s", remains=remains[0] if remains else None)
+    session, services = open_session(
+        host, options, ServiceOptions(), "s", SessionOrigin(label="s", remains=remains[0] if remains else None)
+    )
     await session.start()
     fuse = Fuse(point, *STEPS)
     script = Script(session, fuse, state, workspace)
