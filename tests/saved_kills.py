@@ -2,9 +2,10 @@
 
 Usage: saved_kills.py STATE WORKSPACE ISOLATION FIRST STEP.
 
-Each host is a fork of this process, which continues the session of the host before. It fails unless history and variables are
-as before or after what that host was doing, the saved file is complete, and no text is lost that a person has written. Then it
-runs cells, saves the session with its files, and loads it. It is killed when it has entered and left calls by which anything
+Each host is a fork of this process, which continues the session of the host before, with tools and a network as a daemon's
+sessions have them. It fails unless history, variables and files are as before or after what that host was doing, the session
+reaches its tools, the saved file is complete, and no text is lost that a person has written. Then it runs cells, saves the
+session with its files, and loads it. It is killed when it has entered and left calls by which anything
 moves FIRST times; the next host STEP times later, and so on, until one is not killed. Prints how many were killed.
 """
 
@@ -20,13 +21,25 @@ from typing import Any
 
 from cellblock import Host
 from cellblock.common import config
+from cellblock.host.options import SessionOptions
 from cellblock.host.session import Session
 from cellblock.launch.custody.custodian_client import Custodian
+from cellblock.service.session.service_options import ServiceOptions, SessionOrigin
+from cellblock.service.session.services import open_session
+from cellblock.walls.sandbox.policy import Network, Policy
 from exact_kills import MOVES
 from fuses import NOT_KILLED, Chain, Fuse, note, noted
 
 STEPS = (*MOVES, *((os, name) for name in ("link", "fsync", "mkdir", "rmdir", "copy_file_range")))
 """The calls by which anything moves or becomes durable."""
+
+_CALL = """
+import os as _os, socket as _socket
+with _socket.create_connection(("127.0.0.1", int(_os.environ["CELLBLOCK_TOOL_PORT"])), 30) as _port:
+    _port.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    print(_port.recv(100))
+"""
+"""Asks the tool port for a page that it does not have."""
 
 _TEMPORARY = re.compile(r"\.cellblock-[0-9a-f]{16}")
 
@@ -79,6 +92,8 @@ class Script:
             assert text in {path.read_text() for top in tops for path in top.rglob("text")}, text
         number = self.workspace / "number"
         before = number.read_text() if number.exists() else ""
+        assert before == (str(value) if value else ""), (before, value)
+        assert "HTTP" in (await self.session.execute(_CALL)).output
         await self.session.execute("w = open('number', 'w').write('w')")
         await self.session.undo()
         assert (number.read_text() if number.exists() else "") == before
@@ -104,6 +119,7 @@ class Script:
         await self.session.load(self.path, workspace=True)
         self.allow(values=[value + 1])
         assert (self.workspace / "number").read_text() == str(value + 1)
+        assert "HTTP" in (await self.session.execute(_CALL)).output
 
 
 async def run(state: Path, workspace: Path, isolate: str, point: int) -> None:
@@ -111,8 +127,10 @@ async def run(state: Path, workspace: Path, isolate: str, point: int) -> None:
     custodian = Custodian.connect(str(state))
     host = Host(isolate=isolate, custodian=custodian)  # type: ignore[arg-type]
     remains = await host.adopt()
-    session = host.session(
-        working_dir=workspace, images_dir=state / "images", label="s", remains=remains[0] if remains else None
+    network = Policy(network=Network(allow=("example.org",))) if isolate == "native" else None
+    options = SessionOptions(working_dir=workspace, images_dir=state / "images", policy=network)
+    session, services = open_session(
+        host, options, ServiceOptions(), "s", SessionOrigin(label="s", remains=remains[0] if remains else None)
     )
     await session.start()
     fuse = Fuse(point, *STEPS)
@@ -120,6 +138,7 @@ async def run(state: Path, workspace: Path, isolate: str, point: int) -> None:
     value = await script.look()
     if not point:
         await host.close()
+        await services.close()
         custodian.end()
         return
     script.allow(values=[value], saved=[script.saved()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -103,7 +103,12 @@ async def test_the_hosts_own_servers_are_not_reached(native: Session) -> None:
 
 async def test_the_ports_of_cellblock_itself_are_refused_and_not_listed(native_host: Host, tmp_path: Path) -> None:
     taken: list[socket.socket] = []
-    hooks = SessionHooks(tool_port=taken.append)
+
+    def take(listener: socket.socket) -> Callable[[], None]:
+        taken.append(listener)
+        return listener.close
+
+    hooks = SessionHooks(tool_port=take)
     policy = Policy(network=Network(allow=("example.org",)))
     async with native_host.session(working_dir=tmp_path, policy=policy, hooks=hooks) as session:
         await ok(session, "1")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cellblock import (
+    CodeExecutor,
     ExecutionTimeoutError,
     Host,
     InvalidInputError,
@@ -19,11 +20,14 @@ from cellblock import (
     Limits,
     ProtocolError,
     Session,
+    StateError,
     StoreError,
 )
+from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.saved_file import VARIABLES, WORKSPACE, SavedFile
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import LeftOut, LoadReport, SaveReport
+from cellblock.walls.sandbox.policy import Network, Policy
 from cellblock.wire.saved import Group, State
 from processes import descriptors, eventually
 
@@ -286,24 +290,78 @@ async def test_code_in_a_file_that_misbehaves_is_told(session: Session, tmp_path
     assert (await session.execute("1 + 1")).return_value == "2"
 
 
-async def test_a_load_that_fails_leaves_the_state_before_it(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["dies", "is cancelled"])
+async def test_a_load_that_fails_leaves_the_state_before_it(host: Host, tmp_path: Path, how: str) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "a").write_text("saved")
+    (workspace / "new").write_text("new")
     async with host.session(working_dir=workspace) as session:
         archive = b"".join([piece async for piece in session.files.tar()])
-        bad = write(tmp_path / "bad", pickle.dumps({"x": Call(os._exit, 1)}), archive=archive)
+        (workspace / "new").unlink()
+        waits = f"import time; open({str(workspace / 'begun')!r}, 'w'); time.sleep(600)"
+        call = Call(os._exit, 1) if how == "dies" else Call(eval, f"exec({waits!r})")
+        bad = write(tmp_path / "bad", pickle.dumps({"x": call}), archive=archive)
         await session.execute("x = 1; open('a', 'w').write('mine')")
         await session.execute("x += 1; y = open('b', 'w').write('b')")
-        with pytest.raises(KernelDiedError):
-            await session.load(bad, workspace=True)
+        loading = asyncio.create_task(session.load(bad, workspace=True))
+        if how == "is cancelled":
+            await eventually((workspace / "begun").exists)
+            assert (workspace / "new").exists()
+            loading.cancel()
+        with pytest.raises(KernelDiedError if how == "dies" else asyncio.CancelledError):
+            await loading
+        (workspace / "begun").unlink(missing_ok=True)
         assert len(session.history()) == 2
+        assert {path.name: path.read_text() for path in workspace.iterdir()} == {"a": "mine", "b": "b"}
+        assert await session.trash() == []
         assert (await session.execute("x, y")).return_value == "(2, 1)"
         await session.undo(2)
         assert (await session.execute("x")).return_value == "1"
-        assert [path.name for path in workspace.iterdir()] == ["a"]
-        await session.restore_trash("a")
-        assert (workspace / "a").read_text() == "mine"
+        assert {path.name: path.read_text() for path in workspace.iterdir()} == {"a": "mine"}
+
+
+async def test_a_load_that_fails_leaves_the_listeners_of_the_state_before_it(native_host: Host, tmp_path: Path) -> None:
+    """And each state has the tools and the proxy of its own sandbox, also while it is loaded."""
+    policy = Policy(network=Network(allow=("example.org",)))
+    connect = r"""
+import os, socket
+def heard(port):
+    with socket.create_connection(("127.0.0.1", int(port)), 30) as connection:
+        connection.sendall(b"GET http://other.example/ HTTP/1.1\r\n\r\n")
+        return connection.recv(8) == b"HTTP/1.1"
+def all_heard():
+    return heard(os.environ["CELLBLOCK_TOOL_PORT"]) and heard(os.environ["HTTP_PROXY"].rpartition(":")[2])
+"""
+    bad = write(tmp_path / "bad", pickle.dumps({"x": Call(os._exit, 1)}))
+    asks = f"exec({connect + 'if not all_heard(): raise ValueError'!r}, {{}}) or 'heard'"
+    good = write(tmp_path / "good", pickle.dumps({"x": Call(eval, asks)}))
+    async with CodeExecutor(host=native_host, policy=policy) as executor:
+        await executor.execute(connect + "x = 1")
+        held = len(descriptors())
+        for _ in range(3):
+            with pytest.raises(KernelDiedError, match="The session is unchanged"):
+                await executor.load(bad)
+        assert ((await executor.execute("x, all_heard()")).text or "").endswith("(1, True)")
+        assert len(descriptors()) <= held + 4  # of connections that are being closed
+        await executor.load(good)
+        assert ((await executor.execute(connect + "x, all_heard()")).text or "").endswith("('heard', True)")
+        await executor.session.undo()
+        assert ((await executor.execute(connect + "x, all_heard()")).text or "").endswith("('heard', True)")
+
+
+async def test_a_load_is_refused_where_no_second_kernel_has_room(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await session.execute("x = 1")
+    await session.save(tmp_path / "s")
+    monkeypatch.setattr(Checkpoints, "crowded", True)
+    with pytest.raises(StateError, match=r"more than half of its memory limit: restart it first \(reset\)"):
+        await session.load(tmp_path / "s")
+    assert (await session.execute("x")).return_value == "1"
+    await session.reset()
+    await session.load(tmp_path / "s")
+    assert (await session.execute("x")).return_value == "1"
 
 
 async def test_a_session_that_cannot_be_loaded_is_closed(host: Host, tmp_path: Path) -> None:

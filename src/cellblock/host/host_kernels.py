@@ -8,9 +8,7 @@ import itertools
 import logging
 import os
 import resource
-import socket
 from collections.abc import Callable, Sized
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import LaunchError, ProtocolError
@@ -160,6 +158,15 @@ class Kernels:
         kernel.origin = None
         return kernel
 
+    def can_double(self, kernel: Kernel) -> bool:
+        """Return whether a session can have a second kernel.
+
+        srt would mistake the mount points of another srt in the same workspace for files, and leave them there.
+        """
+        wanted = kernel.wanted
+        launcher = self.launchers.in_use.get(key_of(wanted))
+        return not wanted.tier.wrapped or (self._launch == "zygote" and launcher is kernel.family.launcher and launcher.alive)
+
     # -- takeover ------------------------------------------------------------------------------------------------------
 
     async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
@@ -167,15 +174,11 @@ class Kernels:
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.survival.recovery import recover
 
-        kept = wanted.kept
-        assert kept is not None, "only sessions that are preserved leave kernels"
-        # A session whose last secret was removed may no longer have a network.
-        takers = dict.fromkeys(remains.listeners, _end) | dict(wanted.takers)
         kernel = Kernel(
             self._family_of(remains),
             remains.number,
             remains.ends,
-            replace(wanted, takers=self._keeper.kept_takers(kept, remains.first, takers)),
+            wanted,
             self._on_closed(remains.launcher, remains.number),
             remains.recording,
             listen=False,
@@ -183,8 +186,8 @@ class Kernels:
         self.alive.add(kernel)
         try:
             for name, listener in remains.listeners.items():
-                del kernel.control.takers[name]
-                takers[name](listener)
+                kernel.control.takers.pop(name, None)
+                wanted.on_listener(remains.first, name, listener)
             kernel.memory.set_limits(kernel.wanted.policy.resources)
             cell = await recover(kernel, remains.recording, on_input)
             if kernel.ready.done() and not kernel.ready.exception():
@@ -281,9 +284,7 @@ class Kernels:
         from cellblock.host.kernels.kernel import Kernel
 
         try:
-            recording, takers = self._keeper.kernel_made(number, wanted, family, ends)
-            if takers is not wanted.takers:
-                wanted = replace(wanted, takers=takers)
+            recording = self._keeper.kernel_made(number, wanted, family, ends)
             kernel = Kernel(family, number, ends, wanted, self._on_closed(family.launcher, number), recording)
         except BaseException:  # of any kind: nothing else closes these
             ends.close()  # init ends when the other end of its control socket is closed
@@ -397,9 +398,3 @@ def _make_room_for(kernels: int, open_files: int) -> None:
     wanted = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
     if wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _end(listener: socket.socket) -> None:
-    """Refuse all later connections, also while the custodian holds the listener."""
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()

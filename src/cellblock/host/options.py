@@ -29,7 +29,8 @@ from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
 
 if TYPE_CHECKING:
-    from cellblock.host.launch.kernel_spec import OnCommand, OnListener
+    from cellblock.host.launch.kernel_spec import OnCommand
+    from cellblock.host.launch.session_listeners import Serve
     from cellblock.host.output.limits import Limits
     from cellblock.walls.egress.judge import Approver
     from cellblock.walls.egress.live import LiveNetwork
@@ -306,7 +307,7 @@ class SessionHooks:
     """Callbacks of a frontend for a session that it serves.
 
     Attributes:
-        tool_port: Takes the listener for tool calls from the session's code; each kernel has one.
+        tool_port: Serves tool calls from the session's code on a listener; each sandbox has one.
         uncounted_seconds: Returns the total seconds excluded from the timeouts of cells.
         on_begin: Called when a cell has begun and its reader, if any, can receive notices.
         name: The name of the session, for people; may be empty.
@@ -315,7 +316,7 @@ class SessionHooks:
         loads: Whether saved files are loaded before the first cell. A session in a clone then needs no repository.
     """
 
-    tool_port: OnListener | None = None
+    tool_port: Serve | None = None
     uncounted_seconds: Callable[[], float] = lambda: 0.0
     on_begin: Callable[[], object] = lambda: None
     name: str = ""

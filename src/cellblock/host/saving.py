@@ -33,18 +33,19 @@ from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.checkpoints.workspace_snapshots import Then
     from cellblock.host.clones.clone import Clone
     from cellblock.host.files import Files
-    from cellblock.host.files.staging import Keep
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.host.snapshots import Snapshot
     from cellblock.model import CodeExecutionResult
 
 _ROOM = 4096  # for the other parts of a message
-_LOADS = "The session loads a saved one: variables and imports are lost."
+_LOADS = "The session loads a saved one."
 _PICKLING = "__import__('cellblock.worker.pickling', fromlist=['x'])"
 _SAVE = "__import__('cellblock.worker.values.saved_values', fromlist=['x']).save"
 _LOAD = "__import__('cellblock.worker.values.loading', fromlist=['x']).load"
@@ -105,6 +106,7 @@ class Saving:
         room: int,
         launch: Callable[[], Awaitable[Kernel]],
         clone: Clone | None,
+        listeners: SessionListeners,
     ) -> None:
         """Store the arguments.
 
@@ -117,12 +119,14 @@ class Saving:
             room: Maximum size of a value in bytes.
             launch: Starts a fresh kernel, which is not the session's yet.
             clone: The clone that it works in, if it does.
+            listeners: The listeners of its sandboxes.
         """
         self._cells = cells
         self._kernels = kernels
         self._launch = launch
         self._checkpoints = checkpoints
         self._clone = clone
+        self._listeners = listeners
         shown = workspace if clone is None else clone.shown
         self._ends = Ends(cells.run_silently, cells.run_and_take, room, workspace, shown, files)
         self.loaded: LoadReport | None = None
@@ -261,57 +265,86 @@ class Saving:
             if workspace and bool(file.base) != (clone is not None):
                 where = "a session in a clone (workspace='clone')" if file.base else "a session without workspace='clone'"
                 raise InvalidInputError(f"the files in {file.name} can be loaded into {where} only")
-            if changed is None and clone is None and self._checkpoints.loads_beside:
-                self.loaded = await self._load_beside(file, workspace=workspace, timeout=timeout)
+            if changed is None:
+                self.loaded = await self._replace(file, workspace=workspace, timeout=timeout)
                 return self.loaded
-            keep = self._keep if workspace and clone is None and changed is None else None
             if clone is None:
                 await self._renew()
             else:
-                workspace = await self._load_clone(clone, file, missing=changed is not None)
+                workspace = await self._load_unused(clone, file)
             self.loaded = await _load(
-                self._ends, file, workspace=workspace, timeout=timeout, changed=changed, keep=keep, unpack=clone is None
+                self._ends, file, workspace=workspace, timeout=timeout, changed=changed, unpack=clone is None
             )
         self._cells.past.replace(file.cells)
         self._checkpoints.begin_with_line()
         self._checkpoints.begin()
         return self.loaded
 
-    async def _load_clone(self, clone: Clone, file: LoadedFile, *, missing: bool) -> bool:
-        """Replace the files of the session's clone, unless only missing files are wanted and it has others.
-
-        Returns:
-            Whether they were replaced.
-        """
-        if missing and not clone.unused:
+    async def _load_unused(self, clone: Clone, file: LoadedFile) -> bool:
+        """Replace the files of the session's clone, unless it was used. Return whether they were replaced."""
+        if not clone.unused:
             await self._renew()
             return False
-        trash = None if clone.unused else self._checkpoints.files.keeping("load")
-        await clone.load(_in_pieces(file.workspace()), file.base, self._renew, None if trash is None else trash.take)
+        await clone.load(_in_pieces(file.workspace()), file.base, self._renew, None)
         self._checkpoints.automatic.files_changed()
         return True
 
-    async def _load_beside(self, file: LoadedFile, *, workspace: bool, timeout: float | None) -> LoadReport:
-        """Load a saved session into a second kernel, which replaces the session's own when it is complete."""
-        keep = self._keep if workspace else None
+    async def _replace(self, file: LoadedFile, *, workspace: bool, timeout: float | None) -> LoadReport:
+        """Replace the session's state and files by a saved session: all or nothing."""
+        checkpoints, skipped = self._checkpoints, list[LeftOut]()
+        report = LoadReport()
+
+        async def load() -> None:
+            nonlocal report
+            report = await self._load_beside(file, timeout)
+
         try:
-            async with self._cells.turn(stop=_LOADS), stopped(self._kernels.current if workspace else None):
-                kernel = await self._launch()
-                try:
-                    report = await _load(self._ends_of(kernel), file, workspace=workspace, timeout=timeout, keep=keep)
-                    await self._kernels.swap(_Loaded(kernel, self._checkpoints, file.cells))
-                except BaseException:  # includes cancellation: nothing else owns the kernel
-                    if self._kernels.current is not kernel:
-                        await kernel.discard()
-                    raise
-                return report
+            async with self._cells.turn(stop=_LOADS):
+                if not self._loads_in_place:
+                    checkpoints.check_second_kernel()
+                if not workspace:
+                    await load()
+                    return report
+                async with stopped(None if self._loads_in_place else self._kernels.current):
+                    await self._with_files(file, load, skipped)
+                checkpoints.automatic.files_changed()
+                return replace(report, left_out=[*report.left_out, *skipped], files=True)
         finally:
-            self._checkpoints.automatic.turn_ended()
+            checkpoints.automatic.turn_ended()
+
+    async def _with_files(self, file: LoadedFile, load: Then, skipped: list[LeftOut]) -> None:
+        """Bring the files of a saved session into the workspace, then load its variables: both or neither."""
+        clone, files, pieces = self._clone, self._checkpoints.files, _in_pieces(file.workspace())
+        if clone is not None:
+            await clone.load(pieces, file.base, load, None if clone.unused else files.keeping("load").take)
+            return
+        async with self._ends.files.unpacked(pieces) as (folder, unpacked):
+            skipped += [LeftOut(one.path, one.reason) for one in unpacked.skipped]
+            await files.unpack(folder, load, self._cells.past.kernel)
 
     @property
-    def _keep(self) -> Keep:
-        """Saves files that are replaced to the trash."""
-        return self._checkpoints.files.keeping("load").keep
+    def _loads_in_place(self) -> bool:
+        """Whether a load needs no second kernel: the session's own is fresh, and no later host can find it half loaded."""
+        return self._checkpoints.fresh and not self._checkpoints.lasting
+
+    async def _load_beside(self, file: LoadedFile, timeout: float | None) -> LoadReport:
+        """Load the variables into a second kernel, which replaces the session's own when it is complete."""
+        in_place = self._loads_in_place
+        kernel = await (self._kernels.live() if in_place else self._launch())
+        try:
+            report = await _load(self._ends_of(kernel), file, workspace=False, timeout=timeout)
+            if in_place:
+                self._checkpoints.begin_loaded(kernel, file.cells)
+            else:
+                await self._kernels.swap(_Loaded(kernel, self._checkpoints, file.cells))
+        except BaseException:  # includes cancellation: nothing else owns the kernel
+            if in_place:
+                await self._kernels.renew(force=True)
+            elif self._kernels.current is not kernel:
+                self._listeners.settle()
+                await kernel.discard()
+            raise
+        return report
 
     async def _renew(self) -> None:
         if self._cells.count > 0 or self._cells.past.entries:
@@ -434,7 +467,6 @@ async def _load(
     workspace: bool,
     timeout: float | None,
     changed: list[str] | None = None,
-    keep: Keep | None = None,
     unpack: bool = True,
 ) -> LoadReport:
     """Load a saved session into a kernel.
@@ -445,7 +477,6 @@ async def _load(
         workspace: Whether to unpack the workspace files.
         timeout: Time limit for reading the pickles, in seconds.
         changed: If given, existing files are unchanged, and this collects those that differ from the saved ones.
-        keep: Saves files that are replaced (`Files.untar`).
         unpack: Whether these files are not in the workspace yet.
     """
     skipped: list[LeftOut] = []
@@ -454,7 +485,7 @@ async def _load(
         if changed is not None:
             missing = Missing(pieces, ends.workspace)
             pieces = missing.pieces()
-        unpacked = await ends.files.untar(_in_pieces(pieces), keep=keep)
+        unpacked = await ends.files.untar(_in_pieces(pieces))
         if changed is not None:
             changed += missing.changed
         skipped = [LeftOut(one.path, one.reason) for one in unpacked.skipped]

@@ -146,7 +146,7 @@ class Session(AsyncOnly):
         )
         running = RunningParts(kernels, cells, self.holding, self.trace)
         self._around = around = SessionSurroundings(host, number, options, hooks, place, running, remains)
-        self.wanted = around.kernel_spec(options, hooks.tool_port)
+        self.wanted = around.kernel_spec(options)
         self._checkpoints = self._make_checkpoints(options, label)
         self._explanations = Explanations(place.directory, self.wanted.tier, self.wanted.policy)
         self._network_changes = NetworkChanges(self._name, self.wanted.tier, around.network, cells, hooks.network_changed)
@@ -185,7 +185,7 @@ class Session(AsyncOnly):
             label=label,
             repository=place.clone is not None,
         )
-        checkpoints = Checkpoints(
+        return Checkpoints(
             self._name,
             self._host,
             options,
@@ -199,9 +199,8 @@ class Session(AsyncOnly):
             place.branch,
             around.packages.go_to,
             place.clone,
+            around.listeners,
         )
-        checkpoints.resuming.ports = around.ports
-        return checkpoints
 
     def _parts(self, number: int) -> SessionParts:
         """Return the parts that another host needs to continue the session."""
@@ -217,6 +216,7 @@ class Session(AsyncOnly):
             self._checkpoints,
             self.cells.note,
             self._host.kernels.recover,
+            around.listeners,
             around.keys,
         )
 
@@ -267,7 +267,7 @@ class Session(AsyncOnly):
             self._entered = True
             self._place.branch.enter(self._around.places)
         self._keeper.begin()
-        await self._checkpoints.files.recover()
+        await self._checkpoints.files.recover(self._keeper.left_kernel)
         if self._place.clone is not None:
             await self._place.clone.create(self._host.environments.sandboxes, self.wanted)
         self.untouched = False
@@ -362,7 +362,7 @@ class Session(AsyncOnly):
         await self._checkpoints.about_to_begin_anew()
         kernel = await self._launch_fresh(None if dead is None else dead.notice(None))
         kernel.all_lost = dead is not None
-        self._checkpoints.begin_anew(kernel)
+        self._checkpoints.begin_anew()
         return kernel
 
     async def _launch_fresh(self, notice: DeathNotice | None = None) -> Kernel:
@@ -1036,8 +1036,7 @@ class Session(AsyncOnly):
     ) -> LoadReport:
         """Replace this session's state with a saved session, in a fresh kernel.
 
-        If that fails, this session continues in its own kernel. In the daemon or `CodeExecutor`, with network access, or
-        over half of its memory limit in use, it loses its state. Files that were unpacked stay.
+        If that fails or is cancelled, this session and its files are unchanged, except that a running cell was stopped.
 
         The report lists what cannot be restored, such as a variable of a library that is not installed. The file need not be
         trusted: its code runs only in this session's sandbox, like a cell.
@@ -1051,8 +1050,9 @@ class Session(AsyncOnly):
             InvalidInputError: The file is not a saved session, or is damaged. This session is unchanged.
             StoreError: The file cannot be read.
             ExecutionTimeoutError: Loading exceeded the time limit.
-            FilesError: The files cannot be unpacked.
-            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+            FilesError, SnapshotError: The files cannot be unpacked.
+            StateError: A second kernel cannot be started: restart the session first (`reset`). Or as for `execute`.
+            LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
         return await self.saving.load(path, workspace=workspace, timeout=timeout)
@@ -1069,7 +1069,7 @@ class Session(AsyncOnly):
 
         return Saving(
             *(self.cells, self._kernels, self._checkpoints, self.files, self._place.directory, self._room, self._launch_fresh),
-            self._place.clone,
+            *(self._place.clone, self._around.listeners),
         )
 
     @property

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cellblock.common import config
@@ -14,7 +13,8 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment
 from cellblock.host.devices import SessionDevices
 from cellblock.host.kernels.kernel_slot import KernelObserver
-from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
+from cellblock.host.launch.kernel_spec import KernelSpec
+from cellblock.host.launch.session_listeners import Serve, SessionListeners
 from cellblock.host.options import ResolvedOptions, SessionHooks, SessionOptions, resolve
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cellblock.host.files.walls import Walls
     from cellblock.host.holding import Holding
     from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.kernel_spec import RunningKernel
     from cellblock.host.session_host import SessionHost
@@ -216,7 +217,7 @@ class SessionSurroundings(KernelObserver):
         keys: Its secrets, and what opens its connections; None without a network of its own.
         clone: The clone that it works in, if it does.
         devices: Its devices.
-        ports: The ports of the listeners of its last init, by name.
+        listeners: The listeners of its kernels' sandboxes.
     """
 
     def __init__(
@@ -253,7 +254,6 @@ class SessionSurroundings(KernelObserver):
         self.kept = None if self.places is NO_PLACES else number
         self.place = _place(host.keeper, number, remains)
         self.clone = workspace.clone
-        self.ports: dict[str, int] = {}
         self.keys = resolved.keys
         if remains is not None:
             self._resume_keys(remains)
@@ -261,6 +261,12 @@ class SessionSurroundings(KernelObserver):
         self._trust = SessionPlace(f"{self.place}-keys", self.places)
         self.devices = SessionDevices(f"{self.place}-devices", resolved.policy.devices if tier.sandboxed else (), self.places)
         self.network = self._make_network(options, hooks, parts) if tier.ours else None
+        self._services: dict[str, Serve] = {}
+        if self.network is not None and self.network.reaches:
+            self._services["egress"] = self.network.serve
+        if hooks.tool_port is not None:
+            self._services["tools"] = hooks.tool_port
+        self.listeners = SessionListeners(self._services, functools.partial(host.keeper.listener_taken, self.kept))
         # Next to the packages, so that the cleanup after the host's death removes both.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
@@ -355,35 +361,16 @@ class SessionSurroundings(KernelObserver):
         """Return the environment variables for a proxy on a port of the session."""
         return {} if self.network is None else self.network.environment(port)
 
-    def _takers(self, tool_port: OnListener | None) -> dict[str, OnListener]:
-        """Return the callbacks for the listeners of its init, by name.
-
-        Args:
-            tool_port: Takes the listener for tool calls, if tools are served.
-        """
-        takers: dict[str, OnListener] = {}
-        if self.network is not None and self.network.reaches:
-            takers["egress"] = partial(self._take, "egress", self.network.adopt)
-        if tool_port is not None:
-            takers["tools"] = partial(self._take, "tools", tool_port)
-        return takers
-
-    def _take(self, name: str, taker: OnListener, listener: socket.socket) -> None:
-        self.ports[name] = listener.getsockname()[1]
-        taker(listener)
-
     async def _install(self, kernel: RunningKernel, request: Install) -> int:
         return await self.packages.install(kernel, request, self._host.environments, self._cells.past.state)
 
-    def kernel_spec(self, options: SessionOptions, tool_port: OnListener | None) -> KernelSpec:
+    def kernel_spec(self, options: SessionOptions) -> KernelSpec:
         """Return the specification of a session's kernels.
 
         Args:
             options: The session's options.
-            tool_port: As for `SessionHooks`.
         """
         resolved = self._resolved
-        takers = self._takers(tool_port)
         commands: Commands | None = None
         if options.on_command is not None:
             commands = "forbidden" if options.forbid_programs else "asked"
@@ -396,7 +383,7 @@ class SessionSurroundings(KernelObserver):
             stay_in=resolved.stay_in if self.clone is None else self.clone.shown,
             packages=self.packages.inside,
             commands=commands,
-            listeners={name: _LISTENERS[name] for name in takers},
+            listeners={name: _LISTENERS[name] for name in self._services},
             mounts=mounts,
         )
         limits, spill_dir = limits_of(options), resolved.spill_dir
@@ -409,13 +396,17 @@ class SessionSurroundings(KernelObserver):
             setup=setup,
             limits=limits,
             spill_to=spill_to,
-            takers=takers,
+            on_listener=self.listeners.take,
             installer=self._install,
             on_command=options.on_command,
             forbid_programs=options.forbid_programs,
             session=self._name,
             kept=self.kept,
         )
+
+    def kernel_recorded(self, kernel: Kernel) -> None:
+        """Serve the session's new kernel only."""
+        self.listeners.settle(kernel.family.number)
 
     def code_stopped(self) -> None:
         """Withdraw pending questions about hosts that the code wanted to reach."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, InvalidInputError, Session, SessionOptions
-from cellblock.errors import StateError
+from cellblock.errors import ExecutionTimeoutError, StateError
 from cellblock.host.clones import clone
 from git_repositories import Repository
 
@@ -91,6 +91,18 @@ async def test_a_clone_is_loaded_in_place(cloned: Session, repository: Repositor
     assert (await cloned.clone_apply()).files == ("a.txt", "b", "c", "l")
     assert (repository.path / "a.txt").read_text() == "one\ntwo\n"
     assert len(repository.git("for-each-ref", "refs/cellblock").splitlines()) == 1
+
+
+async def test_a_load_that_fails_leaves_the_clone(cloned: Session, tmp_path: Path) -> None:
+    await run(cloned, "class Slow:\n    def __reduce__(self): import time; return time.sleep, (600,)\nx = Slow()")
+    await cloned.save(tmp_path / "save", workspace=True)
+    await run(cloned, "x = 1\n!git checkout -q -b other && echo mine > mine")
+    before = await run(cloned, "!git status -bs; ls -a")
+    with pytest.raises(ExecutionTimeoutError):
+        await cloned.load(tmp_path / "save", workspace=True, timeout=0.5)
+    assert await run(cloned, "!git status -bs; ls -a") == before
+    assert await run(cloned, "x") == "1"
+    assert await cloned.trash() == []
 
 
 async def test_another_first_commit_is_pinned_and_goes_with_a_branch(

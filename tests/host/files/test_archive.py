@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
 import os
@@ -273,30 +272,6 @@ async def test_unpacking_merges_with_what_is_there(files: Files) -> None:
     names = [entry.path for entry in await files.list("to", recursive=True)]
     assert names == ["to/a", "to/d", "to/d/kept", "to/d/x", "to/e", "to/e/f", "to/e/f/g"]
     assert await files.read("to/a") == b"new"
-
-
-async def test_what_unpacking_replaces_is_kept_before_anything_is_replaced(files: Files) -> None:
-    kept: list[tuple[str, bytes]] = []
-
-    def keep(folder: int, name: str, path: str) -> None:
-        with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
-            kept.append((path, file.read()))
-        if len(kept) == 2 and fails:
-            raise OSError(errno.ENOSPC, "no space")
-
-    await files.write("to/a", b"old")
-    await files.write("to/d/b", b"older")
-    await files.write("to/d/kept", b"kept")
-    archive = member("a", b"new") + member("d/b", b"new") + member("d/c", b"new") + END
-    fails = True
-    with pytest.raises(FilesError, match="'to/d/b'"):
-        await files.untar(archive, "to", keep=keep)
-    assert (await files.read("to/a"), await files.read("to/d/b")) == (b"old", b"older")
-    fails = False
-    kept.clear()
-    await files.untar(archive, "to", keep=keep)
-    assert kept == [("a", b"old"), ("d/b", b"older")]
-    assert (await files.read("to/a"), await files.read("to/d/b")) == (b"new", b"new")
 
 
 async def test_a_reader_that_leaves_closes_everything(files: Files) -> None:

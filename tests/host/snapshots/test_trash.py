@@ -196,23 +196,6 @@ def test_what_cannot_be_moved_stays(kept: Trash, take: Take, workspace: Path, mo
     assert sorted(look(workspace)) == ["d", "d/b"]
 
 
-@pytest.mark.parametrize("largest", [3, 1000])
-def test_a_file_that_is_about_to_be_replaced_is_kept_and_stays(
-    kept: Trash, workspace: Path, monkeypatch: pytest.MonkeyPatch, largest: int
-) -> None:
-    monkeypatch.setattr(trash, "_LARGE", largest)
-    (workspace / "file").write_text("mine")
-    entry, folder = kept.new(Reason("load")), os.open(workspace, os.O_RDONLY)
-    entry.keep(folder, "file", "d/file")
-    with pytest.raises(FileNotFoundError):
-        entry.keep(folder, "none", "none")
-    os.close(folder)
-    (workspace / "new").write_text("new")
-    (workspace / "new").replace(workspace / "file")
-    assert (entry.taken, (held(entry, kept) / "d" / "file").read_text()) == (["d/file"], "mine")
-    assert (workspace / "file").read_text() == "new"
-
-
 def test_a_directory_that_cannot_be_made_takes_nothing(kept: Trash, take: Take, workspace: Path, home: Path) -> None:
     home.write_text("no directory")
     (workspace / "file").write_text("mine")

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +409,7 @@ print(call(b"second"))
         def take(listener):
             global serving
             serving = asyncio.create_task(asyncio.start_server(serve, sock=listener))
+            return listener.close
 
         from cellblock.host.options import SessionHooks, SessionOptions
         other = host.session(
@@ -425,8 +428,9 @@ print(call(b"second"))
 
     serving: list[asyncio.Task[asyncio.Server]] = []
 
-    def take(listener: Any) -> None:
+    def take(listener: socket.socket) -> Callable[[], None]:
         serving.append(asyncio.create_task(asyncio.start_server(serve, sock=listener)))
+        return listener.close
 
     async with next_host(killed.state, "native") as (host, remains):
         plain, tools = sorted(remains, key=lambda left: left.label)

@@ -314,7 +314,7 @@ def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, 
 
 @pytest.mark.timeout(320)
 @pytest.mark.slow
-@pytest.mark.parametrize(("killed", "step"), [("none", 60), ("native", 23)], indirect=["killed"])
+@pytest.mark.parametrize(("killed", "step"), [("none", 60), ("native", 37)], indirect=["killed"])
 @pytest.mark.sampled(2)
 def test_a_host_that_is_killed_while_it_saves_or_loads_leaves_one_state_and_a_whole_file(killed: Killed, step: int) -> None:
     """See `saved_kills.py`."""

@@ -25,7 +25,16 @@ from typing import Any, cast
 import pytest
 
 import cellblock
-from cellblock import BusyError, CellblockError, DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
+from cellblock import (
+    BusyError,
+    CellblockError,
+    DaemonError,
+    ExecutionTimeoutError,
+    NotFoundError,
+    NotRunError,
+    OutcomeUnknownError,
+    StoreError,
+)
 from cellblock.fronts.functions.connection import call, connection, local
 from cellblock.operations.executions import Executions, Follow, Lookup, Submit
 from cellblock.operations.sessions import Create, History
@@ -197,6 +206,36 @@ async def test_a_save_is_made_again_although_the_daemon_is_killed_in_the_middle_
         with suppress(CellblockError):  # nobody can say whether it was done
             saving.result(60)
     assert {"x", "y"} < {*cellblock.save("one", saved).saved}
+
+
+async def test_a_session_is_as_before_if_a_load_into_it_fails_or_the_daemon_is_killed_meanwhile(
+    home: Path, tmp_path: Path
+) -> None:
+    cellblock.get_or_create("one")
+    waits = "import time; open('began', 'w').close(); time.sleep(600)"
+    cell = f"class Slow:\n    def __reduce__(self): return exec, ({waits!r},)\nx = Slow(); y = 1"
+    assert cellblock.execute("one", f"{cell}; open('data', 'w').write('saved')").ok
+    saved = tmp_path / "saved"
+    cellblock.save("one", saved, workspace=True)
+    cellblock.execute("one", "y = 2; del x")
+    cellblock.execute("one", "y += 1; open('data', 'w').write('mine')")
+    with pytest.raises(ExecutionTimeoutError):
+        cellblock.load("one", saved, workspace=True, timeout=1)
+    with ThreadPoolExecutor(1) as other:
+        Path("began").unlink(missing_ok=True)
+        loading = other.submit(cellblock.load, "one", saved, workspace=True)
+        await eventually(lambda: Path("began").exists())
+        assert Path("data").read_text() == "saved"
+        os.kill(daemon := pid(), signal.SIGKILL)
+        await ended(daemon)
+        state = cellblock.execute("one", "y, open('data').read(), 'x' in globals()")
+        with suppress(CellblockError):  # nobody can say whether it was done
+            loading.result(60)
+    assert (state.return_value, state.recovery, state.execution_count) == ("(3, 'mine', False)", None, 4)
+    cellblock.undo("one", 2)
+    assert cellblock.execute("one", "y").return_value == "2"
+    assert Path("data").read_text() == "saved"
+    assert not [*Path().glob(".cellblock*")]
 
 
 @pytest.mark.parametrize("how", ["destroyed", "adopted", "wiped"])

@@ -50,27 +50,28 @@ async def call(number: int, tool: str = "read") -> object:
 
 async def test_the_first_connection_and_all_others_are_served(port: ToolPort) -> None:
     made, number = listener()
-    port.adopt(made)
+    port.serve(made)
     assert await asyncio.gather(*(call(number) for _ in range(20))) == [f"read:{{'n': {number}}}"] * 20
 
 
 async def test_a_listener_that_nobody_uses_is_closed_with_the_port(port: ToolPort) -> None:
     opened = len(descriptors())
-    port.adopt(listener()[0])
+    port.serve(listener()[0])
     await port.close()
     await port.close()  # twice is fine
     assert len(descriptors()) == opened
 
 
 @pytest.mark.parametrize("used", [True, False])
-async def test_the_next_listener_takes_the_place_of_the_one_before(port: ToolPort, used: bool) -> None:
-    for _ in range(3):
-        made, number = listener()
-        port.adopt(made)
-        if used:
-            assert await call(number)
-    after, next_number = listener()
-    port.adopt(after)
+async def test_listeners_are_served_together_until_one_is_stopped(port: ToolPort, used: bool) -> None:
+    (first, number), (second, next_number) = listener(), listener()
+    stop = port.serve(first)
+    port.serve(second)
+    assert await call(next_number)
+    if used:
+        assert await call(number)
+    stop()
+    stop()  # twice is fine
     assert await call(next_number)
     if used:
         with pytest.raises(ToolRunnerError):
@@ -80,17 +81,13 @@ async def test_the_next_listener_takes_the_place_of_the_one_before(port: ToolPor
             socket.create_connection(("127.0.0.1", number))
 
 
-async def test_a_call_on_the_listener_before_is_cut_off(
-    port: ToolPort, servers: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stopping_cuts_off_a_call(port: ToolPort, servers: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "_STOP", 0.1)
     made, number = listener()
-    port.adopt(made)
+    stop = port.serve(made)
     waiting = asyncio.create_task(call(number, "waits"))
     await eventually(lambda: servers.calls)
-    after, next_number = listener()
-    port.adopt(after)
-    assert await call(next_number)
+    stop()
     with pytest.raises(ToolRunnerError):
         await waiting
     assert servers.cancelled == 1
@@ -99,7 +96,7 @@ async def test_a_call_on_the_listener_before_is_cut_off(
 async def test_closing_cuts_off_a_call(port: ToolPort, servers: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "_STOP", 0.1)
     made, number = listener()
-    port.adopt(made)
+    port.serve(made)
     waiting = asyncio.create_task(call(number, "waits"))
     await eventually(lambda: servers.calls)
     await port.close()
@@ -110,7 +107,7 @@ async def test_closing_cuts_off_a_call(port: ToolPort, servers: Recorded, monkey
 
 async def test_closing_while_the_first_connection_is_about_to_be_served(port: ToolPort) -> None:
     made, number = listener()
-    port.adopt(made)
+    port.serve(made)
     reader, writer = await asyncio.open_connection("127.0.0.1", number)
     body = json.dumps({"server_name": "files", "tool": "read"})
     writer.write(f"POST /run HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.errors import CellblockError, CheckpointError, InvalidInputError
+from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, StateError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.crashes import Crashes
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.launch.kernel_spec import KernelSpec
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
     from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
@@ -93,6 +94,7 @@ class Checkpoints:
         branch: BranchDirectory | None,
         packages: Callable[[int], None],
         clone: Clone | None,
+        listeners: SessionListeners,
     ) -> None:
         """Start without checkpoints.
 
@@ -110,6 +112,7 @@ class Checkpoints:
             branch: The directory of these files, if it is not the sandbox's workspace.
             packages: Called with each state to which the session returns, for programs and fresh kernels.
             clone: The clone that the session works in, if it does.
+            listeners: The listeners of the session's sandboxes.
         """
         self._name = name
         self._host = host
@@ -124,7 +127,7 @@ class Checkpoints:
         self.redos = Redos()
         self._packages = packages
         self._clone = clone
-        self.resuming = Resuming(host.kernels, wanted, environment, packages)
+        self.resuming = Resuming(host.kernels, wanted, environment, packages, listeners)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.crashes = Crashes(name, self)
 
@@ -267,15 +270,24 @@ class Checkpoints:
         limit = self._wanted.policy.resources.memory if self._wanted.tier.sandboxed else None
         return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
 
-    @property
-    def loads_beside(self) -> bool:
-        """Whether a saved session is loaded into a second kernel, so that this one stays if that fails.
+    def check_second_kernel(self) -> None:
+        """Check that the session can have a second kernel with other variables, while its own waits.
 
-        Two kernels cannot share listeners or mount points, and together could exceed the memory limit. An unused session that
-        no later host continues has nothing to lose.
+        Raises:
+            StateError: It cannot. The message says what to do.
         """
-        used = self.cells.count > 0 or self.past.entries or self._wanted.kept is not None
-        return bool(used) and not (self._wanted.takers or self._wanted.tier.wrapped or self.crowded)
+        advice = "restart it first (reset), which ends its variables"
+        if self.crowded:
+            raise StateError(f"{self._name} uses more than half of its memory limit: {advice}, or raise the limit (memory=)")
+        if self.kernels.current is not None and not self._host.kernels.can_double(self.kernels.current):
+            raise StateError(
+                f"{self._name} has isolate='srt' and launch='spawn', where only one kernel can run in a directory: {advice}"
+            )
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a later host may continue the session."""
+        return self._wanted.kept is not None
 
     @property
     def fresh(self) -> bool:
@@ -646,7 +658,6 @@ class Checkpoints:
         pairs.release = self.files.drop
         pairs.clear(0)
         past.begun += 1
-        self.resuming.serving = kernel.family
         self.ended = ""
         self.automatic.begin_anew()
 
@@ -679,13 +690,12 @@ class Checkpoints:
         if not self.fresh:
             self.automatic.turn_ended()
 
-    def begin_anew(self, kernel: Kernel) -> None:
+    def begin_anew(self) -> None:
         """Handle a fresh kernel."""
         if self._undoes_all:  # recorded in one piece with the fresh kernel: a host may be killed in between
             self.past.commit(Abandoned([cell.number for cell in self.past.line]))
         else:
             self.past.begun += 1
-        self.resuming.serving = kernel.family
         self.past.begin_anew()
         self.ended = ""
         self.automatic.begin_anew()

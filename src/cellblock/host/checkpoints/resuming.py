@@ -11,9 +11,10 @@ from cellblock.host.kernels.family import Anew
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
-    from cellblock.host.kernels.family import Copy, Family
+    from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.wire.control import Listener
 
 
@@ -23,14 +24,12 @@ class KernelMaker(Protocol):
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
         """Create a kernel from a copy, and wait until it accepts cells."""
 
+    def can_double(self, kernel: Kernel) -> bool:
+        """Return whether a session can have a second kernel."""
+
 
 class Resuming:
-    """Creates kernels from checkpoints.
-
-    Attributes:
-        ports: Ports of the session's services in the sandbox of `serving`, by name.
-        serving: Kernels that can reach these services.
-    """
+    """Creates kernels from checkpoints."""
 
     def __init__(
         self,
@@ -38,13 +37,13 @@ class Resuming:
         wanted: KernelSpec,
         environment: Callable[[int], Mapping[str, str]],
         packages: Callable[[int], None],
+        listeners: SessionListeners,
     ) -> None:
         self._host = host
         self._wanted = wanted
         self._environment = environment
         self._packages = packages
-        self.ports: dict[str, int] = {}
-        self.serving: Family | None = None
+        self._listeners = listeners
 
     async def resume(
         self, checkpoint: Checkpoint, beginning: Beginning | None = None, notice: DeathNotice | None = None
@@ -59,8 +58,8 @@ class Resuming:
         family = checkpoint.moment.copy.family
         listeners: dict[str, Listener] = {}
         env: dict[str, str] = {}
-        if self.serving is family:
-            env = {self._wanted.setup.listeners[name].variable: str(port) for name, port in self.ports.items()}
+        if ports := self._listeners.ports(family.number):
+            env = {self._wanted.setup.listeners[name].variable: str(port) for name, port in ports.items()}
         else:
             listeners = dict(self._wanted.setup.listeners)
             if "egress" in listeners:
@@ -81,15 +80,16 @@ class Resuming:
         )
         try:
             kernel = await self._host.resume(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
-        except LaunchError as error:
+        except BaseException as error:  # includes cancellation: the session's kernel stays
+            self._listeners.settle()
+            if not isinstance(error, LaunchError):
+                raise
             most = self._wanted.policy.resources.processes
             room = (
                 f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some checkpoints."
             )
             reason = room if self._wanted.tier.sandboxed and checkpoint.alive else ""
             raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
-        if listeners:
-            self.serving = family
         kernel.count, kernel.of_copy = checkpoint.execution_count, True
         self._packages(checkpoint.moment.state)
         return kernel

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.snapshots import Reverted
 from cellblock.host.snapshots.times import Spans
-from cellblock.host.snapshots.trash import Entry, Reason, Trash, purge_if_due
+from cellblock.host.snapshots.trash import Entry, Reason, Trash, Unpacked, purge_if_due
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.versions import version_in
@@ -42,6 +43,10 @@ _PATIENCE = 30.0
 _LOOK_AGAIN = 0.01
 _MAX_SHARED = 2_000
 """Maximum number of files kept in a directory that is the program's, not the session's: it may hold anything."""
+
+
+class _NotLoadedError(SnapshotError):
+    """The variables of a saved session were not loaded, so that its files were removed again."""
 
 
 class CheckpointFiles:
@@ -179,6 +184,49 @@ class CheckpointFiles:
         found = await _owned(lambda: self.trash.find(entry, path), _forget)
         return await self._change(lambda snapshots, _: snapshots.put_back(found, path, Reason("trash")), _nothing)
 
+    async def unpack(self, folder: int, load: Then, until: int) -> None:
+        """Move the unpacked files of a saved session to the workspace, then load its variables: both or neither.
+
+        A cancelled caller cancels `load`.
+
+        Args:
+            folder: The files: an open folder on the file system of the workspace.
+            load: Loads the variables into a second kernel, which replaces the session's.
+            until: The number of the session's kernel. If this process is killed before the session has another one, the next
+                session of the workspace rolls the files back.
+
+        Raises:
+            SnapshotError: The files cannot be moved. Nothing was changed, unless the message says otherwise.
+            CellblockError: Raised by `load`.
+        """
+        loading: list[asyncio.Task[object]] = []
+
+        async def then() -> None:
+            loading.append(asyncio.ensure_future(load()))
+            await asyncio.wait(loading)
+            if loading[0].cancelled() or loading[0].exception() is not None:
+                raise _NotLoadedError("the variables were not loaded")
+
+        def work(snapshots: Snapshots, finish: Callable[[], None]) -> None:
+            snapshots.unpack(Unpacked(folder), finish, Reason("load"), until)
+
+        # In a thread of its own: `load` needs other threads, and all of them could be waiting for it.
+        with ThreadPoolExecutor(1) as thread:
+            changing = asyncio.ensure_future(self._change(work, then, thread))
+            try:
+                await asyncio.wait([changing])
+            except asyncio.CancelledError:
+                changing.cancel()
+                while not changing.done():
+                    for one in loading:
+                        one.cancel()
+                    await asyncio.wait([changing], timeout=_LOOK_AGAIN)
+                raise
+            try:
+                changing.result()
+            except _NotLoadedError:
+                loading[0].result()  # raises the reason, which is no error of files although it may be an OSError
+
     async def trashed(self) -> list[TrashEntry]:
         """Return the trash entries, newest first."""
         return await _owned(lambda: [entry.listed() for entry in self.trash.entries()], _forget)
@@ -197,7 +245,9 @@ class CheckpointFiles:
         """The session's trash."""
         return Trash(str(self._workspace), self.label)
 
-    async def _change(self, work: Callable[[Snapshots, Callable[[], None]], T], then: Then) -> T:
+    async def _change(
+        self, work: Callable[[Snapshots, Callable[[], None]], T], then: Then, thread: Executor | None = None
+    ) -> T:
         store, loop = self._make_store(), asyncio.get_running_loop()
 
         def finish() -> None:
@@ -207,7 +257,7 @@ class CheckpointFiles:
         try:
             while True:
                 try:
-                    return await _owned(lambda: work(self._snapshots(store), finish), _forget)
+                    return await _owned(lambda: work(self._snapshots(store), finish), _forget, thread)
                 except HeldError:  # waiting in the thread could block: the other restore's `then` may need one
                     if loop.time() > deadline:
                         raise
@@ -291,14 +341,18 @@ class CheckpointFiles:
         store = self._make_store()
         return await _owned(lambda: version_in(store, snapshot, parts), _forget)
 
-    async def recover(self) -> None:
-        """Finish a killed program's restore before the session starts, and remove its leftovers."""
+    async def recover(self, kernel: int | None) -> None:
+        """Finish a killed program's restore, or roll it back, before the session starts, and remove its leftovers.
+
+        Args:
+            kernel: The number of the session's kernel, if an earlier process left it.
+        """
         run_aside(partial(remove_unclaimed, str(self._workspace)), "cellblock-removal")
         if not Snapshots.is_pending(self._workspace, _journals()):
             return
         try:
             store = self._make_store()
-            if await _owned(lambda: self._snapshots(store).recover(), _forget):
+            if await _owned(lambda: self._snapshots(store).recover(kernel), _forget):
                 _log.warning("the files of %s are restored, as a program that was killed had begun to", self._workspace)
         except HeldError:
             pass  # it was not killed: another session is restoring these files now
@@ -360,9 +414,10 @@ def _journals() -> Path:
     return config.state_directory() / "restores"
 
 
-async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
+async def _owned(work: Callable[[], T], forget: Callable[[T], Any], thread: Executor | None = None) -> T:
     """Run a function in a thread. If the caller is cancelled, wait for the function, then drop its result."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(asyncio.to_thread(work) if thread is None else loop.run_in_executor(thread, work))
     try:
         await despite_cancellation(task)
     except asyncio.CancelledError:

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -294,14 +294,14 @@ class Clone(SessionPlace):
                     yield piece
 
     async def load(
-        self, files: AsyncIterator[bytes], base: str, prepare: Callable[[], Awaitable[None]], take: Take | None
+        self, files: AsyncIterator[bytes], base: str, load: Callable[[], Awaitable[object]], take: Take | None
     ) -> None:
-        """Replace the files of the clone by the files of a saved clone.
+        """Replace the files of the clone by the files of a saved clone, then load its variables: both or neither.
 
         Args:
             files: The saved files, as a tar stream.
             base: The commit that the saved clone began with.
-            prepare: Called once the files are extracted. Nothing is replaced before.
+            load: Loads the variables. If it fails, the present files are restored.
             take: Takes an entry of the clone; None to remove the present files.
 
         Raises:
@@ -310,39 +310,54 @@ class Clone(SessionPlace):
             CellblockError: The sandbox could not be created.
         """
         new = f".cellblock-{secrets.token_hex(8)}"  # a later session of this directory removes it
+        old = f"{new}-old"
         async with self._turn:
             try:
-                async with self._run({"do": "load", "into": new}, files) as done:
-                    if "error" in done.answer:
-                        raise InvalidInputError(f"the saved clone cannot be loaded: {done.error}")
-                await prepare()
+                with _telling():
+                    async with self._run({"do": "load", "into": new}, files) as done:
+                        if "error" in done.answer:
+                            raise InvalidInputError(f"the saved clone cannot be loaded: {done.error}")
+                    await in_thread(self._exchange, new, old)
+                try:
+                    await load()
+                except BaseException:  # includes cancellation
+                    with _telling():
+                        await in_thread(self._exchange, old, new)
+                    raise
                 self.unused = False
-                await in_thread(self._replace, new, take)
-            except OSError as error:
-                raise StateError(f"the saved clone cannot be loaded: {error.filename}: {error.strerror}") from error
+                with _telling():
+                    await in_thread(self._remove_old, old, take)
             finally:
                 await in_thread(remove_place, f"{self.files}/{new}")
             await self._pin.set(base)
 
-    def _replace(self, new: str, take: Take | None) -> None:
-        old = f"{new}-old"
+    def _exchange(self, new: str, old: str) -> None:
+        """Move the files of the clone to a folder, and the files of another folder to the clone: all or none."""
+        moved: list[tuple[str, int, int]] = []
         with opened(self.files) as top, opened(new, top) as inside:
-            os.mkdir(old, 0o700, dir_fd=top)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(old, 0o700, dir_fd=top)
             with opened(old, top) as outside:
-                info = os.fstat(outside)
                 try:
-                    for name in os.listdir(top):
-                        if name in (new, old) or name.startswith(BRANCHES):
-                            continue
-                        if take is not None and not take(top, name, name):
-                            raise StateError(f"the clone was not loaded: {name!r} cannot be moved to the trash")
-                        with contextlib.suppress(FileNotFoundError):  # it is in the trash
-                            os.rename(name, name, src_dir_fd=top, dst_dir_fd=outside)
-                    for name in os.listdir(inside):
-                        if not name.startswith(BRANCHES):
-                            os.rename(name, name, src_dir_fd=inside, dst_dir_fd=top)
-                finally:
-                    remove_place(f"{self.files}/{old}", (info.st_dev, info.st_ino))
+                    for source, target in ((top, outside), (inside, top)):
+                        for name in os.listdir(source):
+                            if name not in (new, old) and not name.startswith(BRANCHES):
+                                os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+                                moved.append((name, source, target))
+                except BaseException:  # includes interrupts
+                    for name, source, target in reversed(moved):
+                        os.rename(name, name, src_dir_fd=target, dst_dir_fd=source)
+                    raise
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(new, dir_fd=top)
+
+    def _remove_old(self, old: str, take: Take | None) -> None:
+        """Move the replaced files of the clone to the trash. What the trash cannot take stays in their folder."""
+        with opened(self.files) as top, opened(old, top) as outside:
+            info = os.fstat(outside)
+            taken = [take is None or take(outside, name, name) for name in os.listdir(outside)]
+        if all(taken):
+            remove_place(f"{self.files}/{old}", (info.st_dev, info.st_ino))
 
     @contextlib.asynccontextmanager
     async def _run(self, request: dict[str, Any], files: AsyncIterator[bytes] | None = None) -> AsyncIterator[Done]:
@@ -395,6 +410,15 @@ class Clone(SessionPlace):
             super().delete(held)
         else:
             remove_abandoned(self.root)
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Raise `StateError` for errors of the system while a saved clone replaces another one."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"the saved clone cannot be loaded: {error.filename}: {error.strerror}") from error
 
 
 def _open_archive(out: str) -> IO[bytes]:

@@ -227,7 +227,6 @@ class Sandboxes:
                 environment="",
                 policy=replace(wanted.policy, filesystem=files, network=Network()),
                 setup=setup,
-                takers={},
                 on_command=None,
                 forbid_programs=False,
                 spill_to=None,

@@ -13,7 +13,7 @@ from cellblock.host.files.archive import Gunzip, Member, TarReader, refuse
 from cellblock.host.files.beneath import Tree, held
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, show
-from cellblock.host.files.staging import Keep, Staging
+from cellblock.host.files.staging import Staging
 from cellblock.host.files.steps import Sink
 from cellblock.host.files.transfer import (
     CHANGED_REASON,
@@ -92,7 +92,7 @@ def _header(parts: Parts, info: os.stat_result, size: int | None = None) -> byte
     return header(show(parts), info.st_mode & 0o777, modified=int(info.st_mtime), size=size)
 
 
-def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds, keep: Keep | None = None) -> Sink[Transfer]:
+def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Sink[Transfer]:
     """Read a tar stream, and move its files and folders to a folder after validation of the whole stream.
 
     Args:
@@ -100,7 +100,6 @@ def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds, keep: K
         parts: The folder.
         limits: The limits of the archive.
         bounds: Paths that the session cannot write.
-        keep: Saves files that are replaced.
     """
     path = tree.name(parts)
     bounds.check_writable("unpack an archive into", parts)
@@ -115,7 +114,7 @@ def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds, keep: K
             gunzip.finish()
             reader.finish()
             unpacker.close_file()
-            staging.commit_folder(staged, limits, True, keep)
+            staging.commit_folder(staged, limits, True)
     return Transfer(unpacker.files, unpacker.bytes, tuple(unpacker.skipped))
 
 

@@ -9,9 +9,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Self, TypeAlias
+from typing import Self
 
 from cellblock.common.new_mode import create
 from cellblock.common.open_flags import ENTER, LIST, READ
@@ -23,10 +22,6 @@ from cellblock.host.files.info import FileLimits, Parts
 from cellblock.host.files.removal import remove_tree
 
 log = logging.getLogger("cellblock")
-
-Keep: TypeAlias = Callable[[int, str, str], object]
-"""Keeps a file that is about to be replaced: takes its folder, opened, its name there, and its path."""
-
 
 _NAME = re.compile(r"\.cellblock-[0-9a-f]{16}")
 
@@ -75,6 +70,10 @@ class Staging:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove what was not renamed."""
         try:
             for _step in remove_tree(self._beside, self._name, self._tree.walk):
                 pass
@@ -125,11 +124,10 @@ class Staging:
         with held(self._tree.walk(self._beside, (self._name,), READ)) as file:
             sync(file)
 
-    def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool, keep: Keep | None = None) -> None:
+    def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool) -> None:
         """Rename the folder to its path if that is free. Otherwise, move it entry by entry into the existing folder.
 
-        There are no slices, so that no cancellation stops it half-way. If a file cannot be saved (`keep`), nothing is
-        replaced.
+        There are no slices, so that no cancellation stops it half-way.
         """
         existing = status(self._tree, self._parts)
         if existing is not None and not stat.S_ISDIR(existing.st_mode):
@@ -143,8 +141,6 @@ class Staging:
             return
         with self._tree.subtree(self._parts) as target:
             _check_merge(staged, target, limits, overwrite)
-            if keep is not None:
-                _keep_replaced(staged, target, limits, keep)
             _merge(staged, target)
 
 
@@ -183,14 +179,6 @@ def _check_merge(staged: Tree, target: Tree, limits: FileLimits, overwrite: bool
     for parts, info in staged.scan((), limits, "write"):
         with telling("write", target.name(parts)):
             check_replaceable(status(target, parts), stat.S_IFMT(info.st_mode), overwrite)
-
-
-def _keep_replaced(staged: Tree, target: Tree, limits: FileLimits, keep: Keep) -> None:
-    """Save every file that is about to be replaced, before the first replacement."""
-    for parts, info in staged.scan((), limits, "write"):
-        if stat.S_ISREG(info.st_mode) and status(target, parts) is not None:
-            with telling("keep", target.name(parts)), held(target.open(parts[:-1], ENTER)) as folder:
-                keep(folder, parts[-1], "/".join(parts))
 
 
 def _merge(staged: Tree, target: Tree) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -17,8 +17,8 @@ from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import BRANCHES, MIB, FileLimits, Parts, Skipped, Transfer, describe
 from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
-from cellblock.host.files.staging import Keep, Staging, check_replaceable, status
-from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, pour
+from cellblock.host.files.staging import Staging, check_replaceable, status
+from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, in_thread, pour
 from cellblock.host.files.walls import NO_BOUNDS, Bounds, Walls
 from cellblock.model.files import FileInfo
 
@@ -346,7 +346,6 @@ class Files:
         *,
         progress: Progress | None = None,
         trusted: bool = False,
-        keep: Keep | None = None,
     ) -> Transfer:
         """Unpack a tar stream, plain or gzipped, into a folder of the workspace.
 
@@ -358,8 +357,6 @@ class Files:
             path: The folder, created if missing. Files replace files of the same name in it.
             progress: Called with the bytes read from the stream, and None.
             trusted: Whether the program acts for itself, so that the session's sandbox does not apply.
-            keep: Called with each file to be replaced: its open folder, its name, and its path relative to the target folder.
-                If it raises `OSError`, nothing is replaced.
 
         Returns:
             The unpacked entries.
@@ -371,8 +368,29 @@ class Files:
         parts = self._workspace.parts(path)
         if not isinstance(stream, (bytes, AsyncIterable)):
             raise InvalidInputError(f"stream must be bytes or an async iterable of bytes, not {type(stream).__name__}")
-        unpacked = self._within(lambda tree, bounds: pack.unpack(tree, parts, self._limits, bounds, keep), trusted)
+        unpacked = self._within(lambda tree, bounds: pack.unpack(tree, parts, self._limits, bounds), trusted)
         return await self._changing(pour(unpacked, stream, progress))
+
+    @asynccontextmanager
+    async def unpacked(self, stream: AsyncIterable[bytes]) -> AsyncIterator[tuple[int, Transfer]]:
+        """Unpack a tar stream into a temporary folder in the workspace, for the duration of the context.
+
+        Files that the session cannot write in the workspace are omitted.
+
+        Yields:
+            The open folder, and the unpacked entries.
+
+        Raises:
+            FilesError: As for `untar`.
+        """
+        with self._workspace.open() as tree:
+            bounds = NO_BOUNDS if self._walls is None else self._walls.within(self._workspace.real)
+            staging = Staging(tree, (), folder=True)
+            try:
+                with await in_thread(staging.folder) as folder:
+                    yield folder.fd, await pour(pack.unpack(folder, (), self._limits, bounds), stream)
+            finally:
+                await in_thread(staging.close)
 
     async def _changing(self, work: Awaitable[R]) -> R:
         """Await an operation that can change files, then call `on_change`."""

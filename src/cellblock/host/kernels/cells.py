@@ -429,6 +429,7 @@ class Cells:
         return running.result()
 
     async def _run_elsewhere(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        cell.afterwards = "The session is unchanged."
         await kernel.wake()
         kernel.begin(cell)
         seconds = DEFAULT_TIMEOUT if timeout is None else timeout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import time
@@ -277,7 +278,8 @@ class Kernel(ControlObserver):
         self.of_copy = self.paused = self.all_lost = False
         self.origin: Copy | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        self.control = Control(ends.control, self, wanted.takers, recording.before_exit)
+        takers = {name: functools.partial(wanted.on_listener, family.number, name) for name in wanted.setup.listeners}
+        self.control = Control(ends.control, self, takers, recording.before_exit)
         self.memory = MemoryWatch(wanted.memory, ends.group, self.control, self._busy, self._condemn)
         family.add(self)
         if not listen:

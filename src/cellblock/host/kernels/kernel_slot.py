@@ -35,6 +35,9 @@ class KernelObserver(Relief):
     def kernel_put(self, kernel: Kernel) -> None:
         """Handle a new current kernel."""
 
+    def kernel_recorded(self, kernel: Kernel) -> None:
+        """Handle a new current kernel, after it was recorded as the session's."""
+
     def code_stopped(self) -> None:
         """Handle the end of code that was stopped, or whose kernel was replaced."""
 
@@ -220,6 +223,7 @@ class KernelSlot(Relief):
         if old is not None:
             kernel.take_over_output(old)
         self._put(kernel)
+        self._recorded(kernel)
 
     async def _exchange(self, move: Move) -> None:
         await self._end_left()
@@ -227,6 +231,7 @@ class KernelSlot(Relief):
         self._left = self.current
         self._put(kernel)
         move.commit()
+        self._recorded(kernel)
         if self._left is not None:
             await self._left.step_aside(self._left_ended)
 
@@ -239,6 +244,11 @@ class KernelSlot(Relief):
     def _left_ended(self) -> None:
         self._left = None
 
+    def _recorded(self, kernel: Kernel) -> None:
+        for observer in self._observers:
+            observer.kernel_recorded(kernel)
+        self.code_stopped()
+
     def _place(self, kernel: Kernel) -> None:
         kernel.memory.relief = self
         self.current = kernel
@@ -249,7 +259,6 @@ class KernelSlot(Relief):
             observer.kernel_put(kernel)
         with contextlib.suppress(OSError):  # no room: the next cell cannot be recorded either, and reports it
             kernel.write_base()  # again: the state from which the kernel continues is now known
-        self.code_stopped()
 
 
 def _check(started: asyncio.Task[None]) -> None:

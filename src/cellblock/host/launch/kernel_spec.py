@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -40,8 +40,8 @@ class RunningKernel:
 Installer: TypeAlias = Callable[[RunningKernel, "Install"], Awaitable[int]]
 """Installs packages for a session: takes its kernel and the request, returns the number of the installation."""
 
-OnListener: TypeAlias = Callable[[socket.socket], None]
-"""Takes ownership of a listener."""
+OnListener: TypeAlias = Callable[[int, str, socket.socket], None]
+"""Takes ownership of a listener: takes the number of the sandbox's first kernel, its name, and the listener."""
 
 OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
 """Decides whether a command may run: only True allows it; a string is the reason for a refusal."""
@@ -72,7 +72,7 @@ class KernelSpec:
         setup: The setup for init, except the sandbox: environment, directories, packages.
         limits: Limits on retained output.
         spill_to: The directory for output above the limits.
-        takers: Take the listeners that init opens, ``egress`` or ``tools``, and serve on them.
+        on_listener: Serves on the listeners that init opens, ``egress`` or ``tools``.
         installer: Installs packages on request.
         on_command: Decides about the commands of cells; None if all are allowed.
         forbid_programs: Whether Linux prevents the kernel from executing programs, so that init runs approved ones.
@@ -90,7 +90,7 @@ class KernelSpec:
     setup: Setup
     limits: Limits
     spill_to: SpillDirectory | None
-    takers: Mapping[str, OnListener]
+    on_listener: OnListener
     installer: Installer
     on_command: OnCommand | None = None
     forbid_programs: bool = False

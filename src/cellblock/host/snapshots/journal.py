@@ -91,6 +91,7 @@ class Journal:
         top: os.stat_result,
         steps: Sequence[Step] = (),
         entry: tuple[str, str, dict[str, Any]] | None = None,
+        until: int | None = None,
     ) -> None:
         """Write the steps to do to `new`. They count from `commit` on, before which the caller syncs `new`.
 
@@ -99,8 +100,9 @@ class Journal:
             top: The workspace.
             steps: The steps.
             entry: The trash entry for what they remove or replace (`Entry.described`).
+            until: The steps count only if the session has another kernel than the one of this number. By default, always.
         """
-        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "entry": entry}
+        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "entry": entry, "until": until}
         # Not a `WholeFile`: after a kill, the next process writes to the same name.
         try:
             self.new.write_text(json.dumps(data), encoding="utf-8")
@@ -126,8 +128,8 @@ class Journal:
             sync_file(self.new)
             self.commit()
 
-    def read(self, top: os.stat_result) -> tuple[str, list[Step], Entry | None] | None:
-        """Return an earlier process's staging folder, steps and trash entry; None if missing for this directory."""
+    def read(self, top: os.stat_result) -> tuple[str, list[Step], Entry | None, int | None] | None:
+        """Return what an earlier process has written, as for `write`; None if missing for this directory."""
         try:
             data = json.loads(self._path.read_text())
         except FileNotFoundError:
@@ -136,7 +138,7 @@ class Journal:
             return None
         entry = data.get("entry")
         steps = [Step._make(_tuples(step)) for step in data["steps"]]
-        return data["staging"], steps, None if entry is None else Entry.of(entry)
+        return data["staging"], steps, None if entry is None else Entry.of(entry), data.get("until")
 
     def clear(self) -> None:
         """Remove the journal's entry."""

@@ -35,7 +35,7 @@ from cellblock.host.snapshots.ignored import OURS
 from cellblock.host.snapshots.journal import Journal
 from cellblock.host.snapshots.plan import Plan, Step
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.trash import Entry, copy_back
+from cellblock.host.snapshots.trash import Entry
 from cellblock.launch import leftovers
 from cellblock.wire.copies import REPLACED
 
@@ -109,6 +109,7 @@ def restore(
     rescued: Rescued,
     entry: Entry,
     source: Entry | None = None,
+    until: int | None = None,
 ) -> None:
     """Carry out a plan.
 
@@ -121,6 +122,7 @@ def restore(
         rescued: Takes what the trash does not.
         entry: The trash entry for replaced and removed files, and for files that cannot be restored.
         source: The entry with the plan's files that are in the trash.
+        until: As for `Journal.write`.
 
     Raises:
         UnsettledError: The workspace changed after the plan was made. Nothing was done.
@@ -136,7 +138,7 @@ def restore(
         for number, content_of in plan.staged.items():
             _stage(staging, number, content_of, store, source)
         steps = [*_with_identities(top, staging, plan.steps)]
-        journal.write(name, info, steps, entry=entry.described)
+        journal.write(name, info, steps, entry.described, until)
         _sync_staged(staging, plan.staged, journal)
         journal.commit()  # everything is on the disk: the next process can finish the restore from here on
         _apply(top, staging, steps, then, left)
@@ -149,8 +151,13 @@ def restore(
     _finish(top, name, staging, journal, [step for step in steps if step.do == "remove"], rescued, entry)
 
 
-def recover(top: int, journal: Journal) -> bool:
-    """Finish the restore of a killed process. Later changes are kept.
+def recover(top: int, journal: Journal, kernel: int | None = None) -> bool:
+    """Finish the restore of a killed process, or roll it back. Later changes are kept.
+
+    Args:
+        top: The open workspace.
+        journal: The locked journal.
+        kernel: The number of the kernel of the session that began the restore, if it is known.
 
     Returns:
         Whether there was a restore to finish.
@@ -162,7 +169,7 @@ def recover(top: int, journal: Journal) -> bool:
     if found is None:
         journal.clear()
         return False
-    name, steps, entry = found
+    name, steps, entry, until = found
     try:
         staging = open_folder(name, top)
     except OSError as error:
@@ -170,10 +177,11 @@ def recover(top: int, journal: Journal) -> bool:
             raise
         journal.clear()  # removed last, or not yet created
         return False
+    back = until is not None and kernel in (None, until)
     try:
-        for step in steps:
+        for step in reversed(steps) if back else steps:
             try:
-                _do(top, staging, step)
+                (_undo if back else _do)(top, staging, step)
             except UnsettledError:
                 continue
             except OSError as error:
@@ -214,8 +222,7 @@ def _stage(staging: int, number: int, entry: File | Link | Trashed, store: Store
     name = f"new-{number}"
     if isinstance(entry, Trashed):
         assert source is not None
-        with source.open(entry.path) as (folder, held):
-            copy_back(folder, held, staging, name)
+        source.bring(entry.path, staging, name)
         return
     if isinstance(entry, Link):
         os.symlink(entry.target, name, dir_fd=staging)

@@ -303,6 +303,21 @@ class Snapshots:
         made, taken = self._carry_out(lambda top: plan_restore(top, entry, paths), lambda: None, why, entry)
         return _done(made.plan, taken)
 
+    def unpack(self, files: Entry, then: Callable[[], object], why: Reason, until: int) -> None:
+        """Move the files of an archive to the workspace. What they replace is moved to the trash.
+
+        Args:
+            files: The files.
+            then: As for `restore`.
+            why: As for `restore`.
+            until: As for `Journal.write`.
+
+        Raises:
+            SnapshotError: A file cannot be moved. Nothing was changed, unless the message says otherwise.
+        """
+        paths = [path for path, _ in files.files()]
+        self._carry_out(lambda top: plan_restore(top, files, paths), then, why, files, until)
+
     def why_not_undoable(self, intervals: Sequence[Interval]) -> str:
         """Return why some change of the cells cannot be undone; empty if all can.
 
@@ -320,7 +335,12 @@ class Snapshots:
         return now
 
     def _carry_out(
-        self, make: Callable[[int], UndoPlan], then: Callable[[], object], why: Reason, source: Entry | None = None
+        self,
+        make: Callable[[int], UndoPlan],
+        then: Callable[[], object],
+        why: Reason,
+        source: Entry | None = None,
+        until: int | None = None,
     ) -> tuple[UndoPlan, Entry]:
         """Make a plan and carry it out. Retry if the workspace changes meanwhile."""
         entry = self.trash.new(why)
@@ -331,7 +351,7 @@ class Snapshots:
                 plan = make(top)
                 try:
                     if plan.plan.steps:
-                        restoring.restore(top, plan.plan, self._store, self._journal, then, rescued, entry, source)
+                        restoring.restore(top, plan.plan, self._store, self._journal, then, rescued, entry, source, until)
                     else:
                         then()
                 except restoring.UnsettledError:
@@ -401,8 +421,11 @@ class Snapshots:
         """Drop a snapshot, and remove content that no other one needs. Idempotent."""
         self._store.drop(snapshot)
 
-    def recover(self) -> bool:
-        """Finish a killed process's restore, before a session starts.
+    def recover(self, kernel: int | None = None) -> bool:
+        """Finish a killed process's restore, or roll it back, before a session starts.
+
+        Args:
+            kernel: The number of the session's kernel, if an earlier process left it.
 
         Returns:
             Whether there was one.
@@ -411,7 +434,7 @@ class Snapshots:
             SnapshotError: The restore cannot be finished now.
         """
         with self._lock, self._opened("finish restoring the files of") as top, self._journal.locked():
-            return restoring.recover(top, self._journal)
+            return restoring.recover(top, self._journal, kernel)
 
     @staticmethod
     def is_pending(workspace: Path, journals: Path) -> bool:

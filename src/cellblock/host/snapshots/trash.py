@@ -107,20 +107,6 @@ class Entry:
         self.taken.append(path)
         return whole
 
-    def keep(self, folder: int, name: str, path: str) -> None:
-        """Copy a file here that is about to be replaced. Arguments are as for `take`.
-
-        Raises:
-            OSError: From the system.
-        """
-        *above, last = path.split("/")
-        with self._opened(make=True) as top, _made(top, above) as parent:
-            info = os.lstat(name, dir_fd=folder)
-            _purges.taken += info.st_size
-            if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
-                _copy(folder, name, parent, last)
-        self.taken.append(path)
-
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
         files = self._directory / self.id / _FILES
@@ -193,6 +179,15 @@ class Entry:
                 stack.callback(os.close, here)
             yield here, name
 
+    def bring(self, path: str, folder: int, name: str) -> None:
+        """Copy a file or link of the entry to a folder.
+
+        Raises:
+            OSError: From the system.
+        """
+        with self.open(path) as (parent, held):
+            copy_back(parent, held, folder, name)
+
     def listed(self) -> TrashEntry:
         """Return the entry as data."""
         found, more = list[TrashedFile](), 0
@@ -210,6 +205,30 @@ class Entry:
     def remove(self) -> None:
         """Delete the entry permanently."""
         leftovers.remove_place(str(self._directory / self.id))
+
+
+class Unpacked(Entry):
+    """The files of an archive in an open folder on the file system of the workspace, as if they were in the trash."""
+
+    def __init__(self, folder: int) -> None:
+        super().__init__(Path(), "", {})
+        self._folder = folder
+
+    @contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int]:
+        top = open_folder(".", self._folder)
+        try:
+            yield top
+        finally:
+            os.close(top)
+
+    def bring(self, path: str, folder: int, name: str) -> None:
+        """Link a file to a folder, or copy it if the file system has no hard links."""
+        with self.open(path) as (parent, held):
+            try:
+                os.link(held, name, src_dir_fd=parent, dst_dir_fd=folder, follow_symlinks=False)
+            except OSError:
+                copy_back(parent, held, folder, name)
 
 
 class Trash:

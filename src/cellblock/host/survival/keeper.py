@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot
@@ -21,23 +22,12 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
+    from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.launch.launcher import Ends
+    from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.remains import KernelRemains, SessionRemains
     from cellblock.walls.keys.session_keys import SessionKeys
-
-
-class KeptKernel(NamedTuple):
-    """The record of a preserved kernel.
-
-    Attributes:
-        recording: The recorder.
-        takers: Take the listeners that init opens.
-    """
-
-    recording: Recording
-    takers: Mapping[str, OnListener]
 
 
 @dataclass(frozen=True)
@@ -55,6 +45,7 @@ class SessionParts:
         checkpoints: Its checkpoints.
         note: Shows a line to the reader of its output.
         recover: Continues a killed host's kernel (`Kernels.recover`).
+        listeners: The listeners of its sandboxes.
         keys: Its secrets, if it has any.
     """
 
@@ -68,6 +59,7 @@ class SessionParts:
     checkpoints: Checkpoints
     note: Callable[[str], None]
     recover: Callable[[KernelRemains, KernelSpec, OnInput | None], Awaitable[tuple[Kernel, Cell | None] | None]]
+    listeners: SessionListeners
     keys: SessionKeys | None = None
 
 
@@ -81,6 +73,11 @@ class SessionKeeper:
 
     adopted = False
     adopted_at = ""
+
+    @property
+    def left_kernel(self) -> int | None:
+        """The number of the session's kernel according to an earlier host, if it is known, before `go_on`."""
+        return None
 
     def begin(self) -> None:
         """Start to preserve a new session."""
@@ -140,8 +137,8 @@ class Keeper(Places):
         """
         return ForkServer(boot)
 
-    def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> KeptKernel:
-        """Preserve a new kernel, if its session is preserved.
+    def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> Recording:
+        """Preserve a new kernel, if its session is preserved, and return its recorder.
 
         Args:
             number: Its number.
@@ -151,17 +148,18 @@ class Keeper(Places):
         """
         from cellblock.host.kernels.channel import NO_RECORDING  # loads what a kernel needs
 
-        return KeptKernel(NO_RECORDING, wanted.takers)
+        return NO_RECORDING
 
-    def kept_takers(self, session: int, first: int, takers: Mapping[str, OnListener]) -> Mapping[str, OnListener]:
-        """Return callbacks that preserve the listeners of a session until it ends, then pass them on.
+    def listener_taken(self, session: int | None, first: int, name: str, listener: socket.socket) -> Callable[[], None]:
+        """Preserve a listener of a session, if the session is preserved. Return a function that stops it.
 
         Args:
-            session: The session's number.
-            first: The number of the first kernel of the init that opens them.
-            takers: The callbacks.
+            session: The session's number; None if it ends with this process.
+            first: The number of the first kernel of the init that opened it.
+            name: Its name.
+            listener: The listener.
         """
-        return takers
+        return lambda: None
 
     def kernel_gone(self, number: int) -> None:
         """Stop preserving a kernel."""

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from cellblock.host.kernels.session_state import SessionState
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.place import SessionPlace
-from cellblock.host.survival.keeper import Keeper, KeptKernel, SessionKeeper, SessionParts
+from cellblock.host.survival.keeper import Keeper, SessionKeeper, SessionParts
 from cellblock.host.survival.launchers import ByCustodian, FormerZygote, KeptLauncher
 from cellblock.host.survival.recording import TapeRecording
 from cellblock.host.survival.remains import FamilyRemains, KernelRemains, SessionRemains
@@ -31,12 +31,13 @@ from cellblock.launch.custody.custodian_client import Custodian, Entry, Holding,
 from cellblock.walls.sandbox.cgroups import Group
 
 if TYPE_CHECKING:
+    from cellblock.host.kernels.channel import Recording
     from cellblock.host.kernels.family import Family
-    from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
+    from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.snapshots import Snapshot, Store
 
 _log = logging.getLogger("cellblock.sessions")
-FORMAT = 17
+FORMAT = 18
 """The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
 
 
@@ -107,7 +108,7 @@ class Keeping(Keeper):
     def _take(self, entries: Mapping[str, Entry]) -> None:
         kernels: dict[int, KernelRemains] = {}
         owners: dict[int, list[KernelRemains]] = {}
-        listeners: dict[int, dict[str, tuple[int, socket.socket]]] = {}
+        listeners: dict[int, dict[tuple[int, str], socket.socket]] = {}
         for kind in ("launcher", "place", "store", "session", "family", "kernel", "listener"):
             for key, entry in entries.items():
                 if key.partition("/")[0] != kind:
@@ -144,15 +145,16 @@ class Keeping(Keeper):
                         kernels[said["number"]] = kernel = self._kernel(said, entry.fds)
                         owners.setdefault(said["session"], []).append(kernel)
                     case "listener":
-                        opened = said["first"], socket.socket(fileno=entry.fds[0])
-                        listeners.setdefault(said["session"], {})[said["name"]] = opened
+                        opened = listeners.setdefault(said["session"], {})
+                        opened[said["first"], said["name"]] = socket.socket(fileno=entry.fds[0])
         # Before anything else passes through the pipe.
         if (left := kernels.get(self._aux.left() or 0)) is not None:
             left.recording.tape.take_left()
         self._aux.drain()
         for session in self.sessions:
             self.surplus += session.choose(owners.pop(session.number, []))
-            session.take_listeners(listeners.pop(session.number, {}))
+            for first, name in session.take_listeners(listeners.pop(session.number, {})):
+                self.custodian.remove(_listener(session.number, first, name))
         self.surplus += [kernel for some in owners.values() for kernel in some]
 
     def _kernel(self, said: Mapping[str, Any], fds: list[int]) -> KernelRemains:
@@ -166,9 +168,7 @@ class Keeping(Keeper):
     def session(self, parts: SessionParts, label: str, remains: SessionRemains | None) -> SessionKeeper:
         from cellblock.host.survival.session_handover import KeptSession  # loads what a session needs
 
-        names = dict.fromkeys([*parts.wanted.takers, *(() if remains is None else remains.listeners)])
-        listeners = [Holding(_listener(parts.number, name), self.custodian) for name in names]
-        return KeptSession(Holding(f"session/{parts.number}", self.custodian), listeners, parts, label, remains)
+        return KeptSession(Holding(f"session/{parts.number}", self.custodian), parts, label, remains)
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
         number = next(numbers)
@@ -177,7 +177,7 @@ class Keeping(Keeper):
         self._launchers[launcher] = number
         return launcher
 
-    def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> KeptKernel:
+    def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> Recording:
         launcher = self._launchers.get(family.launcher)
         if wanted.kept is None or launcher is None:
             return super().kernel_made(number, wanted, family, ends)
@@ -192,20 +192,16 @@ class Keeping(Keeper):
         }
         fds = [ends.channel.fileno(), ends.control.fileno(), ends.stdout, ends.stderr, *tape.fds]
         recording.holding = Holding(f"kernel/{number}", self.custodian).hold(said, fds)
-        return KeptKernel(recording, self.kept_takers(wanted.kept, family.number, wanted.takers))
+        return recording
 
-    def kept_takers(self, session: int, first: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
-        def kept(name: str, taker: OnListener) -> OnListener:
-            # By the session, not by the kernel: kernels from copies continue with the first kernel's listeners.
-            holding = Holding(_listener(session, name), self.custodian)
-
-            def take(listener: socket.socket) -> None:
-                holding.hold({"session": session, "first": first, "name": name}, [listener.fileno()])
-                taker(listener)
-
-            return take
-
-        return {name: kept(name, taker) for name, taker in takers.items()}
+    def listener_taken(self, session: int | None, first: int, name: str, listener: socket.socket) -> Callable[[], None]:
+        if session is None:
+            return super().listener_taken(session, first, name, listener)
+        # By the init, not by the kernel: kernels from copies continue with the first kernel's listeners.
+        said = {"session": session, "first": first, "name": name}
+        holding = Holding(_listener(session, first, name), self.custodian)
+        holding.hold(said, [listener.fileno()])
+        return holding.release
 
     def kernel_gone(self, number: int) -> None:
         self.custodian.remove(f"kernel/{number}")
@@ -257,8 +253,8 @@ class Keeping(Keeper):
     def session_gone(self, remains: SessionRemains) -> None:
         """Stop holding a session that is not continued."""
         self.custodian.remove(f"session/{remains.number}")
-        for name in remains.listeners:
-            self.custodian.remove(_listener(remains.number, name))
+        for first, name in remains.listeners:
+            self.custodian.remove(_listener(remains.number, first, name))
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -303,8 +299,8 @@ def _group(path: str | None) -> Group | None:
     return None if path is None else Group(path)
 
 
-def _listener(session: int, name: str) -> str:
-    return f"listener/{session}/{name}"
+def _listener(session: int, first: int, name: str) -> str:
+    return f"listener/{session}/{first}/{name}"
 
 
 def _path(group: Group | None) -> str | None:

@@ -88,7 +88,7 @@ class SessionRemains:
         state: The state from the log; None if it is incomplete.
         copies: The copies of its kernels by the ids of the checkpoints, once found.
         keys: The descriptor of its secrets (`SessionKeys.hold`), if it has any.
-        listeners: The names of its listeners.
+        listeners: The number of the first kernel of its kernel's init, and the name, for each listener of that init.
     """
 
     label: str
@@ -102,7 +102,7 @@ class SessionRemains:
     state: SessionState | None = None
     copies: dict[str, Copy] = field(default_factory=dict)
     keys: int | None = None
-    listeners: tuple[str, ...] = ()
+    listeners: tuple[tuple[int, str], ...] = ()
 
     @property
     def places(self) -> list[str]:
@@ -156,18 +156,21 @@ class SessionRemains:
             self.state.pairs.release = store.drop
             self.state.pairs.clear(0)
 
-    def take_listeners(self, listeners: Mapping[str, tuple[int, socket.socket]]) -> None:
-        """Give the session's listeners to its kernel, if its init has opened them, or else close them.
+    def take_listeners(self, listeners: Mapping[tuple[int, str], socket.socket]) -> list[tuple[int, str]]:
+        """Give its kernel the listeners that its init has opened. Close and return the others.
 
         Args:
-            listeners: The number of the first kernel of the init, and the listener, by name.
+            listeners: The session's listeners by the number of the first kernel of the init, and the name.
         """
-        self.listeners = tuple(listeners)
-        for name, (first, listener) in listeners.items():
+        others = []
+        for (first, name), listener in listeners.items():
             if self.kernel is not None and self.kernel.first == first:
                 self.kernel.listeners[name] = listener
+                self.listeners += ((first, name),)
             else:
                 listener.close()
+                others.append((first, name))
+        return others
 
     def close(self) -> None:
         """Close everything that was not taken over."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,6 @@ class KeptSession(SessionKeeper):
     def __init__(
         self,
         holding: Holding,
-        listeners: Sequence[Holding],
         parts: SessionParts,
         label: str,
         remains: SessionRemains | None,
@@ -43,13 +41,11 @@ class KeptSession(SessionKeeper):
 
         Args:
             holding: Hands the session to the custodian.
-            listeners: Hold the session's listeners.
             parts: As for `Keeper.session`.
             label: As for `Keeper.session`.
             remains: As for `Keeper.session`.
         """
         self._holding = holding
-        self._listeners = listeners
         self._parts = parts
         self._checkpoints = parts.checkpoints
         self._label = label
@@ -64,6 +60,11 @@ class KeptSession(SessionKeeper):
         if self._remains is None:
             self._write_state()
             self.relabel(self._label)
+
+    @property
+    def left_kernel(self) -> int | None:
+        state = None if self._remains is None else self._remains.state
+        return None if state is None else state.kernel
 
     @property
     def _state(self) -> SessionState:
@@ -115,7 +116,7 @@ class KeptSession(SessionKeeper):
             return None
         kernel, cell = recovered
         parts.kernels.adopt(kernel)
-        self._checkpoints.resuming.serving = kernel.family
+        self._parts.listeners.settle(kernel.family.number)
         if self._takes_over:
             self._take_kernel(kernel, cell, unrecorded=remains.unrecorded)
         self.adopted, self.adopted_at = True, kernel.position
@@ -142,7 +143,7 @@ class KeptSession(SessionKeeper):
         going = self._state.going
         for event in self._steps(unrecorded=unrecorded).events:
             if isinstance(event, Renewed):
-                self._checkpoints.begin_anew(kernel)
+                self._checkpoints.begin_anew()
                 continue
             self._state.commit(event)
             if isinstance(event, Went) and going is not None:
@@ -240,8 +241,7 @@ class KeptSession(SessionKeeper):
         if self._parts.keys is not None:
             self._parts.keys.watchers.discard(self._keys_changed)
         self._holding.release()
-        for listener in self._listeners:
-            listener.release()
+        self._parts.listeners.release()
         if self._log is not None:
             self._log.close()
             self._log = None

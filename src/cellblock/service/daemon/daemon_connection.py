@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cellblock.common.version import __version__
-from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
+from cellblock.errors import (
+    CellblockError,
+    DaemonError,
+    ExecutionTimeoutError,
+    NotRunError,
+    OutcomeUnknownError,
+    ProtocolError,
+)
 from cellblock.operations.base import PROTOCOL, AnswerT, Request
 from cellblock.operations.sessions import Hello
 from cellblock.service.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
@@ -214,6 +221,8 @@ class Connection:
                 yield unpack(answer) if isinstance(answer, Packed) else answer, more
                 if not more:
                     return
+        except ExecutionTimeoutError:
+            raise  # an answer, although it is an OSError
         except OSError as error:
             self.close()
             lost = f"the connection to the daemon was lost: {error.strerror or error}"

@@ -86,7 +86,7 @@ def open_session(
         remains=origin.remains,
         start_from=origin.start_from,
         hooks=SessionHooks(
-            tool_port=services.port.adopt,
+            tool_port=services.port.serve,
             uncounted_seconds=services.uncounted_seconds,
             on_begin=services.broker.ask_again,  # about calls of background work that had no reader
             name=origin.name,
@@ -218,7 +218,7 @@ class SessionServices:
             )
         for listener in bind(addresses, port):
             self._ports.append(ToolPort(self._app(self.secret)))
-            self._ports[-1].adopt(listener)
+            self._ports[-1].serve(listener)
 
     def offer(self, server: str, call: CallTool) -> None:
         """Let the session's code call functions of this program, as the tools of a named server without a program.

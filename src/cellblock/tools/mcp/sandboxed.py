@@ -172,7 +172,7 @@ class ServerSandbox:
             _LOG.debug("a sandbox sent no message: %s", error)
         asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is only one message
         for descriptor in descriptors:
-            self._network.adopt(socket.socket(fileno=descriptor))
+            self._network.serve(socket.socket(fileno=descriptor))
         match message:
             case Made(hidden):
                 self._hidden = hidden

@@ -1,9 +1,10 @@
-"""The tool port of a session: HTTP on a listener inside the session, for each of its kernels."""
+"""The tool port of a session: HTTP on listeners inside the session, one for each sandbox of its kernels."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -12,55 +13,70 @@ if TYPE_CHECKING:
 
 
 class ToolPort:
-    """A server of one application on one listener after another.
-
-    The HTTP code is imported at the first connection: most sessions call no tool, and the import takes longer than starting
-    a session.
-    """
+    """A server of one application on any number of listeners."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._waiting: socket.socket | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._stop = asyncio.Event()
+        self._served: set[_Listener] = set()
 
-    def adopt(self, listener: socket.socket) -> None:
-        """Serve on a new kernel's listener from now on; connections to the previous one are closed."""
-        self._let_go()
-        listener.setblocking(False)
-        self._waiting = listener
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._begin)
+    def serve(self, listener: socket.socket) -> Callable[[], None]:
+        """Serve on a listener. Return a function that closes the listener and its connections."""
+        served = _Listener(self._app, listener)
+        self._served.add(served)
+
+        def stop() -> None:
+            served.stop()
+            if served.serving is None:
+                self._served.discard(served)
+            else:
+                served.serving.add_done_callback(lambda _: self._served.discard(served))
+
+        return stop
 
     async def close(self) -> None:
-        """Close all connections and the listener."""
-        serving = self._serving
-        self._let_go()
-        if serving is not None:
-            await serving
+        """Close all connections and listeners."""
+        for served in self._served:
+            served.stop()
+        if serving := [served.serving for served in self._served if served.serving is not None]:
+            await asyncio.gather(*serving)
+        self._served.clear()
 
-    def _let_go(self) -> None:
-        if self._waiting is not None:
-            asyncio.get_running_loop().remove_reader(self._waiting.fileno())
-            self._waiting.close()
-            self._waiting = None
-        self._stop.set()
+
+class _Listener:
+    """A listener of the port.
+
+    The HTTP code is imported at the first connection: most sessions call no tool, and the import takes longer than starting
+    a session.
+
+    Attributes:
+        serving: Serves its connections, from the first one on.
+    """
+
+    def __init__(self, app: App, listener: socket.socket) -> None:
+        self._app = app
+        self._listener = listener
         self._stop = asyncio.Event()
+        self.serving: asyncio.Task[None] | None = None
+        listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._begin)
+
+    def stop(self) -> None:
+        """Close it and its connections. Idempotent."""
+        if self.serving is None and not self._stop.is_set():
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            self._listener.close()
+        self._stop.set()
 
     def _begin(self) -> None:
         """Start to serve, at the first connection."""
-        listener, self._waiting = self._waiting, None
-        assert listener is not None
         loop = asyncio.get_running_loop()
-        loop.remove_reader(listener.fileno())
-        before = self._serving
-        self._serving = loop.create_task(self._serve(listener, self._stop, before))
+        loop.remove_reader(self._listener.fileno())
+        self.serving = loop.create_task(self._serve())
 
-    async def _serve(self, listener: socket.socket, stop: asyncio.Event, before: asyncio.Task[None] | None) -> None:
-        with listener:
-            if before is not None:
-                await before
+    async def _serve(self) -> None:
+        with self._listener:
             module = await asyncio.to_thread(import_module, "cellblock.tools.serving.listen")
-            listening = module.HttpServer(self._app, [listener])
+            listening = module.HttpServer(self._app, [self._listener])
             await listening.start()
-            await stop.wait()
+            await self._stop.wait()
             await listening.stop()

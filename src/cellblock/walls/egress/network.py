@@ -1,12 +1,12 @@
-"""Serves the proxy of a sandbox, on the listeners of its successive kernels."""
+"""Serves the proxy of a session or of an MCP server, on the listeners of its sandboxes."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import UnsupportedError
@@ -89,7 +89,7 @@ class SandboxNetwork:
         self._hold = hold
         self._step = step
         self._opener = opener
-        self._proxy: EgressProxy | None = None
+        self._proxies: set[EgressProxy] = set()
         self._changing: asyncio.Task[None] | None = None
         self._judge: RequestJudge | None = None
         if live is not None and opener is not None and policy is not None:
@@ -118,15 +118,14 @@ class SandboxNetwork:
 
         return environment(port)
 
-    def adopt(self, listener: socket.socket) -> None:
-        """Serve on a new kernel's listener from now on."""
+    def serve(self, listener: socket.socket) -> Callable[[], None]:
+        """Serve on a listener. Return a function that closes the listener and its connections."""
         from cellblock.walls.egress.proxy import EgressProxy
 
         if self.live is None:
             listener.close()
-            return
-        before = self._proxy
-        self._proxy = EgressProxy(
+            return lambda: None
+        proxy = EgressProxy(
             listener,
             self.live,
             on_denied=self._on_denied,
@@ -136,12 +135,29 @@ class SandboxNetwork:
             opener=self._opener,
             judge=self._judge,
         )
-        self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
+        self._proxies.add(proxy)
+        self._then(proxy.start())
+
+        def stop() -> None:
+            self._proxies.discard(proxy)
+            self._then(proxy.close())
+
+        return stop
+
+    def _then(self, step: Coroutine[Any, Any, None]) -> None:
+        """Start or close a proxy, after all earlier steps."""
+
+        async def change(before: asyncio.Task[None] | None) -> None:
+            if before is not None:
+                await before
+            await step
+
+        self._changing = asyncio.get_running_loop().create_task(change(self._changing))
 
     def withdraw_questions(self) -> None:
         """Withdraw open questions about hosts, because the code that asked was stopped, or has ended."""
-        if self._proxy is not None:
-            self._proxy.withdraw_questions()
+        for proxy in self._proxies:
+            proxy.withdraw_questions()
 
     async def make_ready(self) -> None:
         """Prepare for request lines, if the session was made without any.
@@ -157,15 +173,9 @@ class SandboxNetwork:
         """Close all connections."""
         if self._changing is not None:
             await self._changing
-        if self._proxy is not None:
-            await self._proxy.close()
+        for proxy in self._proxies:
+            await proxy.close()
 
     def _on_denied(self, denial: Denial) -> None:
         self.denials.append(denial)
         self._note(f"[cellblock] {denial.message}")
-
-
-async def _change(before: EgressProxy | None, after: EgressProxy) -> None:
-    await after.start()
-    if before is not None:
-        await before.close()
