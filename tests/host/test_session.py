@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from cellblock import CodeExecutionChunk, CodeExecutionResult, CodeExecutor, Host, Session
+from processes import eventually
 
 _MOST_MODULES = 22
 
@@ -28,25 +31,44 @@ async def test_a_cell_enters_few_modules_of_the_host(executor: CodeExecutor, nat
 
 
 async def _check_few_modules(executor: CodeExecutor) -> None:
-    entered: list[set[str]] = []
+    all_entered = list[set[str]]()
+    for _ in range(20):  # the first one starts more than a cell, and timers of other parts of the session may be due
+        all_entered.append(await _entered(executor.execute("1 + 1")))
+        if len(all_entered[-1]) <= _MOST_MODULES:
+            return
+        await asyncio.sleep(0.05)
+    fewest, *_ = sorted(all_entered, key=len)
+    pytest.fail(f"a cell enters {sorted(fewest)}")
+
+
+async def _entered(request: Coroutine[Any, Any, object]) -> set[str]:
+    """Return the modules of the host that a request enters."""
+    found: set[str] = set()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         path = frame.f_code.co_filename
         if event == "call" and "/cellblock/host/" in path:
-            entered[-1].add(path.partition("/cellblock/host/")[2])
+            found.add(path.partition("/cellblock/host/")[2])
 
-    for _ in range(20):  # the first one starts more than a cell, and timers of other parts of the session may be due
-        entered.append(set())
-        sys.setprofile(profile)
-        try:
-            await executor.execute("1 + 1")
-        finally:
-            sys.setprofile(None)
-        if len(entered[-1]) <= _MOST_MODULES:
-            return
-        await asyncio.sleep(0.05)
-    fewest, *_ = sorted(entered, key=len)
-    pytest.fail(f"a cell enters {sorted(fewest)}")
+    sys.setprofile(profile)
+    try:
+        await request
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+async def test_an_undo_enters_few_modules_of_the_host(host: Host, tmp_path: Path) -> None:
+    async with CodeExecutor(host=host, sandbox=False, working_dir=tmp_path) as executor:
+        await executor.execute("x = 1")
+        all_entered = list[set[str]]()
+        for number in range(4):
+            await executor.execute(f"open('file', 'w').write('{number}')")
+            await eventually(lambda: [one.files for one in executor.checkpoints()] == ["copy"] * 2, 60)
+            await asyncio.sleep(0.05)
+            all_entered.append(await _entered(executor.undo()))
+    fewest = min(all_entered, key=len)
+    assert len(fewest) <= 36, sorted(fewest)
 
 
 @pytest.mark.parametrize("code", ["\ufeffx = 1\nx", "\ufeff```python\n1\n```", "\ufeff%%capture\npass\n", "\ufeff!true"])

@@ -21,6 +21,7 @@ from cellblock.common.timeouts import check_timeout
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError, shown
 from cellblock.host import import_guard
 from cellblock.host.checkpoints import undoing
+from cellblock.host.checkpoints.checkpoint import Origin
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
 from cellblock.host.checkpoints.forking import Branching, adopt
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
@@ -187,18 +188,16 @@ class Session(AsyncOnly):
         )
         return Checkpoints(
             self._name,
-            self._host,
-            options,
-            place.resolved,
-            self.wanted,
+            Origin(self._host, options, place.resolved, self.wanted, place.branch, place.clone),
+            self._host.kernels.resume,
+            self._host.kernels.can_double,
+            self._host.checkpoint_budget,
             self.cells,
             self._kernels,
             kind_of(options.recovery),
             around.proxies,
             files,
-            place.branch,
             around.packages.go_to,
-            place.clone,
             around.listeners,
         )
 

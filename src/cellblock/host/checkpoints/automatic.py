@@ -1,17 +1,20 @@
-"""Automatic checkpoints of a session, created after each cell or while the session is idle, and their files."""
+"""Automatic checkpoints of a session, created after each cell or while idle, and recovery from them after a crash."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
+from collections.abc import Container
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cellblock.common import telemetry
-from cellblock.errors import BusyError, CheckpointError, KernelDiedError, SnapshotError
+from cellblock.errors import BusyError, CheckpointError, KernelDiedError, LaunchError, SnapshotError
 from cellblock.host.checkpoints.filing import Filing
-from cellblock.host.kernels.cells import CellObserver, Cells
+from cellblock.host.kernels.cells import CellObserver
+from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.kernel_slot import KernelObserver, KernelSlot
 from cellblock.host.kernels.state_events import Placed
 from cellblock.host.options import Exact, Rolling
@@ -19,43 +22,21 @@ from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
-    from cellblock.host.kernels.exit_status import Restored
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, CheckpointList
+    from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.pairs import Pair
     from cellblock.host.kernels.session_state import SessionState
+    from cellblock.host.launch.kernel_spec import DeathNotice
     from cellblock.host.snapshots import Snapshot
 
 _ENDED = "the process with the checkpoint has ended, or memory was short"
 _MOST_REASONS = 100
 _AUTOMATIC = (("cellblock.operation", "automatic"),)
+_RECOVERING = 5.0
+"""Seconds after which no further checkpoint is tried after a crash: a copy that does not answer takes a minute."""
+
 _log = logging.getLogger("cellblock.sessions")
-
-
-class CheckpointList(Protocol):
-    """All checkpoints of the session, automatic or not."""
-
-    files: CheckpointFiles
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the current state is a fresh kernel's, which needs no checkpoint."""
-
-    def all(self) -> list[Checkpoint]:
-        """Return the usable checkpoints, oldest first."""
-
-    async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool, again: bool = False) -> Checkpoint | None:
-        """Create a checkpoint of a kernel while no cell can run (`Checkpoints.copy`)."""
-
-    def can_recover(self, dead: Kernel) -> bool:
-        """Return whether the session may be able to continue from a state of a dead kernel."""
-
-    def awaited(self, dead: Kernel) -> Restored | None:
-        """Return the state that recovery waits to restore, if any (`Crashes.awaited`)."""
-
-    def relieve(self) -> bool:
-        """Drop the states that only a redo needs. Return whether there were any."""
 
 
 class AutomaticCheckpoints(CellObserver, KernelObserver):
@@ -68,25 +49,32 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
     Attributes:
         skipped: Why the last checkpoint failed; empty if it succeeded.
         filing: Takes the file snapshots.
+        crashes: Replaces dead kernels from checkpoints.
     """
 
     def __init__(
-        self, name: str, every: CheckpointList, budget: Budget, cells: Cells, kernels: KernelSlot, kind: Exact | Rolling | None
+        self,
+        name: str,
+        every: CheckpointList,
+        resuming: Resuming,
+        budget: Budget,
+        kernels: KernelSlot,
+        kind: Exact | Rolling | None,
     ) -> None:
         """Start without checkpoints.
 
         Args:
             name: The session's name in messages.
             every: All checkpoints of the session.
+            resuming: Creates kernels from checkpoints.
             budget: The limits for all sessions of the host.
-            cells: The session's cells.
             kernels: The session's kernels.
             kind: When to create checkpoints, and how many to keep; None to create none.
         """
         self._name = name
         self._every = every
         self._budget = budget
-        self._cells = cells
+        self._cells = every.cells
         self._kernels = kernels
         self._kind = kind
         self._timer: asyncio.TimerHandle | None = None
@@ -104,8 +92,9 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
         self._last = 0
         """The state of the last one made."""
         self.filing = Filing(every.files)
+        self.crashes = Crashes(name, every, self, resuming)
         self.take_past()
-        cells.observe(self)
+        self._cells.observe(self)
         kernels.observe(self)
 
     def take_past(self) -> None:
@@ -183,10 +172,11 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
         self._before = pairs[-1].before if pairs else None
 
     def can_recover(self, dead: Kernel) -> bool:
-        return self._every.can_recover(dead)
+        """Return whether the session may be able to continue from a state of a dead kernel."""
+        return self.crashes.last_state(dead) is not None
 
     def awaited(self, dead: Kernel) -> Restored | None:
-        return self._every.awaited(dead)
+        return self.crashes.awaited(dead)
 
     def kernel_put(self, kernel: Kernel) -> None:
         """Record the session's current kernel."""
@@ -447,7 +437,7 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
 
     def relieve(self) -> bool:
         """Free memory: drop all checkpoints but the newest, or else the newest. Return whether there was one."""
-        if self._every.relieve():
+        if self._every.redos.drop():
             return True
         automatic = self.all()
         for checkpoint in automatic[:-1] or automatic:
@@ -471,3 +461,100 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
     def _drop_all(self) -> None:
         for checkpoint in self.all():
             checkpoint.discard()
+
+
+class Crashes:
+    """Replaces the dead kernels of one session from its checkpoints.
+
+    Attributes:
+        lost: Number of cells that an earlier host found lost, because it had already continued from an earlier state.
+    """
+
+    def __init__(self, name: str, states: CheckpointList, automatic: AutomaticCheckpoints, resuming: Resuming) -> None:
+        self._name = name
+        self._states = states
+        self._automatic = automatic
+        self._resuming = resuming
+        self._deadly: set[int] = set()
+        """States in which something ends the kernel without a cell."""
+        self._recovered: tuple[Kernel, int] | None = None
+        """The last kernel made here, and its state."""
+        self._why = ""
+        """Why the last attempt to make a kernel failed."""
+        self.lost = 0
+
+    def last_state(self, dead: Kernel, failed: Container[int] = ()) -> Checkpoint | None:
+        """Return the last state of a dead kernel from which the session can continue, if any.
+
+        Args:
+            dead: The kernel.
+            failed: States from which no kernel could be created.
+        """
+        states = self._states
+        line = {cell.number for cell in states.past.line}
+        kept = [one for one in states.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
+        kept = [one for one in kept if one.moment.state not in failed]
+        found = [one for one in kept if one.moment.is_of(line)]
+        if not found or not self._automatic.wanted or dead.memory.hopeless:
+            return None
+        return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
+
+    async def recover(self, dead: Kernel) -> Kernel | None:
+        """Create a kernel from the last usable state, or None.
+
+        Raises:
+            LaunchError: There is no room for a kernel now. The state is kept for the next attempt.
+        """
+        if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
+            # Something in that state, such as a background task, kills the kernel. It would do so again.
+            self._deadly.add(self._recovered[1])
+        failed, began = set[int](), time.monotonic()
+        while time.monotonic() - began < _RECOVERING and (checkpoint := self.last_state(dead, failed)) is not None:
+            restored = self._restored(checkpoint, dead)
+            if (kernel := await self.replace_kernel(checkpoint, restored, dead.notice(restored))) is not None:
+                return kernel
+            failed.add(checkpoint.moment.state)
+        if (checkpoint := self.last_state(dead)) is None:
+            return None
+        raise LaunchError(
+            f"the kernel of {self._name} died, and {self._why} Its state after cell {checkpoint.execution_count} is saved, "
+            "and the next cell tries again: end processes of the session, or free memory"
+        )
+
+    def awaited(self, dead: Kernel) -> Restored | None:
+        """Describe the state that the session restores once there is room for a kernel, or None."""
+        checkpoint = self.last_state(dead)
+        return None if checkpoint is None else replace(self._restored(checkpoint, dead), waits_for=self._why)
+
+    def _restored(self, checkpoint: Checkpoint, dead: Kernel) -> Restored:
+        # Effects of actions other than cells, such as `put`, are lost too.
+        return self.restored(checkpoint, self._states.past.before if dead.death_reported else self._states.past.state)
+
+    def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
+        """Describe a recovery from a checkpoint. `reached` is the number of the later state that is lost."""
+        lost = len(self._states.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
+        lost, self.lost = max(lost, self.lost), 0
+        return Restored(checkpoint.execution_count, lost)
+
+    async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
+        """Create a kernel in place of a dead one; None if that fails."""
+        states = self._states
+        began = states.begin_going(checkpoint.id, "crash", restored.lost)
+        try:
+            kernel = await self._resuming.resume(checkpoint, notice=notice)
+        except (CheckpointError, LaunchError) as error:
+            _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
+            self.lost, self._why = restored.lost, f"{str(error).partition('. ')[0]}."
+            return None
+        states.go_to_memory_of(checkpoint, began)
+        self._automatic.forget_files()
+        self._automatic.turn_ended()
+        kernel.restored = restored
+        kernel.memory.look_first()
+        self._recovered = kernel, checkpoint.moment.state
+        return kernel
+
+
+def _has_ended_itself(dead: Kernel) -> bool:
+    """Return whether a kernel ended without a cell and was not killed."""
+    return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)

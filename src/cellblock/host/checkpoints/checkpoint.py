@@ -1,25 +1,36 @@
-"""A checkpoint: its content, how to find it, and which sessions can use it."""
+"""A checkpoint, which sessions can use it, and the list of a session's checkpoints and undone states."""
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, InvalidInputError, UnknownCheckpointError
 from cellblock.host.checkpoints.branches import BranchDirectory, check_whole
+from cellblock.host.kernels.family import Refusal
+from cellblock.host.kernels.pairs import Instant
+from cellblock.host.kernels.state_events import Copied, Dropped, Filed, Going, Saved, Way
+from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
     from cellblock.host.clones.clone import Clone
+    from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.pairs import Pairs
     from cellblock.host.kernels.session_state import SessionState
-    from cellblock.host.kernels.state_events import Numbered, Saved
+    from cellblock.host.kernels.state_events import Numbered
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.host.snapshots import Snapshot
+    from cellblock.host.snapshots.snapshots import Reverted
+    from cellblock.model import HistoryEntry
 
 
 def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this session") -> Checkpoint:
@@ -40,14 +51,24 @@ def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this s
     raise UnknownCheckpointError(f"there is no checkpoint {name!r:.250}; {owner} has: {named}")
 
 
-class Owner(Protocol):
-    """The owner of a checkpoint."""
+class Origin(NamedTuple):
+    """The session that creates a checkpoint, as far as sessions that begin with it need to know.
 
-    def forget(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint that was dropped."""
+    Attributes:
+        host: The host, whose sessions can use the checkpoint.
+        options: The session's options.
+        resolved: The options with defaults filled in.
+        wanted: The specification of the session's kernels.
+        branch: The directory of the session's files, if it is not the sandbox's workspace.
+        clone: The clone that the session works in, if it does.
+    """
 
-    def note_files(self, checkpoint: Checkpoint) -> None:
-        """Handle a change of a checkpoint's files."""
+    host: object
+    options: SessionOptions
+    resolved: ResolvedOptions
+    wanted: KernelSpec
+    branch: BranchDirectory | None
+    clone: Clone | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +77,22 @@ class Moment:
 
     Attributes:
         copy: The copy of the kernel.
-        host: The host.
-        options: The session's options.
-        resolved: The options with defaults filled in.
         past: The cells that led to the state.
         state: The number of the state, as in `SessionState.state`.
-        wanted: The specification of the session's kernels.
-        branch: The directory of the session's files, if it is not the workspace.
         history: The session's history.
-        clone: The clone that the session works in, if it does.
+        host, options, resolved, wanted, branch, clone: As for `Origin`.
     """
 
     copy: Copy
+    past: tuple[Numbered, ...]
+    state: int
+    history: SessionState
     host: object
     options: SessionOptions
     resolved: ResolvedOptions
-    past: tuple[Numbered, ...]
-    state: int
     wanted: KernelSpec
     branch: BranchDirectory | None
-    history: SessionState
-    clone: Clone | None = None
+    clone: Clone | None
 
     @property
     def root(self) -> str:
@@ -112,7 +128,7 @@ class Checkpoint:
         passing: Whether it is temporary, for one restore.
     """
 
-    def __init__(self, saved: Saved, moment: Moment, owner: Owner) -> None:
+    def __init__(self, saved: Saved, moment: Moment, owner: CheckpointList) -> None:
         """Create a checkpoint, possibly an earlier host's, without its files."""
         self.id, self.made, self.at = saved.id, saved.made, saved.at
         self.name = saved.name
@@ -186,7 +202,7 @@ class Checkpoint:
         self.without_files = reason
         self._owner.note_files(self)
 
-    def belongs_to(self, owner: Owner) -> None:
+    def belongs_to(self, owner: CheckpointList) -> None:
         """Transfer the checkpoint to another session."""
         self._owner = owner
 
@@ -265,3 +281,175 @@ def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
             f"the checkpoint's sandbox has the workspace {theirs.setup.cwd}, and cannot reach this session's directory, "
             f"{ours.setup.cwd}"
         )
+
+
+@dataclass
+class Redo:
+    """An undo that can be reverted.
+
+    Attributes:
+        checkpoint: The checkpoint of the state before the undo.
+        others: The checkpoints of the states in between.
+        pairs: The files before and after each change of the state, up to that state.
+        since: The state to which the undo went.
+        fresh: The initial state of the last fresh kernel before it, and why there were no earlier checkpoints.
+        cells: The undone cells.
+        begun: Number of cells begun (`Past.begun`).
+        reverted: What was done to files, if anything.
+    """
+
+    checkpoint: Checkpoint
+    others: list[Checkpoint]
+    pairs: Pairs
+    since: int
+    fresh: tuple[int, str]
+    cells: list[HistoryEntry]
+    begun: int
+    reverted: Reverted | None = None
+
+    def drop(self) -> None:
+        """Free the checkpoints and snapshots."""
+        for checkpoint in (self.checkpoint, *self.others):
+            checkpoint.discard()
+        self.pairs.clear(0)
+
+
+class Redos:
+    """A stack of undos that can be reverted."""
+
+    def __init__(self) -> None:
+        self._all: list[Redo] = []
+
+    def count(self, begun: int) -> int:
+        """Return the number of undos that can be reverted after a number of begun cells. Drop the others."""
+        if self._all and self._all[-1].begun != begun:
+            self.drop()
+        return len(self._all)
+
+    def add(self, redo: Redo) -> None:
+        self._all.append(redo)
+
+    def last(self, begun: int) -> Redo:
+        """Return the number of undos that can be reverted, given the number of begun cells. Drop the others."""
+        if not self.count(begun):
+            raise CheckpointError("there is no undo to reverse: redo works until the next cell begins")
+        redo = self._all[-1]
+        if not redo.checkpoint.alive:
+            self.drop()
+            raise CheckpointError("the undo cannot be reversed: the process with that state has ended, or memory was short")
+        return redo
+
+    def remove_last(self) -> None:
+        """Remove the last undo, whose parts the session has taken."""
+        del self._all[-1]
+
+    def drop(self) -> bool:
+        """Drop all undos. Return whether there were any."""
+        dropped, self._all = self._all, []
+        for redo in dropped:
+            redo.drop()
+        return bool(dropped)
+
+
+class CheckpointList:
+    """The checkpoints of one session.
+
+    Attributes:
+        files: Snapshots and restores the session's files.
+        cells: The session's cells.
+        origin: The session, as sessions that begin with a checkpoint need to know it.
+        redos: The undos that can be reverted.
+    """
+
+    def __init__(self, origin: Origin, cells: Cells, files: CheckpointFiles) -> None:
+        self.origin = origin
+        self.cells = cells
+        self.files = files
+        self._kept: list[Checkpoint] = []
+        self.redos = Redos()
+
+    @property
+    def past(self) -> SessionState:
+        """The session's state."""
+        return self.cells.past
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the current state is a fresh kernel's."""
+        return self.past.state == self.past.fresh
+
+    def all(self) -> list[Checkpoint]:
+        """Return the usable checkpoints, oldest first."""
+        for checkpoint in [one for one in self._kept if not one.alive]:
+            self.forget(checkpoint)
+        return [*self._kept]
+
+    async def copy(
+        self, kernel: Kernel, *, name: str = "", automatic: bool, passing: bool = False, again: bool = False
+    ) -> Checkpoint | None:
+        """Create a checkpoint of a kernel while no cell can run.
+
+        Args:
+            kernel: The kernel.
+            name: The checkpoint's name.
+            automatic: Whether it is an automatic checkpoint.
+            passing: As for `passing_checkpoint`.
+            again: Whether to skip the copy if no task ran since the last one. Otherwise, the copy is a new state.
+
+        Returns:
+            The checkpoint; None if the copy was skipped.
+
+        Raises:
+            CheckpointError: The kernel's state would not survive, or the copy does not answer.
+            KernelDiedError: The kernel has ended.
+        """
+        past = self.past
+        moved_on = again or (past.changing and not automatic)
+        copy = await kernel.family.copy(kernel.control, functools.partial(answer_to, kernel), again=again)
+        if copy is None:
+            return None
+        if moved_on:
+            past.begin()
+        if isinstance(copy, Refusal):
+            if copy.pending:
+                past.goes_on_changing()
+            raise CheckpointError(copy.reason)
+        saved = Saved.new(name, automatic, kernel.count, copy.family.number, copy.number, passing, copy.pending)
+        past.commit(Copied(saved))
+        if copy.pending:
+            past.goes_on_changing()
+        return self.add(past.checkpoints[saved.id], copy)
+
+    def add(self, saved: Saved, copy: Copy) -> Checkpoint:
+        """Return a checkpoint of the session's state, possibly an earlier host's."""
+        checkpoint = Checkpoint(saved, Moment(copy, saved.line, saved.state, self.past, *self.origin), self)
+        self._kept.append(checkpoint)
+        return checkpoint
+
+    def forget(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint that was dropped."""
+        if checkpoint in self._kept:
+            self._kept.remove(checkpoint)
+        if checkpoint.id in self.past.checkpoints:
+            self.past.commit(Dropped(checkpoint.id))
+
+    def note_files(self, checkpoint: Checkpoint) -> None:
+        """Handle a change of a checkpoint's files."""
+        saved, files = self.past.checkpoints.get(checkpoint.id), (checkpoint.snapshot, checkpoint.without_files)
+        if saved is not None and files != (saved.files, saved.without_files):
+            self.past.commit(Filed(checkpoint.id, *files))
+
+    def begin_going(self, checkpoint: str, way: Way, lost: int = 0, since: int = 0) -> Instant:
+        """Record, before any action, that the session is about to change to another state (`Going`). Return the time."""
+        began = Instant.before_changes()
+        self.past.commit(Going(checkpoint, way, began, lost, since))
+        self.past.log.settle()
+        return began
+
+    def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
+        """Record that the kernel continues from a checkpoint while files are unchanged (`SessionState.go_to`)."""
+        past = self.past
+        past.begun += 1
+        past.go_to(checkpoint.moment.past, checkpoint.moment.state, began)
+        if checkpoint.moment.copy.pending:
+            past.goes_on_changing()

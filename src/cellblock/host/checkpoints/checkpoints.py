@@ -5,38 +5,30 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, StateError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, check_same_sandbox, find_checkpoint
-from cellblock.host.checkpoints.crashes import Crashes
-from cellblock.host.checkpoints.going_back import GoingBack, stopped
-from cellblock.host.checkpoints.redo import Redo, Redos
-from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
+from cellblock.host.checkpoints.checkpoint import Checkpoint, CheckpointList, Origin, Redo, check_same_sandbox, find_checkpoint
+from cellblock.host.checkpoints.resuming import Resuming, stopped
 from cellblock.host.exchange import survey
-from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.state_events import Abandoned, Called, Copied, Dropped, Filed, Forked, Going, Saved, Stayed, Way
-from cellblock.host.kernels.stopping import answer_to
+from cellblock.host.kernels.state_events import Abandoned, Called, Forked, Stayed, Way
 from cellblock.host.snapshots.trash import Reason
 from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Beginning
+    from cellblock.host.checkpoints.resuming import Resume
     from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles, Then
-    from cellblock.host.clones.clone import Clone
     from cellblock.host.kernels.cells import Cells
-    from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.session_state import SessionState
-    from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.launch.session_listeners import SessionListeners
-    from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
+    from cellblock.host.options import Exact, Rolling
     from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 
@@ -50,31 +42,13 @@ _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
 
 
-class CheckpointHost(Protocol):
-    """The part of a host that checkpoints use.
-
-    Attributes:
-        checkpoint_budget: Limits on automatic checkpoints of all sessions.
-    """
-
-    checkpoint_budget: Budget
-
-    @property
-    def kernels(self) -> KernelMaker:
-        """The factory of kernels from copies."""
-
-
-class Checkpoints:
+class Checkpoints(CheckpointList):
     """The checkpoints of one `Session`.
 
     Attributes:
-        files: Snapshots and restores the session's files.
         automatic: Automatic checkpoints.
-        cells: The session's cells.
         kernels: The session's kernels.
-        redos: The undos that can be reverted.
         resuming: Creates kernels from checkpoints.
-        branch: The directory of the session's files, if it is not the sandbox's workspace.
         ended: Why earlier cells have no checkpoints, if the session was taken over from a killed process.
         crashes: Replaces dead kernels from checkpoints.
     """
@@ -82,54 +56,45 @@ class Checkpoints:
     def __init__(
         self,
         name: str,
-        host: CheckpointHost,
-        options: SessionOptions,
-        resolved: ResolvedOptions,
-        wanted: KernelSpec,
+        origin: Origin,
+        resume: Resume,
+        can_double: Callable[[Kernel], bool],
+        budget: Budget,
         cells: Cells,
         kernels: KernelSlot,
         kind: Exact | Rolling | None,
         environment: Callable[[int], Mapping[str, str]],
         files: CheckpointFiles,
-        branch: BranchDirectory | None,
         packages: Callable[[int], None],
-        clone: Clone | None,
         listeners: SessionListeners,
     ) -> None:
         """Start without checkpoints.
 
         Args:
             name: The session's name in messages.
-            host: Creates kernels from copies.
-            options: The session's options, also for sessions created from its checkpoints.
-            resolved: The options with defaults filled in.
-            wanted: The specification of the session's kernels.
+            origin: The session, as sessions that begin with its checkpoints need to know it.
+            resume: Creates a kernel from a copy, and waits until it accepts cells.
+            can_double: Returns whether a session can have a second kernel next to this one.
+            budget: The limits on automatic checkpoints of all sessions of the host.
             cells: The session's cells.
             kernels: The session's kernels.
             kind: The kind of automatic checkpoints; None for none.
             environment: Returns the environment variables for a proxy on a port of the session.
             files: Snapshots and restores the session's files.
-            branch: The directory of these files, if it is not the sandbox's workspace.
             packages: Called with each state to which the session returns, for programs and fresh kernels.
-            clone: The clone that the session works in, if it does.
             listeners: The listeners of the session's sandboxes.
         """
+        super().__init__(origin, cells, files)
         self._name = name
-        self._host = host
-        self._options, self._resolved = options, resolved
-        self._wanted = wanted
-        self.cells = cells
+        self._wanted = origin.wanted
+        self._budget = budget
         self.kernels = kernels
-        self.files = files
-        self.branch = branch
-        self._kept: list[Checkpoint] = []
         self.ended = ""
-        self.redos = Redos()
         self._packages = packages
-        self._clone = clone
-        self.resuming = Resuming(host.kernels, wanted, environment, packages, listeners)
-        self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
-        self.crashes = Crashes(name, self)
+        self._can_double = can_double
+        self.resuming = Resuming(resume, origin.wanted, environment, packages, listeners)
+        self.automatic = AutomaticCheckpoints(name, self, self.resuming, budget, kernels, kind)
+        self.crashes = self.automatic.crashes
 
     # -- making --------------------------------------------------------------------------------------------------------
 
@@ -175,49 +140,6 @@ class Checkpoints:
                 return checkpoint
             finally:
                 self.automatic.turn_ended()  # again: this checkpoint may be missing, or dropped before the next cell
-
-    async def copy(
-        self, kernel: Kernel, *, name: str = "", automatic: bool, passing: bool = False, again: bool = False
-    ) -> Checkpoint | None:
-        """Create a checkpoint of a kernel while no cell can run.
-
-        Args:
-            kernel: The kernel.
-            name: The checkpoint's name.
-            automatic: Whether it is an automatic checkpoint.
-            passing: As for `passing_checkpoint`.
-            again: Whether to skip the copy if no task ran since the last one. Otherwise, the copy is a new state.
-
-        Returns:
-            The checkpoint; None if the copy was skipped.
-
-        Raises:
-            CheckpointError: The kernel's state would not survive, or the copy does not answer.
-            KernelDiedError: The kernel has ended.
-        """
-        past = self.cells.past
-        moved_on = again or (past.changing and not automatic)
-        copy = await kernel.family.copy(kernel.control, functools.partial(answer_to, kernel), again=again)
-        if copy is None:
-            return None
-        if moved_on:
-            past.begin()
-        if isinstance(copy, Refusal):
-            if copy.pending:
-                past.goes_on_changing()
-            raise CheckpointError(copy.reason)
-        saved = Saved.new(name, automatic, kernel.count, copy.family.number, copy.number, passing, copy.pending)
-        past.commit(Copied(saved))
-        if copy.pending:
-            past.goes_on_changing()
-        return self.add(past.checkpoints[saved.id], copy)
-
-    def add(self, saved: Saved, copy: Copy) -> Checkpoint:
-        """Return a checkpoint of the session's state, possibly an earlier host's."""
-        rest = saved.line, saved.state, self._wanted, self.branch, self.past, self._clone
-        checkpoint = Checkpoint(saved, Moment(copy, self._host, self._options, self._resolved, *rest), self)
-        self._kept.append(checkpoint)
-        return checkpoint
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return the changes since a checkpoint: new, changed and deleted variables.
@@ -279,7 +201,7 @@ class Checkpoints:
         advice = "restart it first (reset), which ends its variables"
         if self.crowded:
             raise StateError(f"{self._name} uses more than half of its memory limit: {advice}, or raise the limit (memory=)")
-        if self.kernels.current is not None and not self._host.kernels.can_double(self.kernels.current):
+        if self.kernels.current is not None and not self._can_double(self.kernels.current):
             raise StateError(
                 f"{self._name} has isolate='srt' and launch='spawn', where only one kernel can run in a directory: {advice}"
             )
@@ -290,45 +212,9 @@ class Checkpoints:
         return self._wanted.kept is not None
 
     @property
-    def fresh(self) -> bool:
-        """Whether the current state is a fresh kernel's."""
-        return self.past.state == self.past.fresh
-
-    @property
     def begins_fresh(self) -> bool:
         """Whether a fresh kernel undoes all cells: the session began with one, not with another session's cells."""
         return self.past.fresh != 0 and not self.past.begun_with
-
-    def all(self) -> list[Checkpoint]:
-        """Return the usable checkpoints, oldest first."""
-        for checkpoint in [one for one in self._kept if not one.alive]:
-            self.forget(checkpoint)
-        return [*self._kept]
-
-    def can_recover(self, dead: Kernel) -> bool:
-        """Return whether the session may be able to continue from a state of a dead kernel."""
-        return self.crashes.last_state(dead) is not None
-
-    def awaited(self, dead: Kernel) -> Restored | None:
-        return self.crashes.awaited(dead)
-
-    def forget(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint that was dropped."""
-        if checkpoint in self._kept:
-            self._kept.remove(checkpoint)
-        if checkpoint.id in self.past.checkpoints:
-            self.past.commit(Dropped(checkpoint.id))
-
-    def note_files(self, checkpoint: Checkpoint) -> None:
-        """Handle a change of a checkpoint's files."""
-        saved, files = self.past.checkpoints.get(checkpoint.id), (checkpoint.snapshot, checkpoint.without_files)
-        if saved is not None and files != (saved.files, saved.without_files):
-            self.past.commit(Filed(checkpoint.id, *files))
-
-    @property
-    def past(self) -> SessionState:
-        """The session's state."""
-        return self.cells.past
 
     def note_outside(self, call: str) -> None:
         """Record an external call that was just approved."""
@@ -357,7 +243,7 @@ class Checkpoints:
             if saved.files is not None:
                 checkpoint.hold(saved.files, self.files.drop)
         for checkpoint in self.automatic.all()[:-1]:
-            self._host.checkpoint_budget.spend(checkpoint)
+            self._budget.spend(checkpoint)
         newest = max((one for one in self._kept if one.snapshot is not None), key=lambda one: one.moment.state, default=None)
         known = self.past.pairs.latest if newest is None else newest.snapshot
         if known is not None:
@@ -407,7 +293,7 @@ class Checkpoints:
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(f"checkpoint must be a checkpoint, its name or its id, not {checkpoint!r:.100}")
         checkpoint.check()
-        if checkpoint.moment.host is not self._host:
+        if checkpoint.moment.host is not self.origin.host:
             raise CheckpointError(
                 "the checkpoint belongs to another host; a session can restore only checkpoints of its own host"
             )
@@ -529,10 +415,6 @@ class Checkpoints:
         self.past.come_back(moment.past, moment.state, redo.pairs)
         self._own([*redo.others, redo.checkpoint])
 
-    def relieve(self) -> bool:
-        """Free memory: drop the states that only a redo needs. Return whether there were any."""
-        return self.redos.drop()
-
     # -- the trash -----------------------------------------------------------------------------------------------------
 
     async def trash(self) -> list[TrashEntry]:
@@ -600,7 +482,7 @@ class Checkpoints:
         # the same files, the branch's cells count as external changes to this session, whose own checkpoint has files from
         # after them.
         own = {one.moment.state: one for one in self.automatic.all()}
-        known = {*own, self.past.fresh} if branch.branch is not None else set[int]()
+        known = {*own, self.past.fresh} if branch.origin.branch is not None else set[int]()
         earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
         for checkpoint in earlier:
             if (same := own.get(checkpoint.moment.state)) is not None:
@@ -626,14 +508,6 @@ class Checkpoints:
         self.go_to_memory_of(checkpoint, began)
         self.begin_with_line()
         return kernel
-
-    def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
-        """Record that the kernel continues from a checkpoint while files are unchanged (`SessionState.go_to`)."""
-        past = self.cells.past
-        past.begun += 1
-        past.go_to(checkpoint.moment.past, checkpoint.moment.state, began)
-        if checkpoint.moment.copy.pending:
-            past.goes_on_changing()
 
     def begin_with_line(self) -> None:
         """Record that the session begins with another session's cells, which have no checkpoints here."""
@@ -664,13 +538,6 @@ class Checkpoints:
     def begin_after_another(self) -> None:
         """Continue with a killed process's kernel whose states are unknown."""
         self.ended = _ENDED
-
-    def begin_going(self, checkpoint: str, way: Way, lost: int = 0, since: int = 0) -> Instant:
-        """Record, before any action, that the session is about to change to another state (`Going`). Return the time."""
-        began = Instant.before_changes()
-        self.past.commit(Going(checkpoint, way, began, lost, since))
-        self.past.log.settle()
-        return began
 
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to start."""
@@ -706,3 +573,71 @@ class Checkpoints:
         self.redos.drop()
         self._kept.clear()
         await self.files.close()
+
+
+class GoingBack:
+    """A restore of a checkpoint in two phases, `prepare` and `commit`. A failed restore leaves nothing behind."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        resuming: Resuming,
+        automatic: AutomaticCheckpoints,
+        past: SessionState,
+        files: Callable[[Then], Awaitable[object]] | None,
+        began: Instant,
+        *,
+        beginning: Beginning | None = None,
+        arrive: Callable[[], None] | None = None,
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            checkpoint: The checkpoint.
+            resuming: Creates the kernel.
+            automatic: The session's automatic checkpoints.
+            past: The session's state.
+            files: Restores files, and runs its argument before that is final; None to leave files unchanged.
+            began: When the restore began. Tasks of the state may change files before `commit`.
+            beginning: As for `Resuming.resume`.
+            arrive: Records the new state, instead of `SessionState.go_to`.
+        """
+        self._checkpoint = checkpoint
+        self._resuming = resuming
+        self._automatic = automatic
+        self._past = past
+        self._files = files
+        self._began = began
+        self._beginning = beginning
+        self._arrive = arrive
+        self._kernel: Kernel | None = None
+
+    async def prepare(self) -> Kernel:
+        """Restore the files, if any, then create the kernel, which reopens them."""
+        try:
+            if self._files is None:
+                await self._make_kernel()
+            else:
+                await self._files(self._make_kernel)
+        except BaseException:  # includes cancellation: nothing else owns the kernel. The files are already rolled back.
+            if self._kernel is not None:
+                await self._kernel.discard()
+            raise
+        assert self._kernel is not None
+        return self._kernel
+
+    async def _make_kernel(self) -> None:
+        self._kernel = await self._resuming.resume(self._checkpoint, self._beginning)
+
+    def commit(self) -> None:
+        """Record the checkpoint's state as the session's, after the kernel was replaced."""
+        moment = self._checkpoint.moment
+        if self._arrive is not None:
+            self._arrive()
+        else:
+            branch = self._automatic.pairs_of_branch(moment.history, moment.state)
+            self._past.go_to(moment.past, moment.state, self._began, branch, tasks=moment.copy.pending)
+        if moment.copy.pending:
+            self._past.goes_on_changing()
+        self._automatic.gone_to(self._checkpoint)
+        self._past.log.settle()

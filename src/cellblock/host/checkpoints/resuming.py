@@ -1,10 +1,11 @@
-"""Creates kernels from checkpoints of one session, to continue or to inspect."""
+"""Creates kernels from checkpoints of one session, to continue or to inspect, and stops the current one meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.errors import CheckpointError, LaunchError
 from cellblock.host.kernels.family import Anew
@@ -17,15 +18,8 @@ if TYPE_CHECKING:
     from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.wire.control import Listener
 
-
-class KernelMaker(Protocol):
-    """The part of a host that creates kernels."""
-
-    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
-        """Create a kernel from a copy, and wait until it accepts cells."""
-
-    def can_double(self, kernel: Kernel) -> bool:
-        """Return whether a session can have a second kernel."""
+    Resume: TypeAlias = Callable[[Copy, KernelSpec, Anew], Awaitable[Kernel]]
+    """Creates a kernel from a copy, and waits until it accepts cells."""
 
 
 class Resuming:
@@ -33,13 +27,13 @@ class Resuming:
 
     def __init__(
         self,
-        host: KernelMaker,
+        make: Resume,
         wanted: KernelSpec,
         environment: Callable[[int], Mapping[str, str]],
         packages: Callable[[int], None],
         listeners: SessionListeners,
     ) -> None:
-        self._host = host
+        self._make = make
         self._wanted = wanted
         self._environment = environment
         self._packages = packages
@@ -79,7 +73,7 @@ class Resuming:
             same_random_state=beginning is None or beginning.same_random_state,
         )
         try:
-            kernel = await self._host.resume(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
+            kernel = await self._make(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
         except BaseException as error:  # includes cancellation: the session's kernel stays
             self._listeners.settle()
             if not isinstance(error, LaunchError):
@@ -98,6 +92,31 @@ class Resuming:
         """Create an isolated kernel from a checkpoint to inspect its variables. The caller discards it."""
         wanted = replace(self._wanted, kept=None)  # no later host continues it
         try:
-            return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in, to_inspect=True))
+            return await self._make(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in, to_inspect=True))
         except LaunchError as error:
             raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}") from error
+
+
+@asynccontextmanager
+async def stopped(kernel: Kernel | None) -> AsyncIterator[None]:
+    """Stop all processes of a session during a restore, because they could write to its files.
+
+    Args:
+        kernel: The session's kernel, possibly dead; None without a kernel or files to restore.
+
+    Raises:
+        CheckpointError: A process cannot be stopped.
+    """
+    if kernel is None or kernel.death is not None:
+        yield
+        return
+    try:
+        if left := await kernel.freeze():
+            raise CheckpointError(
+                f"{left} of the session's processes cannot be stopped, and could write to files during the restore: "
+                "wait a moment, or end them"
+            )
+        yield
+    except BaseException:  # includes cancellation: the processes continue, if the kernel is still the session's
+        kernel.thaw()
+        raise

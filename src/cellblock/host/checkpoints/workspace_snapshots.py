@@ -276,8 +276,7 @@ class CheckpointFiles:
         Raises:
             SnapshotError: The files cannot be read.
         """
-        store = self._make_store()
-        path = await _owned(lambda: self._snapshots(store).first_changed(spans), _forget)
+        path = await self._look(lambda snapshots: snapshots.first_changed(spans))
         if path is None:
             return ""
         return "files have changed" if path == "." else f"{path[:200]!r} has changed"
@@ -288,8 +287,7 @@ class CheckpointFiles:
         Raises:
             SnapshotError: The files cannot be read, or an external change blocks the undo.
         """
-        store = self._make_store()
-        return await _owned(lambda: self._snapshots(store).why_not_undoable(intervals), _forget)
+        return await self._look(lambda snapshots: snapshots.why_not_undoable(intervals))
 
     async def now(self, wanted: Snapshot) -> Folder:
         """Return the current files, as far as a comparison with a snapshot needs them.
@@ -297,8 +295,7 @@ class CheckpointFiles:
         Raises:
             SnapshotError: The files cannot be read.
         """
-        store = self._make_store()
-        return await _owned(lambda: self._snapshots(store).now(wanted), _forget)
+        return await self._look(lambda snapshots: snapshots.now(wanted))
 
     async def looks_undoable(self, before: Snapshot, spans: Spans) -> str:
         """Return why the last cell cannot be undone, by a quick check; empty if it can.
@@ -312,16 +309,14 @@ class CheckpointFiles:
         """
         if not before.unkept and not before.root.totals.left_out:
             return ""
-        store = self._make_store()
 
-        def look() -> str:
-            snapshots = self._snapshots(store)
+        def look(snapshots: Snapshots) -> str:
             if before.unkept and (path := snapshots.first_unkept_changed(before, spans)) is not None:
                 return why_unkept(path)
             found = snapshots.first_left_out_changed(before, spans)
             return "" if found is None else why_left_out(*found)
 
-        return await _owned(look, _forget)
+        return await self._look(look)
 
     async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
         """Return the changes from a snapshot to another one or to now.
@@ -329,8 +324,7 @@ class CheckpointFiles:
         Raises:
             SnapshotError: The files cannot be read.
         """
-        store = self._make_store()
-        return await _owned(lambda: self._snapshots(store).diff(before, after), _forget)
+        return await self._look(lambda snapshots: snapshots.diff(before, after))
 
     async def version(self, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
         """Return a path's version in a snapshot; None if it did not exist.
@@ -351,8 +345,7 @@ class CheckpointFiles:
         if not Snapshots.is_pending(self._workspace, _journals()):
             return
         try:
-            store = self._make_store()
-            if await _owned(lambda: self._snapshots(store).recover(kernel), _forget):
+            if await self._look(lambda snapshots: snapshots.recover(kernel)):
                 _log.warning("the files of %s are restored, as a program that was killed had begun to", self._workspace)
         except HeldError:
             pass  # it was not killed: another session is restoring these files now
@@ -381,6 +374,11 @@ class CheckpointFiles:
             made, self._made = self._made, None
         if made is not None:
             await despite_cancellation(asyncio.ensure_future(in_thread(made.close)))
+
+    async def _look(self, work: Callable[[Snapshots], T]) -> T:
+        """Run something with the snapshots in a thread."""
+        store = self._make_store()
+        return await _owned(lambda: work(self._snapshots(store)), _forget)
 
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
