@@ -3,52 +3,107 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
+import os
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+import shutil
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from mcp import Client
 
 import cellblock
-from cellblock import AsyncClient, CellblockError
+from cellblock import AsyncClient, CheckpointError
+from cellblock.common import config
 from cellblock.fronts.functions.connection import local
 from cellblock.host import Host
-from cellblock.host.snapshots import trash
+from cellblock.service.daemon import control
 from daemons import own_daemon
 from gateways import own_gateway, token
+from histories import STEPS, WITHOUT_CHECKPOINTS, History, Saved, Session
 from mcp_clients import connect, run, text
-from processes import eventually
+from suite import SEED
 
-HISTORIES = 15
-NAMES = ("a", "b", "d/c")
-WRITE = "import os\nos.makedirs('d', exist_ok=True)\nopen({path!r}, 'w').write({content!r})\nx = {content!r}"
-WAIT = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.005)\n"
+Call = Callable[..., Awaitable[Any]]
+
+pytestmark = pytest.mark.timeout(900)  # of one part; on a busy machine, minutes are no sign of a fault
+
+_STEPS = 4
+"""Steps of a history: each of many short ones begins in a fresh session, and shrinks to little if it fails."""
 
 
-class Front(Protocol):
-    """One session, through one front. What cannot be done is a `CellblockError`."""
+class OfNamed:
+    """A named session, or a branch of it, which ends with the context: through functions that take its name."""
 
-    async def execute(self, code: str) -> object: ...
-    async def undo(self, count: int) -> object: ...
-    async def redo(self) -> object: ...
+    def __init__(self, name: str, call: Call) -> None:
+        self._name, self._call = name, call
+
+    async def __aenter__(self) -> OfNamed:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._call("destroy", self._name)
+
+    async def execute(self, code: str) -> cellblock.CodeExecutionResult:
+        result: cellblock.CodeExecutionResult = await self._call("execute", self._name, code)
+        return result
+
+    async def undo(self, count: int, *, partial: bool) -> object:
+        return await self._call("undo", self._name, count, partial=partial)
+
+    async def redo(self) -> object:
+        return await self._call("redo", self._name)
+
+    async def checkpoint(self, *, files: Literal["copy"]) -> Mark:
+        return Mark(self._name, (await self._call("checkpoint", self._name, files=files)).id, self._call)
+
+    async def restore(self, checkpoint: Mark) -> object:
+        return await self._call("restore", self._name, checkpoint.id)
+
+    async def fork(self, *, files: Literal["shared"]) -> list[OfNamed]:
+        name = f"branch-of-{self._name}"
+        await self._call("fork", self._name, [name], files=files)
+        return [OfNamed(name, self._call)]
+
+    async def adopt(self, branch: OfNamed) -> object:
+        return await self._call("adopt", self._name, branch._name)
+
+
+class Mark:
+    """A checkpoint of a named session."""
+
+    def __init__(self, session: str, number: str, call: Call) -> None:
+        self.id = number
+        self._session, self._call = session, call
+
+    async def drop(self) -> None:
+        await self._call("drop_checkpoint", self._session, self.id)
+
+
+class Ran(NamedTuple):
+    """The outcome of a cell, as the MCP server tells it."""
+
+    ok: bool
+    text: str
+    recovery: None = None
 
 
 class OfMCP:
-    """A session of the MCP server."""
+    """A session of the MCP server, whose tools offer no checkpoints."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def execute(self, code: str) -> object:
-        return text(await run(self._client, code))
+    async def execute(self, code: str) -> Ran:
+        answer = await run(self._client, code)
+        return Ran(not answer.is_error, text(answer))
 
-    async def undo(self, count: int) -> object:
-        return await self._call("undo", count=count)
+    async def undo(self, count: int, *, partial: bool) -> object:
+        return await self._call("undo", count=count, partial=partial)
 
     async def redo(self) -> object:
         return await self._call("redo")
@@ -56,206 +111,145 @@ class OfMCP:
     async def _call(self, tool: str, **arguments: int) -> str:
         answer = await self._client.call_tool(tool, arguments)
         if answer.is_error:
-            raise CellblockError(text(answer))
+            raise CheckpointError(text(answer))
         return text(answer)
 
+    async def checkpoint(self, *, files: Literal["copy"]) -> Any:
+        raise NotImplementedError
 
-class OfNamed:
-    """A named session, through functions that take its name."""
+    async def restore(self, checkpoint: Any) -> object:
+        raise NotImplementedError
 
-    def __init__(self, name: str, call: Callable[..., Any]) -> None:
-        self._name, self._call = name, call
+    async def fork(self, *, files: Literal["shared"]) -> list[Any]:
+        raise NotImplementedError
 
-    async def execute(self, code: str) -> object:
-        return await self._call("execute", self._name, code)
-
-    async def undo(self, count: int) -> object:
-        return await self._call("undo", self._name, count)
-
-    async def redo(self) -> object:
-        return await self._call("redo", self._name)
+    async def adopt(self, branch: Any) -> object:
+        raise NotImplementedError
 
 
 @pytest.fixture(scope="module")
-def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway for a daemon of its own, which the functions of `cellblock` ask, too."""
-    with own_daemon(tmp_path_factory.mktemp("daemon")), own_gateway() as made:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        yield home
+
+
+@pytest.fixture(scope="module")
+def gateway_url(home: Path) -> Iterator[str]:
+    with own_gateway() as made:
         yield made.url
 
 
-@asynccontextmanager
-async def of_functions(workspace: Path) -> AsyncIterator[Front]:
-    with ThreadPoolExecutor(1) as thread:  # a connection belongs to a thread
+async def ask(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function in another thread, by a new connection: a killed daemon may still take a request, and lose it."""
 
-        async def call(function: str, *arguments: Any, **options: Any) -> Any:
-            there = asyncio.get_running_loop()
-            return await there.run_in_executor(thread, lambda: getattr(cellblock, function)(*arguments, **options))
-
-        def close() -> None:
+    def call() -> Any:
+        try:
+            return function(*arguments, **options)
+        finally:
             for each in local.__dict__.pop("connections", {}).values():
                 each.close()
 
-        await call("get_or_create", "s", working_dir=str(workspace))
-        try:
-            yield OfNamed("s", call)
-        finally:
-            await call("destroy", "s")
-            thread.submit(close).result()
+    return await asyncio.to_thread(call)
+
+
+async def function(name: str, *arguments: Any, **options: Any) -> Any:
+    """Call a function of cellblock."""
+    return await ask(getattr(cellblock, name), *arguments, **options)
+
+
+async def kill() -> None:
+    """Kill the daemon, and wait until nobody can connect to it. The next request starts another one."""
+    if (pid := await running()) is not None:
+        os.kill(pid, signal.SIGKILL)
+        while await running() == pid:
+            await asyncio.sleep(0.01)
+
+
+async def running() -> int | None:
+    """Return the pid of the daemon that answers, if any."""
+    with contextlib.suppress(cellblock.CellblockError):
+        about = await ask(control.status)
+        return None if about is None else int(about["pid"])
+    return None
 
 
 @asynccontextmanager
-async def of_http(url: str, workspace: Path) -> AsyncIterator[Front]:
-    async with AsyncClient(url, token("admin")) as client:
-
-        async def call(function: str, *arguments: Any) -> Any:
-            return await getattr(client, function)(*arguments)
-
-        await client.get_or_create("s", working_dir=str(workspace))
-        try:
-            yield OfNamed("s", call)
-        finally:
-            await client.destroy("s")
-
-
-class Workspace:
-    """A workspace, and a person who works in it."""
-
-    def __init__(self, top: Path, chance: random.Random) -> None:
-        self._top, self._chance = top, chance
-        self._numbers = itertools.count()
-
-    def content(self, who: str) -> str:
-        """Return a content that there is nowhere yet."""
-        return f"{who} {next(self._numbers)} {self._top.name}"
-
-    def save(self) -> tuple[str, str]:
-        """Have the person write, move or delete a file; return the path whose content is given up, and what was written."""
-        name, other = self._chance.choice(NAMES), self._chance.choice(NAMES)
-        path, to = self._top / name, self._top / other
-        match self._chance.choice(["write", "write", "write", "move", "delete"]):
-            case "write":
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(content := self.content("person"))
-                return name, content
-            case "move":
-                with suppress(FileNotFoundError):
-                    to.parent.mkdir(exist_ok=True)
-                    path.rename(to)
-                return other, ""
-            case _:
-                path.unlink(missing_ok=True)
-                return name, ""
-
-    def contents(self) -> dict[str, str]:
-        """Return what there is, by path."""
-        files = (path for path in self._top.rglob("*") if path.is_file())
-        return {str(path.relative_to(self._top)): path.read_text() for path in files}
-
-
-def in_trash(root: Path) -> set[str]:
-    """Return the contents of all files in the trash of all sessions."""
-    return {path.read_text() for path in root.rglob("files/**/*") if path.is_file()}
-
-
-async def history(front: Front, top: Path, chance: random.Random, root: Path) -> None:
-    """Play one history; after each operation, each content from before it is in the workspace or in the trash."""
-    there = Workspace(top, chance)
-    was: dict[str, str] | None = None
-    for _ in range(10):
-        step = chance.choice(["cell", "cell", "shared cell", "person", "undo", "undo", "redo"])
-        if step == "cell":
-            await front.execute(WRITE.format(path=chance.choice(NAMES), content=there.content("cell")))
-        elif step == "shared cell":
-            code = WAIT + WRITE.format(path=chance.choice(NAMES), content=there.content("cell"))
-            running = asyncio.create_task(front.execute(code))
-            await eventually((top / "begun").exists)
-            there.save()
-            (top / "go").touch()
-            await running
-            for name in ("begun", "go"):
-                (top / name).unlink()
-        elif step == "person":
-            there.save()
-        else:
-            was = await operation(front, step, there, chance, root, was)
-            continue
-        was = None
-
-
-async def operation(
-    front: Front, step: str, there: Workspace, chance: random.Random, root: Path, was: dict[str, str] | None
-) -> dict[str, str] | None:
-    """Undo or redo, now and then with a person who saves meanwhile.
-
-    Args:
-        front: The session.
-        step: What is done.
-        there: Its workspace.
-        chance: What is random.
-        root: The directory of the trash.
-        was: What a redo makes of the workspace; None if that is not known.
-
-    Returns:
-        What a redo would make of the workspace now.
-    """
-    given = there.contents()
-    kept, alone = {*given.values()}, chance.random() < 0.7
-    going = asyncio.ensure_future(front.undo(chance.randint(1, 3)) if step == "undo" else front.redo())
-    if not alone:
-        await asyncio.sleep(chance.random() * 0.02)
-        path, written = there.save()
-        kept = (kept - {given.get(path)}) | {written} - {""}
-    done = True
-    try:
-        await going
-    except CellblockError:
-        done = False
-    left = there.contents()
-    assert kept <= {*left.values()} | in_trash(root), (step, given, left)
-    if not alone:
-        return None
-    if not done:
-        assert left == given
-    elif step == "redo" and was is not None:
-        assert left == was
-    return given if done and step == "undo" else None
+async def named(workspace: Path, call: Call) -> AsyncIterator[Session]:
+    await call("get_or_create", "s", working_dir=str(workspace))
+    async with OfNamed("s", call) as session:
+        yield session
 
 
 async def play(
-    open_front: Callable[[Path], AbstractAsyncContextManager[Front]], tmp_path: Path, histories: int, root: Path
+    opened: Callable[[Path], AbstractAsyncContextManager[Session]],
+    directory: Path,
+    count: int,
+    seed: str,
+    kinds: tuple[str, ...] = STEPS,
+    **faults: Any,
 ) -> None:
-    """Play histories one after the other, each in a workspace and with a seed of its own."""
-    for seed in range(histories):
-        workspace = tmp_path / f"{seed}"
-        workspace.mkdir()
-        async with open_front(workspace) as front:
-            await history(front, workspace, random.Random(seed), root)
+    """Play histories one after the other, each in a session and a workspace of its own."""
+    for number in range(count):
+        chance = random.Random(f"{seed} {number} {os.environ[SEED]}")
+        (directory / str(number)).mkdir()
+        saved = Saved(directory / str(number), chance)
+        async with opened(saved.workspace) as session:
+            await History(session, saved, chance, **faults).run(_STEPS, kinds)
+        shutil.rmtree(config.state_directory() / "trash", ignore_errors=True)  # in which each history looks for its texts
+
+
+def parts(count: int) -> pytest.MarkDecorator:
+    """Return a decorator that runs a test in several parts, which processes share. Each day has other histories."""
+    return pytest.mark.parametrize("part", range(count))
 
 
 @pytest.mark.parametrize(
-    ("isolate", "histories"),
+    ("isolate", "part", "count"),
     [
-        ("native", 3),
-        *(pytest.param(one, HISTORIES, marks=pytest.mark.slow) for one in ("none", "native", "landlock")),
+        ("native", 0, 3),
+        *(pytest.param("native", part, 120, marks=pytest.mark.slow) for part in range(1, 4)),
+        *(pytest.param("landlock", part, 120, marks=pytest.mark.slow) for part in range(2)),
+        *(pytest.param("none", part, 150, marks=pytest.mark.slow) for part in range(7)),
     ],
 )
-async def test_a_session_loses_nothing(isolate: Any, histories: int, tmp_path: Path) -> None:
+@pytest.mark.sampled(1)
+async def test_a_session_loses_nothing(isolate: Any, part: int, count: int, tmp_path: Path) -> None:
     async with Host(isolate=isolate) as host:
-        await play(lambda workspace: host.session(working_dir=workspace), tmp_path, histories, trash._root())
+        await play(lambda workspace: host.session(working_dir=workspace), tmp_path, count, f"{isolate} {part}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("front", ["functions", "http"])
-async def test_a_named_session_loses_nothing(front: str, tmp_path: Path, gateway_url: str) -> None:
-    opened = of_functions if front == "functions" else lambda workspace: of_http(gateway_url, workspace)
-    await play(opened, tmp_path, HISTORIES, trash._root())
+@pytest.mark.sampled(1)
+@parts(2)
+async def test_a_named_session_loses_nothing(home: Path, tmp_path: Path, part: int) -> None:
+    await play(lambda workspace: named(workspace, function), tmp_path, 50, f"functions {part}", disk=False)
 
 
 @pytest.mark.slow
-async def test_a_session_of_the_mcp_server_loses_nothing(native_host: Host, tmp_path: Path) -> None:
+@pytest.mark.sampled(1)
+async def test_a_named_session_loses_nothing_if_its_daemon_is_killed(home: Path, tmp_path: Path) -> None:
+    await play(lambda workspace: named(workspace, function), tmp_path, 8, "killed", disk=False, kill=kill)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@parts(2)
+async def test_a_session_of_the_gateway_loses_nothing(gateway_url: str, tmp_path: Path, part: int) -> None:
+    async with AsyncClient(gateway_url, token("admin")) as client:
+
+        async def call(name: str, *arguments: Any, **options: Any) -> Any:
+            return await getattr(client, name)(*arguments, **options)
+
+        await play(lambda workspace: named(workspace, call), tmp_path, 50, f"http {part}", disk=False)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@parts(2)
+async def test_a_session_of_the_mcp_server_loses_nothing(native_host: Host, tmp_path: Path, part: int) -> None:
     @asynccontextmanager
-    async def of_mcp(workspace: Path) -> AsyncIterator[Front]:
+    async def of_mcp(workspace: Path) -> AsyncIterator[Session]:
         async with connect(native_host, workspace) as client:
             yield OfMCP(client)
 
-    await play(of_mcp, tmp_path, HISTORIES, trash._root())
+    await play(of_mcp, tmp_path, 60, f"mcp {part}", WITHOUT_CHECKPOINTS)
