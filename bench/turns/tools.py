@@ -82,7 +82,7 @@ async def case_rows_to_a_session() -> None:
     async with Servers(lambda _: params, environment=os.environ) as servers:
         listener = socket.create_server(("127.0.0.1", 0))
         port = ToolPort(session_app(Broker(Rules((Rule("allow"),))), lambda name: functools.partial(servers.call, name)))
-        port.adopt(listener)
+        port.serve(listener)
         arguments = {"row": row, "count": 200_000}
         body = json.dumps({"server_name": "server", "tool": "values", "arguments": arguments}).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
@@ -129,7 +129,7 @@ async def case_gathered_calls() -> None:
     rules = Rules((Rule("deny", arguments={"path": "**a*c*b"}), Rule("allow")))
     listener = socket.create_server(("127.0.0.1", 0))
     port = ToolPort(session_app(Broker(rules), lambda _: call))
-    port.adopt(listener)
+    port.serve(listener)
     body = b'{"server_name":"files","tool":"read","arguments":{"path":"%s"}}' % (b"a" * 500_000)
 
     async def post() -> None:
