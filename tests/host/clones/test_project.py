@@ -30,6 +30,11 @@ def test_a_repository_is_found_at_its_top_only(repository: Repository, tmp_path:
         find_repository(str(tmp_path / "other"))
 
 
+def test_touched_files_are_no_changes(repository: Repository) -> None:
+    os.utime(repository.path / "a.txt", (1, 1))
+    assert project_of(repository).check(changes=True) == repository.git("rev-parse", "HEAD")
+
+
 def test_a_worktree_shares_the_repository(repository: Repository, tmp_path: Path) -> None:
     repository.git("worktree", "add", "--quiet", str(tmp_path / "tree"))
     assert find_repository(str(tmp_path / "tree")) == str(repository.path / ".git")

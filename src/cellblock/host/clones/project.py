@@ -108,6 +108,7 @@ class Project:
         """Return a commit of the uncommitted changes, which no reference names; the same commit without any."""
         who = [part for name in ("name", "email") for part in ("-c", f"user.{name}=cellblock")]
         try:
+            self._refresh()
             stash = self._text(*who, "stash", "create")  # changes neither files nor references
             return self._text(*who, "commit-tree", "-p", base, "-m", _CHANGES, f"{stash}^{{tree}}") if stash else base
         except GitError as error:
@@ -166,6 +167,8 @@ class Project:
         """
         options = ("--3way",) if three_way else ()
         try:
+            if three_way:
+                self._refresh()
             self._git("apply", "--whitespace=nowarn", *options, data=patch)
         except GitError as error:
             found = self._git("diff", "--name-only", "--diff-filter=U", "-z") if three_way else b""
@@ -181,6 +184,10 @@ class Project:
         *_, path, _ = "", *os.fsdecode(self._git("config", "--type=path", "--get-all", "core.hooksPath")).splitlines()
         found = os.path.relpath(os.path.realpath(os.path.join(self.path, path)), self.path) if path else ""
         return "" if found.startswith("..") else found
+
+    def _refresh(self) -> None:
+        """Note in the index which touched files are unchanged: `stash create` and `apply --3way` fail otherwise."""
+        self._git("update-index", "-q", "--refresh", accept=(0, 1))
 
     def _git(self, *arguments: str, data: bytes = b"", accept: tuple[int, ...] = (0,)) -> bytes:
         return run_git(self.path, *arguments, data=data, accept=accept)
