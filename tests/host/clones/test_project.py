@@ -127,6 +127,13 @@ def test_a_three_way_merge_marks_conflicts(repository: Repository) -> None:
     assert "<<<<<<<" in (repository.path / "a.txt").read_text()
 
 
+def test_a_three_way_merge_takes_touched_files(repository: Repository) -> None:
+    project, patch = project_of(repository), patch_of(repository)
+    os.utime(repository.path / "a.txt", (1, 1))
+    assert project.apply(patch, three_way=True).conflicts == ()
+    assert (repository.path / "a.txt").read_text() == "one\ntwo\n"
+
+
 def test_a_directory_of_hooks_in_the_working_copy_is_known(repository: Repository) -> None:
     project = project_of(repository)
     assert project.hooks() == ""
