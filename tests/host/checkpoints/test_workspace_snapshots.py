@@ -356,7 +356,7 @@ async def test_if_no_kernel_can_be_made_files_become_again_what_they_were(
         checkpoint = await session.checkpoint(files="copy")
         await session.execute("x = 2; open('a', 'w').write('2'); open('b', 'w').write('2')")
         with monkeypatch.context() as patch:
-            patch.setattr(zygote_host.kernels, "resume", fail)
+            patch.setattr(session._checkpoints.resuming, "_make", fail)
             with pytest.raises(CheckpointError, match="there is no room"):
                 await session.restore(checkpoint)
         assert (await session.execute("x, open('a').read(), open('b').read()")).return_value == "(2, '2', '2')"
