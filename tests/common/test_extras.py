@@ -36,13 +36,12 @@ ROOMS = {
     "fronts/mcp_server": "mcp",
     "tools/mcp": "mcp",
     "walls/keys/authority": "keys",
-    "walls/keys/forking": "keys",
     "walls/keys/turnkey": "keys",
     "tools/serving/websocket": "mcp",
 }
 """Module or room → the extra that it may import from. All others import without any, whatever they import in turn."""
 
-CHECKED_BEFORE = {"cellblock.cluster.director", "cellblock.tools.serving.listen", "cellblock.walls.keys.template"}
+CHECKED_BEFORE = {"cellblock.cluster.director", "cellblock.tools.serving.listen"}
 """Modules that import a room's in functions, which only a caller reaches that has checked the extra."""
 
 _NOT_IMPORTED = ("adapters", "__main__")
