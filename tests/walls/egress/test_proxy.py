@@ -325,6 +325,18 @@ async def test_closing_cuts_few_clients_off_in_one_turn(start: Starter) -> None:
         writer.close()
 
 
+async def test_a_client_that_comes_while_the_proxy_closes_is_closed_with_it() -> None:
+    made = listener()
+    proxy = EgressProxy(made, LiveNetwork(Rules()), on_denied=lambda _: None)
+    with socket.create_connection(made.getsockname()) as client:
+        await proxy.start()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the client is accepted, and nothing has served it yet
+        await proxy.close()
+        client.settimeout(60)
+        assert client.recv(1) == b""
+
+
 async def test_a_proxy_needs_a_listening_socket() -> None:
     def ignore(_: Denial) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -163,12 +164,13 @@ class EgressProxy:
         )
         task = self._loop.create_task(connection.serve())
         self._clients.add(task)
-        task.add_done_callback(self._served)
+        task.add_done_callback(functools.partial(self._served, client))
 
     def _is_full(self) -> bool:
         return len(self._clients) >= self._limits.connections
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _served(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        client.close()  # a task that was cancelled before it began has not
         self._clients.discard(task)
         if self._retry is None:
             self._resume()
