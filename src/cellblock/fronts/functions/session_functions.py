@@ -210,7 +210,7 @@ class DaemonClient(BaseClient):
     def load(
         self, kernel: SessionRecord | str, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float = 120.0
     ) -> LoadReport:
-        """Load a saved session into a session, as `Session.load` does. The session's previous state is lost.
+        """Load a saved session into a session, as `Session.load` does. It replaces the session's state.
 
         Args:
             kernel: The session.

@@ -294,7 +294,7 @@ class Redo:
         since: The state to which the undo went.
         fresh: The initial state of the last fresh kernel before it, and why there were no earlier checkpoints.
         cells: The undone cells.
-        begun: Number of cells begun (`Past.begun`).
+        begun: Number of cells begun (`SessionState.begun`).
         reverted: What was done to files, if anything.
     """
 
@@ -330,7 +330,14 @@ class Redos:
         self._all.append(redo)
 
     def last(self, begun: int) -> Redo:
-        """Return the number of undos that can be reverted, given the number of begun cells. Drop the others."""
+        """Return the last undo, if it can be reverted.
+
+        Args:
+            begun: Number of cells begun (`SessionState.begun`).
+
+        Raises:
+            CheckpointError: There is none, or its state has ended.
+        """
         if not self.count(begun):
             raise CheckpointError("there is no undo to reverse: redo works until the next cell begins")
         redo = self._all[-1]
