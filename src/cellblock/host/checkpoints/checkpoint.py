@@ -336,7 +336,7 @@ class Redos:
             begun: Number of cells begun (`SessionState.begun`).
 
         Raises:
-            CheckpointError: There is none, or its state has ended.
+            CheckpointError: No undo can be reverted, or the copy of the last state has ended.
         """
         if not self.count(begun):
             raise CheckpointError("there is no undo to reverse: redo works until the next cell begins")
