@@ -11,8 +11,8 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 UV = $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
-# WHOLE=1: all variants of tests, not a sample of the day.
-PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic $(if $(WHOLE),--whole)
+# WHOLE=1: all variants of tests, not a sample of the day. Each target has its own cache: targets may run at the same time.
+PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic -o cache_dir=.pytest_cache/$@ $(if $(WHOLE),--whole)
 # The seed of samples of mutants and of variants of tests: the same when tests are run once more.
 export SAMPLE_SEED ?= $(shell date -u +%F)
 
