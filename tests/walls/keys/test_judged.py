@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from cellblock import Secret
 from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest, RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
 from cellblock.walls.egress.rules import Denial, RefusedError
 from cellblock.walls.keys.authority import authority_certificate
-from cellblock.walls.keys.bindings import Use
+from cellblock.walls.keys.bindings import Use, bind, described
 from cellblock.walls.keys.fill import MOST_REPLACED
 from cellblock.walls.keys.opened import OpenedConnection, Opening
 from cellblock.walls.keys.tls_end import TlsEnd
@@ -237,6 +238,21 @@ async def test_a_body_that_is_too_large_to_show_is_refused(server: TlsServer) ->
     assert answer.startswith(b"HTTP/1.1 403 ")
     assert b"more than 4 MiB" in answer
     assert not world.person.asked
+    assert not server.seen
+
+
+async def test_a_body_that_was_read_for_signing_is_refused_if_it_is_too_large_to_show(server: TlsServer) -> None:
+    """The host ends a turnkey that sends it more than this."""
+    world = World(server)
+    secret = described(bind("AWS", Secret.aws("dev", hosts=[world.at])), SEED, "ID:KEY")
+    world.secrets = [secret | {"former": [], "removed": False}]
+    scope = f"Credential={secret['placeholder']}/20261130/eu-west-1/execute-api/aws4_request"
+    signature = f"Authorization: AWS4-HMAC-SHA256 {scope}, SignedHeaders=host;x-amz-date, Signature={'0' * 64}"
+    headers = ("X-Amz-Date: 20261130T120000Z", signature, f"Content-Length: {2 * MOST_BODY}")
+    answer = await world.ask(world.request("POST /a", *headers) + b"x" * (2 * MOST_BODY))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"more than 4 MiB" in answer
+    assert len(await world.reading) == MOST_BODY + 1
     assert not server.seen
 
 
