@@ -18,7 +18,7 @@ from cellblock.wire.message_codec import encode
 from cellblock.wire.protocol import TRANSITIONS
 
 unhurried = settings(deadline=None)  # on a busy machine time says nothing
-brief = settings(unhurried, max_examples=40)  # the fuzzer goes on where this ends
+brief = settings(unhurried, max_examples=10)  # the fuzzer goes on where this ends
 
 PREFIX = struct.Struct("!II")
 TYPES = sorted({kind for row in TRANSITIONS.values() for _, kind in row})

@@ -142,7 +142,7 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestJournal.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
 
 
 async def test_what_was_submitted_first_is_first_although_the_clock_is_set_back(
