@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -27,13 +28,19 @@ def selected(name: str) -> list[str]:
     return subprocess.run([LISTS / "read", name], capture_output=True, text=True, check=True).stdout.split()
 
 
+@functools.cache
+def texts() -> dict[Path, str]:
+    """Return the files of tests and what they contain."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+
+
 def missing(pattern: re.Pattern[str], name: str) -> list[str]:
     """Return files of tests that a pattern is found in, and that a list leaves out."""
     listed = [ROOT / path for path in selected(name)]
     return [
         str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if pattern.search(path.read_text(encoding="utf-8"))
+        for path, text in texts().items()
+        if pattern.search(text)
         and not any(path.is_relative_to(place) for place in listed)
         and str(path.relative_to(ROOT)) not in ELSEWHERE
     ]
