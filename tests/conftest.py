@@ -21,6 +21,7 @@ from hypothesis import settings
 from cellblock import CodeExecutor, Host, Session
 from cellblock.host import distrusted
 from cellblock.host.shared import acquire, release
+from daemons import own_daemon
 from leaks import Watch
 from progress import Progress
 from suite import LEFT_OUT, SEED, SUMMARY, is_whole, not_sampled, selection, shared, sharing, spread
@@ -49,9 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)
     os.environ["CELLBLOCK_CONFIG"] = str(state / "config.toml")  # which is not there, whatever this user has set
-    # On a busy machine time says nothing. CI runs these tests several times, with other examples each time; Hypothesis would
-    # try the same ones wherever it finds that it runs in CI.
-    settings.register_profile("cellblock", parent=settings.get_profile("default"), deadline=None, max_examples=40)
+    # On a busy machine time says nothing. CI runs these tests several times, with other examples each time, and many more at
+    # night; Hypothesis would try the same ones wherever it finds that it runs in CI.
+    examples = 200 if config.option.whole else 15
+    settings.register_profile("cellblock", parent=settings.get_profile("default"), deadline=None, max_examples=examples)
     settings.load_profile("cellblock")
     _heed_signals()
     selection["slow"] = config.option.markexpr != "quick" and "not slow" not in config.option.markexpr
@@ -172,6 +174,14 @@ async def landlock_host() -> AsyncIterator[Host]:
     """A warm host whose sessions are kept in by Landlock."""
     async with sharing(Host(isolate="landlock")) as host:
         yield host
+
+
+@pytest.fixture(scope="session")
+def common_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a daemon for tests of several packages, which begin with `daemons.asking` and end without sessions."""
+    yield (directory := tmp_path_factory.mktemp("daemon"))
+    with own_daemon(directory):
+        pass
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from cellblock.service.daemon import control
 
 
 @contextmanager
-def own_daemon(directory: Path) -> Iterator[Path]:
+def asking(directory: Path) -> Iterator[Path]:
     """Have everything that asks for the daemon ask one of this directory. Its workspace becomes the current directory."""
     home, workspace, temporary = (directory / name for name in ("state", "workspace", "tmp"))
     for path in (home, workspace, temporary):
@@ -27,6 +27,15 @@ def own_daemon(directory: Path) -> Iterator[Path]:
             cellblock.list_kernels()  # starts it, and opens this thread's connection
             yield home
         finally:
-            control.stop()  # also if a test has killed the daemon that this thread is connected to
             for each in local.__dict__.pop("connections", {}).values():
                 each.close()
+
+
+@contextmanager
+def own_daemon(directory: Path) -> Iterator[Path]:
+    """Run a daemon of this directory, which everything asks that asks for the daemon."""
+    with asking(directory) as home:
+        try:
+            yield home
+        finally:
+            control.stop()  # also if a test has killed the daemon that this thread is connected to

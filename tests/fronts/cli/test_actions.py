@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 
 import cellblock
 from cellblock.fronts.cli import main
-from daemons import own_daemon
 
 API = '''def run(text: str, least: int = 1) -> dict[str, int]:
     """Count the words of a text."""
@@ -24,12 +24,12 @@ def run(text, least=1):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+def workspace(daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with contextlib.chdir(tmp_path_factory.mktemp("workspace")):
         Path("api.py").write_text(API)
         Path("impl.py").write_text(IMPL)
         assert main(["actions", "save", "text.count_words", "api.py", "impl.py"]) == 0
-        yield home
+        yield
 
 
 def test_they_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +43,7 @@ def test_they_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("from collections import Counter\n")
 
 
-@pytest.mark.parametrize("name", [[], ["--name", "counting"]])
+@pytest.mark.parametrize("name", [pytest.param([], marks=pytest.mark.slow), ["--name", "counting"]])
 def test_one_is_run_in_a_session(name: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["actions", "run", "text.count_words", 'text=it\'s "a" or "a"', "least=2", *name]) == 0
     assert json.loads(capsys.readouterr().out)["return_value"] == "{'\"a\"': 2}"

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 import cellblock
-from daemons import own_daemon
+from daemons import asking
 from gateways import Gateway, own_gateway
 
 
 @pytest.fixture(scope="package")
-def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A server for a daemon of its own."""
-    with own_daemon(tmp_path_factory.mktemp("daemon")), own_gateway("e2b") as made:
+def one_server(common_daemon: Path) -> Iterator[Gateway]:
+    """A server."""
+    with asking(common_daemon), own_gateway("e2b") as made:
         yield made
+        cellblock.wipe()
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 import cellblock
-from daemons import own_daemon
+from cellblock.fronts.gateway.app import Gateway as Application
+from cellblock.fronts.gateway.app import make_app
+from cellblock.fronts.gateway.gateway_options import GatewayOptions
+from cellblock.service.daemon.place import Place
+from daemons import asking
 from gateways import Gateway, own_gateway, token
 
 
 @pytest.fixture(scope="package")
-def one_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway for a daemon of its own."""
-    with own_daemon(tmp_path_factory.mktemp("daemon")), own_gateway() as made:
+def one_gateway(common_daemon: Path) -> Iterator[Gateway]:
+    """A gateway."""
+    with asking(common_daemon), own_gateway() as made:
         yield made
+        cellblock.wipe()
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +30,12 @@ def gateway(one_gateway: Gateway) -> Gateway:
     """A gateway without sessions."""
     cellblock.wipe()  # also opens this thread's connection to the daemon, if another module has closed it
     return one_gateway
+
+
+@pytest.fixture(scope="package")
+def open_app(tmp_path_factory: pytest.TempPathFactory) -> Application:
+    """The application, in this process, which asks for no token. To make one takes half a second."""
+    return make_app(GatewayOptions(auth=False), Place(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from cellblock.fronts.cli import main
-from cellblock.fronts.gateway.app import make_app
-from cellblock.fronts.gateway.gateway_options import GatewayOptions
+from cellblock.fronts.gateway.app import Gateway as Application
 from cellblock.fronts.gateway.guard import PUBLIC
 from gateways import Gateway, token
 
@@ -129,10 +128,9 @@ def test_scopes_are_asked_for(gateway: Gateway, scope: str, method: str, path: s
     assert (answer.status_code, answer.json()["code"]) == (403, "access")
 
 
-def test_no_route_forgets_to_ask(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home"))
+def test_no_route_forgets_to_ask(open_app: Application) -> None:
     open_routes = set()
-    todo = list(make_app(GatewayOptions(auth=False)).routes)
+    todo = list(open_app.routes)
     while todo:
         route = todo.pop()
         todo += getattr(getattr(route, "original_router", None), "routes", [])  # as newer releases of FastAPI include them

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.types import Message
 
 from cellblock.errors import AccessError, InvalidInputError
-from cellblock.fronts.gateway.app import _PARTS, _uploads, make_app
+from cellblock.fronts.gateway.app import _PARTS, _uploads
+from cellblock.fronts.gateway.app import Gateway as Application
 from cellblock.fronts.gateway.bodies import MAX_ITEMS, CheckedRoute, parse_body
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Guard
@@ -56,7 +57,7 @@ def test_every_route_with_a_body_checks_first() -> None:
     assert all(isinstance(route, CheckedRoute) for route in bodies)
 
 
-def test_uploads_are_known_by_their_route() -> None:
+def test_uploads_are_known_by_their_route(open_app: Application) -> None:
     cases: list[tuple[str, str, bool]] = [
         ("PUT", "/sessions/a/files/b/c.txt", True),
         ("POST", "/sessions/a/load", True),
@@ -67,7 +68,7 @@ def test_uploads_are_known_by_their_route() -> None:
         ("PUT", "/kernels/a/files/b", False),
         ("POST", "/sessions/a/save/load", False),
     ]
-    guard = Guard(make_app(GatewayOptions(auth=False)).inside, GatewayOptions(), None, _uploads())
+    guard = Guard(open_app.inside, GatewayOptions(), None, _uploads())
     for method, path, expected in cases:
         assert guard._is_upload({"type": "http", "method": method, "path": path, "headers": []}) is expected
 
@@ -95,9 +96,9 @@ WRONG = {
 }
 
 
-async def test_a_refusal_names_the_limit() -> None:
+async def test_a_refusal_names_the_limit(open_app: Application) -> None:
     """On the routes of FastAPI, and on the one that is answered directly."""
-    transport = httpx.ASGITransport(make_app(GatewayOptions(auth=False)), client=("127.0.0.1", 1))
+    transport = httpx.ASGITransport(open_app, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         for body, status, said in WRONG.values():
             for path in ("/sessions/load", "/sessions/a/execute"):

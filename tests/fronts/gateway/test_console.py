@@ -15,10 +15,16 @@ from cellblock.service.daemon.place import Place
 from cellblock.service.store.tokens import Tokens
 
 
-@pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory of the daemon that the gateway would ask."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+async def client(home: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A browser without a token."""
-    app = make_app(GatewayOptions(), Place(tmp_path / "home"))
+    app = make_app(GatewayOptions(), Place(home))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -33,7 +39,7 @@ def policy(answer: httpx.Response) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
-async def test_the_page_is_confined(client: httpx.AsyncClient) -> None:
+async def test_the_page_is_confined_and_loads_what_the_gateway_has(client: httpx.AsyncClient) -> None:
     page = await client.get("/console")
     assert page.status_code == 200
     rules = policy(page)
@@ -46,9 +52,6 @@ async def test_the_page_is_confined(client: httpx.AsyncClient) -> None:
     assert "set-cookie" not in page.headers
     assert not re.search(r"<style|<script>|\son\w+=|style=", page.text)
 
-
-async def test_everything_it_loads_comes_from_the_gateway(client: httpx.AsyncClient) -> None:
-    page = await client.get("/console")
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert len(loaded) == 4
     for address in loaded:
@@ -70,7 +73,7 @@ async def test_frames_have_no_origin_and_no_network(client: httpx.AsyncClient) -
     assert not any("http" in value or "*" in value for value in rules.values())
 
 
-async def test_others_pages_log_nobody_in(client: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_others_pages_log_nobody_in(client: httpx.AsyncClient, home: Path) -> None:
     cases: list[tuple[dict[str, str], int]] = [
         ({"Host": "rebound.example"}, 421),
         ({"Host": "127.0.0.1:8080", "Origin": "https://elsewhere.example"}, 403),
@@ -78,7 +81,7 @@ async def test_others_pages_log_nobody_in(client: httpx.AsyncClient, tmp_path: P
         ({"Host": "127.0.0.1:8080", "Sec-Fetch-Site": "cross-site"}, 403),
     ]
     for headers, refused in cases:
-        tokens = Tokens(tmp_path / "home")
+        tokens = Tokens(home)
         code = tokens.create_code(["admin"])
         assert (await client.post("/console/login", json={"code": code}, headers=headers)).status_code == refused
         assert tokens.all() == []
@@ -90,8 +93,8 @@ async def test_a_name_that_was_bound_to_the_address_gets_no_page(client: httpx.A
 
 
 @pytest.mark.slow
-async def test_a_login_is_exchanged_once(client: httpx.AsyncClient, tmp_path: Path) -> None:
-    code = Tokens(tmp_path / "home").create_code(["read"])
+async def test_a_login_is_exchanged_once(client: httpx.AsyncClient, home: Path) -> None:
+    code = Tokens(home).create_code(["read"])
     token = (await client.post("/console/login", json={"code": code})).json()["token"]
     mine = {"Authorization": f"Bearer {token}"}
     caller = (await client.get("/whoami", headers=mine)).json()

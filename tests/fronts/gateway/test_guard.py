@@ -17,22 +17,17 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.gateway.app import make_app
-from cellblock.fronts.gateway.gateway_options import GatewayOptions
+from cellblock.fronts.gateway.app import Gateway as Application
 from cellblock.fronts.gateway.guard import Refused, _Admitted, _Use, check_host, check_use
 from cellblock.fronts.gateway.serve import check_address
 from cellblock.service.store.tokens import Tokens
-from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway of these tests' own."""
-    with (
-        own_daemon(tmp_path_factory.mktemp("daemon")),
-        own_gateway(max_body=1_000_000, patience=0.2, allowed_origins=["https://a.example"]) as made,
-    ):
+def gateway(one_gateway: Gateway) -> Iterator[Gateway]:
+    """A gateway with limits of these tests' own."""
+    with own_gateway(max_body=1_000_000, patience=0.2, allowed_origins=["https://a.example"]) as made:
         yield made
 
 
@@ -114,9 +109,8 @@ def test_pages_that_are_allowed_can_read_answers(gateway: Gateway) -> None:
             }
 
 
-async def test_by_default_no_page_can_read_answers() -> None:
-    app = make_app(GatewayOptions(auth=False))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+async def test_by_default_no_page_can_read_answers(open_app: Application) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(open_app), base_url="http://127.0.0.1") as client:
         headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}
         assert (await client.options("/kernels", headers=headers)).status_code == 403
         own = await client.get("/", headers={"Origin": "http://127.0.0.1"})
@@ -190,11 +184,11 @@ def test_two_hosts_are_refused(gateway: Gateway) -> None:
         assert sock.recv(1000).split()[1] == b"400"
 
 
-async def test_without_tokens_nobody_elsewhere_is_served() -> None:
+async def test_without_tokens_nobody_elsewhere_is_served(open_app: Application) -> None:
     """Whoever may have bound the address: the connection itself tells."""
-    app = make_app(GatewayOptions(auth=False))
     for client, status in ((("127.0.0.1", 1), 404), (("::1", 1), 404), (("10.0.0.1", 1), 403), (("x", 1), 403)):
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app, client=client), base_url="http://127.0.0.1") as asking:
+        transport = httpx.ASGITransport(open_app, client=client)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as asking:
             assert (await asking.get("/nowhere")).status_code == status
 
 

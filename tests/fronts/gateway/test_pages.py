@@ -7,15 +7,14 @@ import re
 import httpx
 import pytest
 
-from cellblock.fronts.gateway.app import make_app
-from cellblock.fronts.gateway.gateway_options import GatewayOptions
+from cellblock.fronts.gateway.app import Gateway as Application
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs", "redoc"])
-async def test_everything_comes_from_the_gateway(page: str) -> None:
-    app = make_app(GatewayOptions(auth=False))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+async def test_everything_comes_from_the_gateway(page: str, open_app: Application) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(open_app), base_url="http://127.0.0.1") as client:
         shown = await client.get(f"/{page}")
         loaded = re.findall(r"""(?:src|href|url|spec-url)(?:=|: )["']([^"']+)""", shown.text)
         assert len(loaded) >= 3

@@ -40,15 +40,15 @@ from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.program_handlers import MAX_CONNECTIONS
 from cellblock.service.daemon.starting import open_connection
 from cellblock.wire.packed import pack
-from daemons import own_daemon
+from daemons import asking
 from processes import alive, eventually
 
 NAP = ("sleep", f"{2000 + os.getpid()}")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+def home(common_daemon: Path) -> Iterator[Path]:
+    with asking(common_daemon) as home:
         yield home
 
 
