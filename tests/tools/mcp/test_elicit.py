@@ -45,11 +45,12 @@ class Somebody:
         return self.answer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def servers() -> AsyncIterator[Servers]:
-    """Servers that ask."""
+    """Servers of which one runs that asks."""
     params = StdioServer(sys.executable, (str(SERVERS / "hostile_server.py"), "good"))
     async with Servers(lambda _: params) as made:
+        await made.list_tools("desk")
         yield made
 
 

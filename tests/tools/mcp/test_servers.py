@@ -44,6 +44,14 @@ async def servers(nothing_left_behind: None) -> AsyncIterator[Servers]:
         yield servers
 
 
+@pytest.fixture(scope="module")
+async def good() -> AsyncIterator[Servers]:
+    """Servers of which the good one runs, for tests that leave it as it is."""
+    async with Servers(PARAMS.__getitem__, connect_timeout=20, environment=os.environ) as servers:
+        await still_works(servers)
+        yield servers
+
+
 async def still_works(servers: Servers, server: str = "good") -> str:
     """Call a server, and return the id of its process."""
     outcome = await servers.call(server, "pid", {}, timeout=30)
@@ -103,6 +111,7 @@ async def test_a_server_that_dies_in_a_call_is_started_again_by_the_next(servers
     assert await still_works(servers) != first
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies_between_calls_is_started_again(servers: Servers) -> None:
     first = await still_works(servers)
     os.kill(int(first), signal.SIGKILL)
@@ -126,7 +135,7 @@ async def test_a_line_without_end_ends_the_connection(servers: Servers) -> None:
     assert await still_works(servers)
 
 
-async def test_a_result_that_is_none_is_an_error_of_its_call(servers: Servers) -> None:
+async def test_a_result_that_is_none_is_an_error_of_its_call(good: Servers) -> None:
     cases: list[tuple[str, str]] = [
         ("bad_image", "invalid base64"),
         ("nonsense", "returned something that is not a result"),
@@ -134,11 +143,11 @@ async def test_a_result_that_is_none_is_an_error_of_its_call(servers: Servers) -
         ("unheard-of", "Unknown tool: unheard-of"),
     ]
     for tool, said in cases:
-        first = await still_works(servers)
+        first = await still_works(good)
         with pytest.raises(McpServerError, match=said) as caught:
-            await servers.call("good", tool, {})
+            await good.call("good", tool, {})
         assert f"tool '{tool}' of MCP server 'good'" in str(caught.value)
-        assert await still_works(servers) == first
+        assert await still_works(good) == first
 
 
 @pytest.fixture
@@ -162,11 +171,11 @@ async def lines_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list
     task.cancel()
 
 
-async def test_no_schema_of_a_server_is_run_in_the_loop(servers: Servers) -> None:
+async def test_no_schema_of_a_server_is_run_in_the_loop(good: Servers) -> None:
     """What a result has to be is for whoever uses it to check, in a process of its own."""
     cases: list[tuple[str, dict[str, Any]]] = [("backtracks", {}), ("rows", {"count": 20_000}), ("wrong", {}), ("bare", {})]
     for tool, arguments in cases:
-        outcome = await servers.call("good", tool, arguments, timeout=30)
+        outcome = await good.call("good", tool, arguments, timeout=30)
         assert outcome.is_error is False
 
 
@@ -189,7 +198,7 @@ async def test_a_server_that_asks_without_end_and_reads_no_answer_is_ended(serve
     assert await still_works(servers)
 
 
-async def test_a_server_cannot_send_descriptors_back_on_its_input(servers: Servers) -> None:
+async def test_a_server_cannot_send_descriptors_back_on_its_input(good: Servers) -> None:
     """The loop would close them. That takes long for the last descriptor of a large file or of a connection that lingers."""
     code = """
 import array, socket
@@ -200,9 +209,9 @@ try:
 except OSError as error:
     said = error.strerror
 """
-    outcome = await servers.call("good", "python", {"code": code}, timeout=30)
+    outcome = await good.call("good", "python", {"code": code}, timeout=30)
     assert outcome.text == "'Socket operation on non-socket'"
-    assert await still_works(servers)
+    assert await still_works(good)
 
 
 @pytest.mark.slow
@@ -221,14 +230,14 @@ async def test_notifications_start_no_tasks(servers: Servers, lines_in_a_turn: l
     assert await still_works(servers)
 
 
-async def test_a_result_of_too_many_values_costs_its_own_call_only(servers: Servers) -> None:
+async def test_a_result_of_too_many_values_costs_its_own_call_only(good: Servers) -> None:
     with pytest.raises(McpServerError, match="it sent a message of more than 2000000 values"):
-        await servers.call("good", "values", {"row": "[],", "count": 1_010_000}, timeout=30)
-    assert await still_works(servers)
+        await good.call("good", "values", {"row": "[],", "count": 1_010_000}, timeout=30)
+    assert await still_works(good)
 
 
-async def test_50_000_rows_come_as_they_are_and_are_not_decoded_here(servers: Servers) -> None:
-    outcome = await servers.call("good", "rows", {"count": 50_000}, timeout=60)
+async def test_50_000_rows_come_as_they_are_and_are_not_decoded_here(good: Servers) -> None:
+    outcome = await good.call("good", "rows", {"count": 50_000}, timeout=60)
     assert (outcome.structured, outcome.text) == (None, "")
     assert json.loads(outcome.encoded or b"") == {"n": [{"n": row} for row in range(50_000)]}
 
@@ -258,13 +267,14 @@ async def test_a_server_has_the_time_to_start_that_its_parameters_give() -> None
             await servers.list_tools("hangs")
 
 
-async def test_a_resource_is_read_like_a_call(servers: Servers) -> None:
+async def test_a_resource_is_read_like_a_call(good: Servers) -> None:
     checked: list[Any] = []
-    outcome = await servers.call("good", "resources/read", {"uri": "demo://x"}, check=checked.append)
+    outcome = await good.call("good", "resources/read", {"uri": "demo://x"}, check=checked.append)
     assert (outcome.text, [resource.data for resource in outcome.resources]) == ("all of demo://x", [b"PDF"])
     assert checked == [{}]  # the server lists no tool of this name
 
 
+@pytest.mark.slow
 async def test_lists_are_bounded_in_bytes(servers: Servers) -> None:
     with pytest.raises(McpServerError, match=r"'fat-pages' failed: it has more than 10000 tools or 8388608 bytes"):
         await servers.list_tools("fat-pages")
@@ -297,10 +307,10 @@ async def test_tools_that_change_are_listed_as_they_are_now(servers: Servers) ->
     assert "grown" in {tool.name for tool in await servers.list_tools("good")}
 
 
-async def test_arguments_that_json_cannot_hold_are_refused(servers: Servers) -> None:
+async def test_arguments_that_json_cannot_hold_are_refused(good: Servers) -> None:
     with pytest.raises(InvalidInputError, match="cannot be sent as JSON"):
-        await servers.call("good", "echo", {"a": object()})
-    assert await still_works(servers)
+        await good.call("good", "echo", {"a": object()})
+    assert await still_works(good)
 
 
 async def test_a_timeout_reaches_the_server(tmp_path: Path) -> None:
@@ -327,31 +337,31 @@ async def test_a_cancellation_reaches_the_server(tmp_path: Path) -> None:
         assert await still_works(servers, "s")
 
 
-async def test_progress_and_logs_reach_those_who_listen(servers: Servers) -> None:
+async def test_progress_and_logs_reach_those_who_listen(good: Servers) -> None:
     progress: list[Any] = []
     logs: list[Any] = []
-    await servers.call(
+    await good.call(
         "good", "chatty", {}, on_progress=lambda *told: progress.append(told), on_log=lambda *told: logs.append(told)
     )
     assert progress == [(0.0, 3.0, None), (1.0, 3.0, None), (2.0, 3.0, None)]
     assert logs == [("info", "step 0"), ("info", "step 1"), ("info", "step 2")]
-    await servers.call("good", "chatty", {})
+    await good.call("good", "chatty", {})
     assert len(progress) == len(logs) == 3
 
 
-async def test_each_of_many_calls_gets_its_own_answer(servers: Servers) -> None:
+async def test_each_of_many_calls_gets_its_own_answer(good: Servers) -> None:
     async def call(number: int) -> None:
-        assert json.loads((await servers.call("good", "echo", {"n": number, "nothing": None})).text) == {
+        assert json.loads((await good.call("good", "echo", {"n": number, "nothing": None})).text) == {
             "n": number,
             "nothing": None,
         }
 
     await asyncio.gather(*map(call, range(200)))
-    assert not servers._connections["good"]._dialogue._requests._waiting  # type: ignore[union-attr]
+    assert not good._connections["good"]._dialogue._requests._waiting  # type: ignore[union-attr]
 
 
-async def test_a_server_that_asks_is_declined(servers: Servers) -> None:
-    outcome = await servers.call("good", "ask", {}, timeout=30)
+async def test_a_server_that_asks_is_declined(good: Servers) -> None:
+    outcome = await good.call("good", "ask", {}, timeout=30)
     assert json.loads(outcome.text) == {"action": "decline"}
 
 
@@ -368,6 +378,7 @@ async def test_a_reset_stops_the_servers_and_everything_below(servers: Servers) 
     assert await still_works(servers) not in map(str, left)
 
 
+@pytest.mark.slow
 async def test_a_reset_interrupts_calls(servers: Servers) -> None:
     await still_works(servers)
     call = asyncio.create_task(servers.call("good", "hang", {}))
@@ -393,6 +404,7 @@ async def test_a_server_that_does_not_want_to_end_is_killed(servers: Servers) ->
     assert not alive(pid)
 
 
+@pytest.mark.slow
 async def test_nothing_starts_after_the_close(servers: Servers) -> None:
     await still_works(servers)
     await servers.close()
@@ -440,6 +452,7 @@ async def test_no_server_outlives_its_host_or_its_keeper(victim: str) -> None:
             host.kill()
 
 
+@pytest.mark.slow
 def test_the_sdk_is_not_loaded_before_a_server_is() -> None:
     imports = "import sys, cellblock.tools.mcp.servers, cellblock.tools.registry.servers"
     script = f"{imports}; print({{'mcp', 'pydantic', 'anyio'}} & {{*sys.modules}})"

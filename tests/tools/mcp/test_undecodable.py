@@ -24,8 +24,10 @@ from suite import first_quick
 SERVERS = Path(__file__).parents[2] / "servers"
 
 
-@pytest.fixture
-async def servers(hostile_port: int, nothing_left_behind: None) -> AsyncIterator[Servers]:
+@pytest.fixture(scope="module")
+async def servers(hostile_port: int) -> AsyncIterator[Servers]:
+    """Servers of which the one over stdio runs."""
+
     def lookup(name: str) -> Any:
         if name == "stdio":
             given = {"command": sys.executable, "args": [str(SERVERS / "hostile_server.py"), "good"]}
@@ -34,6 +36,7 @@ async def servers(hostile_port: int, nothing_left_behind: None) -> AsyncIterator
         return parse_params(name, given)
 
     async with Servers(lookup, environment={}) as servers:
+        await servers.list_tools("stdio")
         yield servers
 
 

@@ -52,7 +52,7 @@ async def test_a_flood_of_events_is_ended(
     assert await still_works(servers, name)
 
 
-@pytest.mark.parametrize("name", ["mcp", "sse"])
+@pytest.mark.parametrize("name", first_quick(["mcp", "sse"]))
 async def test_an_event_without_an_end_is_ended(servers: Servers, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     limits = events.Events.__init__
     monkeypatch.setattr(events.Events, "__init__", lambda self, limit: limits(self, limit // 16))
@@ -61,26 +61,25 @@ async def test_an_event_without_an_end_is_ended(servers: Servers, monkeypatch: p
     assert await still_works(servers, name)
 
 
+@pytest.mark.slow
 async def test_messages_that_are_not_valid_have_an_end(servers: Servers) -> None:
     with pytest.raises(McpServerError, match="it sent 32 messages that are not valid"):
         await servers.call("sse", "tiny-events", {}, timeout=30)
     assert await still_works(servers, "sse")
 
 
-@pytest.mark.parametrize(
-    ("tool", "count", "said"),
-    [
+async def test_the_head_of_a_response_has_limits(servers: Servers) -> None:
+    for tool, count, said in (
         ("headers", 20_000, "more than 200 headers"),
         ("interim", 1, "more than 20 interim responses"),
         ("cookies", 150, "more than 100 cookies"),
-    ],
-)
-async def test_the_head_of_a_response_has_limits(servers: Servers, tool: str, count: int, said: str) -> None:
-    with pytest.raises(McpServerError, match=f"(was interrupted|failed): .*{said}"):
-        await servers.call("mcp", tool, {"count": count}, timeout=30)
-    assert await still_works(servers, "mcp")
+    ):
+        with pytest.raises(McpServerError, match=f"(was interrupted|failed): .*{said}"):
+            await servers.call("mcp", tool, {"count": count}, timeout=30)
+        assert await still_works(servers, "mcp")
 
 
+@pytest.mark.slow
 async def test_a_body_of_too_many_values_costs_its_own_call_only(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "MAX_VALUES_OF_A_RESULT", 100_000)
     with pytest.raises(McpServerError, match="it sent a message of more than 100000 values"):
@@ -103,6 +102,7 @@ async def test_json_that_is_nested_too_deeply_is_an_error_of_its_call(servers: S
     assert await still_works(servers, "mcp")
 
 
+@pytest.mark.slow
 async def test_a_body_in_tiny_chunks_takes_turns(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library would parse ten thousand in one turn."""
     assert await still_works(servers, "mcp")
