@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import struct
@@ -21,11 +22,17 @@ EPERM, ENOSYS, EAFNOSUPPORT = error(errno.EPERM), error(errno.ENOSYS), error(err
 CLONE, SOCKET = "clone", "socket"
 
 
+@functools.cache
+def instructions_of(code: bytes) -> list[tuple[int, int, int, int]]:
+    """Return the instructions of a program."""
+    return [*struct.iter_unpack("=HBBI", code)]
+
+
 def run(code: bytes, machine: int, number: int, *arguments: int) -> int:
     """Interpret a program as the kernel does, for one system call, and return its outcome."""
     values = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, machine, 0, *(value & 2**64 - 1 for value in values))
-    instructions = [*struct.iter_unpack("=HBBI", code)]
+    instructions = instructions_of(code)
     at = accumulator = 0
     while True:
         operation, true, false, value = instructions[at]
@@ -97,7 +104,7 @@ def test_every_name_is_a_call_of_some_architecture() -> None:
 
 
 def test_programs_are_what_a_kernel_takes(ask: Filter) -> None:
-    instructions = [*struct.iter_unpack("=HBBI", ask.code)]
+    instructions = instructions_of(ask.code)
     assert len(instructions) <= 4096
     for at, (operation, true, false, value) in enumerate(instructions):
         assert operation in (0x20, 0x54, 0x15, 0x35, 0x05, 0x06)
