@@ -36,6 +36,7 @@ def test_cellblock_holds_two_attacks_that_succeed_without_a_sandbox() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_quick(["read_home", "proxy_nul", "send_signal", "outlive"]))
 def test_an_open_sandbox_is_reported_as_escaped(name: str) -> None:
     """One attack of each kind of proof: a secret, a secret behind a proxy, a mark, and a process that goes on."""

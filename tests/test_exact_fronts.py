@@ -29,6 +29,8 @@ from gateways import own_gateway, token
 from session_machines import check, hosted
 from suite import first_quick
 
+pytestmark = pytest.mark.slow
+
 
 class Named:
     """A named session of a front, with those methods of `Session` that the machine uses.
@@ -195,16 +197,16 @@ def front(request: pytest.FixtureRequest, daemon: Path) -> Iterator[Any]:
         yield client
 
 
-SLOW = [pytest.mark.slow, pytest.mark.long]
+LONG = pytest.mark.long
 
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
     ("sandbox", "examples", "steps"),
     [
-        pytest.param(True, 1, 10, id="few", marks=pytest.mark.slow),  # each starts a server, which takes a second
-        pytest.param(True, 6, 8, id="many", marks=SLOW),
-        pytest.param(False, 6, 8, id="many, unsandboxed", marks=SLOW),
+        pytest.param(True, 1, 10, id="few"),  # each starts a server, which takes a second
+        pytest.param(True, 6, 8, id="many", marks=LONG),
+        pytest.param(False, 6, 8, id="many, unsandboxed", marks=LONG),
     ],
 )
 @pytest.mark.sampled(2)
@@ -215,8 +217,8 @@ def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("sandbox", first_quick([False, True]))
-@pytest.mark.parametrize(("examples", "steps"), [pytest.param(2, 10, id="few"), pytest.param(12, 8, id="many", marks=SLOW)])
+@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize(("examples", "steps"), [pytest.param(2, 10, id="few"), pytest.param(12, 8, id="many", marks=LONG)])
 @pytest.mark.sampled(3)
 def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:
     with hosted(FrontMachine) as kind:

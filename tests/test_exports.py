@@ -53,6 +53,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         cellblock.Hots  # noqa: B018  # reading it is the test
 
 
+@pytest.mark.slow
 def test_everything_public_is_listed_before_it_is_loaded_and_after() -> None:
     script = (
         "import cellblock; before = dir(cellblock); [getattr(cellblock, name) for name in cellblock.__all__]; "

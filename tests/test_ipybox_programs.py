@@ -112,6 +112,7 @@ def test_which_directories_a_program_names(tmp_path: Path, monkeypatch: pytest.M
             ToolDirectories.read([wrong], {}, None)  # type: ignore[list-item]  # one of them is wrong on purpose
 
 
+@pytest.mark.slow
 async def test_calls_of_tools_need_no_approval_if_the_program_says_so(elsewhere: Path, workspace: Path) -> None:
     options = {"approve_tool_calls": False, "approve_shell_cmds": True, "sandbox": False}
     async with CodeExecutor(kernel_env={"PYTHONPATH": str(elsewhere)}, **options) as executor:  # type: ignore[arg-type]
@@ -120,6 +121,7 @@ async def test_calls_of_tools_need_no_approval_if_the_program_says_so(elsewhere:
     assert [request.tool_name for request in seen.asked] == ["shell"]
 
 
+@pytest.mark.slow
 async def test_a_command_is_shown_under_the_name_that_ipybox_has_for_it(workspace: Path) -> None:
     cases: list[tuple[str, str, str]] = [
         ("!echo {word}", "shell", "echo hello"),
@@ -145,6 +147,7 @@ async def test_a_name_that_is_not_defined_stays_in_the_command(workspace: Path) 
     assert "{nothing_of_this_name}" in seen.asked[0].tool_args["cmd"]
 
 
+@pytest.mark.slow
 async def test_a_script_that_fails_is_a_failed_cell(workspace: Path) -> None:
     async with CodeExecutor(approve_shell_cmds=True) as executor:
         with pytest.raises(CodeExecutionError, match="CalledProcessError"):
@@ -190,6 +193,7 @@ async def test_a_cancelled_execution_has_no_text_and_says_that_it_was_interrupte
         assert (await executor.execute("'goes on'")).text == "'goes on'"
 
 
+@pytest.mark.slow
 async def test_a_timeout_says_how_long_it_was(workspace: Path) -> None:
     async with CodeExecutor(sandbox=False) as executor:
         with pytest.raises(TimeoutError, match=r"0\.20s"):
@@ -230,6 +234,7 @@ def test_a_sandbox_can_be_asked_for_in_several_ways_and_in_one_at_a_time() -> No
             CodeExecutor(**options)
 
 
+@pytest.mark.slow
 async def test_hosts_are_allowed_beside_those_of_the_configuration(workspace: Path) -> None:
     code = """
 import urllib.request
@@ -283,6 +288,7 @@ async def test_a_generated_package_is_called_through_a_tool_server(
             await ToolRunner("missing").run("echo", {})
 
 
+@pytest.mark.slow
 async def test_arguments_of_a_tool_are_made_json(no_idle_connections: None) -> None:
     class Colour(Enum):
         RED = "red"

@@ -13,6 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 INDEX = {
     "type": "object",
@@ -57,7 +59,6 @@ def site(hooks: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_each_page_of_the_navigation_has_a_line_that_leads_to_it(hooks: Any, site: Path) -> None:
     configuration = (ROOT / "mkdocs.yml").read_text()
     pages = [page for pages in hooks.navigation(configuration).values() for _, page in pages]
@@ -68,7 +69,6 @@ def test_each_page_of_the_navigation_has_a_line_that_leads_to_it(hooks: Any, sit
     assert [line for line in lines if line.endswith("/") and f"{line[:-1]}.md" not in pages] == []
 
 
-@pytest.mark.slow
 def test_the_skill_is_in_an_index_as_agents_read_it(site: Path) -> None:
     folder = site / ".well-known" / "agent-skills"
     index = json.loads((folder / "index.json").read_text())

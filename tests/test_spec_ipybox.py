@@ -38,6 +38,7 @@ async def test_basic_execution() -> None:
         assert result.text == "hello world"
 
 
+@pytest.mark.slow
 async def test_stream_output_chunks() -> None:
     seen = []
     code = """
@@ -89,6 +90,7 @@ Image(base64.b64decode("{PIXEL}"))
     assert [path.parent for path in result.images] == [tmp_path / "images"]
 
 
+@pytest.mark.slow
 async def test_custom_timeouts() -> None:
     # set custom approval timeout, default is 60 seconds
     async with CodeExecutor(approval_timeout=10, approve_shell_cmds=True) as executor:
@@ -122,6 +124,7 @@ async def test_the_kernel_does_not_inherit_the_environment(monkeypatch: pytest.M
         assert result.text == "None"
 
 
+@pytest.mark.slow
 async def test_kernel_reset() -> None:
     async with CodeExecutor() as executor:
         await executor.execute("x = 42")
@@ -342,6 +345,7 @@ async def test_the_default_sandbox_runs_code_and_blocks_the_internet(tmp_path: P
         assert "Failed to resolve 'example.org'" in (result.text or "")
 
 
+@pytest.mark.slow
 async def test_the_documented_default_configuration_means_what_it_says(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("SECRET=1")
     (tmp_path / "sandbox.json").write_text(DEFAULT_CONFIG)
@@ -356,6 +360,7 @@ async def test_the_documented_default_configuration_means_what_it_says(tmp_path:
                 await executor.execute(code)
 
 
+@pytest.mark.slow
 async def test_no_port_is_open_while_an_executor_runs() -> None:
     def listening() -> list[str]:
         inodes = set()

@@ -13,6 +13,8 @@ import pytest
 import cellblock
 from daemons import own_daemon
 
+pytestmark = pytest.mark.slow
+
 IMPORT = "from cellblock import destroy, execute, execute_with_retry, get_or_create\n"
 
 EXAMPLES = {
@@ -143,7 +145,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 _PANDAS = ("data pipeline", "stateful sessions in practice")  # which takes seconds to import
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _PANDAS)) for name in EXAMPLES])
 def test_an_example_prints_what_it_shows(name: str) -> None:
     code, shown = EXAMPLES[name]
@@ -155,7 +156,6 @@ def test_an_example_prints_what_it_shows(name: str) -> None:
         assert Path("clean.parquet").exists()
 
 
-@pytest.mark.slow
 def test_output_is_cut_at_the_documented_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = cellblock.get_or_create("long")
     assert not cellblock.execute(kernel, "print('x' * 9_000)").truncated
@@ -164,7 +164,6 @@ def test_output_is_cut_at_the_documented_limit(monkeypatch: pytest.MonkeyPatch) 
     assert len(cut.output) < 11_000
 
 
-@pytest.mark.slow
 def test_a_timeout_is_a_status() -> None:
     result = cellblock.execute(cellblock.get_or_create("slow"), "import time; time.sleep(60)", timeout=0.1)
     assert (result.status, result.ok) == ("timeout", False)

@@ -10,8 +10,9 @@ from cellblock.cluster import SyncRayHosts
 from cellblock.errors import NotFoundError
 from cluster.nodes import OPTIONS, Nodes
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_a_plain_program(nodes: Nodes) -> None:

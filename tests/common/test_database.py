@@ -213,6 +213,7 @@ for thread in threads:
     assert notes(tmp_path) == told
 
 
+@pytest.mark.slow
 def test_threads_share_a_connection(tmp_path: Path) -> None:
     database = Database(tmp_path, "x.db", NOTES)
 
@@ -244,6 +245,7 @@ async def test_writing_in_a_loop_waits_for_another_process_and_blocks_nobody(tmp
     assert notes(tmp_path) == {"late"}
 
 
+@pytest.mark.slow
 def test_the_version_changes_with_every_change(tmp_path: Path) -> None:
     first, second = (Database(tmp_path, "x.db", NOTES) for _ in range(2))
     seen = [first.version()]

@@ -239,6 +239,7 @@ print(time.monotonic() - began < 1)
     assert done.stdout == "True\n", done.stderr
 
 
+@pytest.mark.slow
 def test_variables_that_nothing_installed_knows_are_an_error() -> None:
     code = """
 from cellblock.common import telemetry

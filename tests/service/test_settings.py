@@ -132,6 +132,7 @@ def test_options_of_a_session() -> None:
     assert Settings(output_char_limit=0).session_options({"idle_timeout": 9}) == {"idle_timeout": 9}
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_if_nothing_is_set() -> None:
     loaded = modules_after("from cellblock.service.settings import current; current()")
     assert not {name.partition(".")[0] for name in loaded} & {"pydantic", "pydantic_settings", "tomllib", "asyncio"}

@@ -72,6 +72,7 @@ def test_settings_are_shown_with_where_they_are_from(
     assert found["execution_timeout"]["source"] == "default"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "closed", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-")), "<&- >&- 2>&-"]
 )

@@ -88,6 +88,7 @@ def test_code_alone_runs_in_a_session_that_is_called_default(capsys: pytest.Capt
     assert capsys.readouterr().err.endswith("to run code in the session of this name: cellblock exec prices CODE\n")
 
 
+@pytest.mark.slow
 def test_a_model_reads_one_short_text_and_the_rest_in_the_session(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["exec", "model", "--for-model", "print('so far'); 1 / 0"]) == 1
     assert capsys.readouterr() == ("Error: ZeroDivisionError: division by zero\n\nso far\nCell In[1], line 1\n"
@@ -186,6 +187,7 @@ def test_an_id_that_is_unknown_says_which_sessions_there_are(capsys: pytest.Capt
     assert run(capsys, "--id", cellblock.status("numbered").kernel_id, "7")[1]["return_value"] == "7"
 
 
+@pytest.mark.slow
 def test_settings_are_in_force(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELBOX_EXECUTION_TIMEOUT", "0.2")
     monkeypatch.setenv("CELLBLOCK_STARTUP_CODE", "begun = 1")
@@ -211,6 +213,7 @@ def test_a_large_output_arrives_whole_and_control_characters_are_escaped(
     assert capsys.readouterr().out.replace("\n", "").isprintable()
 
 
+@pytest.mark.slow
 def test_a_warm_daemon_is_asked_without_what_takes_long_to_load() -> None:
     program = (
         "import sys; from cellblock.fronts.cli import main; main(['exec', '--name', 'quick', 'x = 1'])\n"
@@ -257,6 +260,7 @@ def executions(session: str) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)

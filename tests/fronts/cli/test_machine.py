@@ -14,6 +14,7 @@ from cellblock.walls.linux import landlock
 from cli_runs import run_here
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
 def test_a_policy_is_shown_for_the_isolation_that_is_chosen_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLBLOCK_ISOLATE", "landlock")

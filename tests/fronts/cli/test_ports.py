@@ -19,6 +19,8 @@ from cellblock.fronts.cli import main
 from cellblock.service.store.tokens import Tokens
 from gateways import own_gateway
 
+pytestmark = pytest.mark.slow
+
 SERVER = """
 import asyncio
 async def answer(reader, writer):
@@ -46,7 +48,6 @@ def page_at(url: str) -> str:
         return client.get("/", headers={"Host": host, "Cookie": cookie}).text
 
 
-@pytest.mark.slow
 def test_a_page_is_served_until_the_command_ends() -> None:
     command = [sys.executable, "-m", "cellblock", "open", "s", "8501", "--no-browser"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -58,7 +59,6 @@ def test_a_page_is_served_until_the_command_ends() -> None:
         assert process.wait(30) == 0
 
 
-@pytest.mark.slow
 def test_a_running_gateway_is_used_and_the_browser_gets_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,12 +88,8 @@ def test_what_cannot_be_opened_is_an_error(capsys: pytest.CaptureFixture[str]) -
         (["s", "8502"], "nothing listens at port 8502 of session 's': its servers listen at 8501"),
         (["other", "8501"], "there is no session 'other'"),
         (["s", "8501", "--url", "http://127.0.0.1:1"], "cannot be reached"),
+        (["s", "0"], "greater than or equal to 1"),
     ]
     for arguments, why in cases:
         assert main(["open", *arguments, "--no-browser"]) != 0
         assert why in capsys.readouterr().err
-
-
-def test_what_is_no_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["open", "s", "0"]) != 0
-    assert "greater than or equal to 1" in capsys.readouterr().err

@@ -73,6 +73,7 @@ def test_a_file_is_only_replaced_by_force(command: str, tmp_path: Path, capsys: 
     assert file.read_bytes() != b"mine"
 
 
+@pytest.mark.slow
 def test_python_has_the_same_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = cellblock.save("s", "s", workspace=True)
@@ -105,6 +106,7 @@ def test_a_url_stands_for_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["export", "s", "memory://s.py"]) == 2
 
 
+@pytest.mark.slow
 def test_python_takes_urls(tmp_path: Path) -> None:
     cellblock.get_or_create("other")
     assert cellblock.save("s", "memory://python").path == "memory://python"

@@ -39,6 +39,7 @@ def test_the_life_of_a_session_as_kernelbox_prints_it(capsys: pytest.CaptureFixt
     assert run(capsys, "destroy", "my-kernel") == (1, {"destroyed": False})
 
 
+@pytest.mark.slow
 def test_several_are_ended_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two", "three"):
         run(capsys, "create", name)

@@ -52,6 +52,7 @@ def test_contexts_are_listed_restarted_and_removed(api: httpx.Client) -> None:
         assert (answer.status_code, answer.text) == (404, f"Context {second['id']} not found")
 
 
+@pytest.mark.slow
 def test_the_default_contexts_can_be_named_and_come_back(api: httpx.Client) -> None:
     python, javascript = (one["id"] for one in api.get("/contexts").json()[:2])
     run(api, "y = 1")

@@ -73,6 +73,7 @@ def _running() -> bool:
     return any(record.status == "running" for record in cellblock.list_kernels())
 
 
+@pytest.mark.slow
 def test_variables_of_the_environment_hold_for_one_cell(api: httpx.Client) -> None:
     code = "import os\nos.environ.get('A'), os.environ.get('HOME')"
     before = run(api, code)[-1]["text"]

@@ -12,8 +12,9 @@ import pytest
 
 from cellblock.fronts.e2b.watching import Watchers
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 async def test_a_stream_begins_with_its_start_however_long_the_session_takes_to_start() -> None:
     async def ready() -> str:
         await asyncio.sleep(0.05)

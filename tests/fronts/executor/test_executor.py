@@ -201,6 +201,7 @@ async def test_a_kernel_that_dies_raises_its_cause_and_costs_the_cell_that_ended
     assert (await executor.execute("x")).text == "1"
 
 
+@pytest.mark.slow
 async def test_cells_asked_for_at_once_run_in_order(executor: CodeExecutor) -> None:
     await executor.execute("order = []")
     await asyncio.gather(*(executor.execute(f"order.append({number})") for number in range(10)))
@@ -549,6 +550,7 @@ asyncio.run(main())
 # -- how an execution ends, who decides, and who listens ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_one_except_catches_whatever_becomes_of_the_code(executor: CodeExecutor) -> None:
     for code, status in (("1 / 0", "error"), ("while True: pass", "timeout"), ("import os; os._exit(3)", "died")):
         with pytest.raises(CodeExecutionError) as caught:
@@ -558,6 +560,7 @@ async def test_one_except_catches_whatever_becomes_of_the_code(executor: CodeExe
         assert isinstance(caught.value, TimeoutError) is (status == "timeout")
 
 
+@pytest.mark.slow
 async def test_without_a_check_the_result_says_how_it_ended(executor: CodeExecutor) -> None:
     assert (await executor.execute("1 / 0", check=False)).status == "error"
     assert (await executor.execute("while True: pass", timeout=0.1, check=False)).status == "timeout"
@@ -679,6 +682,7 @@ async def test_what_does_not_fit_into_the_text_for_a_model_is_in_a_file(host: Ho
         await executor.for_model(long, 400)
 
 
+@pytest.mark.slow
 async def test_a_port_is_exposed_to_a_browser_until_the_executor_stops(native_host: Host, tmp_path: Path) -> None:
     code = """
 import asyncio

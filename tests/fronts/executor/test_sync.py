@@ -56,6 +56,7 @@ def test_it_takes_the_same_arguments_and_has_the_same_methods() -> None:
                 assert [*inspect.signature(getattr(ours, name)).parameters] == [*inspect.signature(method).parameters]
 
 
+@pytest.mark.slow
 def test_a_connection_to_a_server_of_the_code_blocks(executor: SyncCodeExecutor) -> None:
     made = executor.execute("import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])")
     port = int(made.text or "")
@@ -227,6 +228,7 @@ def test_a_program_that_ends_right_after_a_checkpoint_with_files_leaves_nothing(
     assert os.listdir(tmp_path / "state/snapshots") == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("executor")
 def test_checkpoints_are_found_by_name() -> None:
     with SyncCodeExecutor(recovery="none") as executor:
@@ -260,6 +262,7 @@ def test_a_callback_in_the_loop_is_told_not_to_wait_for_itself(executor: SyncCod
     assert "cannot call synchronous functions" in str(executor.execute("input()", on_input=ask).return_value)
 
 
+@pytest.mark.slow
 def test_a_session_is_saved_to_a_url_and_loaded_from_there(own: SyncCodeExecutor) -> None:
     own.execute("kept = 1")
     assert own.save("memory://sync.cellblock").path == "memory://sync.cellblock"

@@ -41,7 +41,7 @@ def test_files_are_written_read_listed_renamed_and_removed(session: SessionRecor
 
 
 @pytest.mark.parametrize("path", first_quick(["large", "/tmp/large"]))
-@pytest.mark.parametrize("size", [0, 4 << 20, (9 << 20) + 1])
+@pytest.mark.parametrize("size", [0, pytest.param(4 << 20, marks=pytest.mark.slow), (9 << 20) + 1])
 def test_content_of_any_size(session: SessionRecord, path: str, size: int) -> None:
     content = os.urandom(size)
     assert cellblock.write_file(session, path, content).size == size

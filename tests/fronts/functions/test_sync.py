@@ -70,6 +70,7 @@ def test_bash() -> None:
     assert cellblock.execute("shell", "echo one; echo two", language="bash").output == "one\ntwo\n"
 
 
+@pytest.mark.slow
 def test_code_is_repaired_and_run_again() -> None:
     kernel = cellblock.get_or_create("retry")
 
@@ -212,6 +213,7 @@ def test_a_key_stops_its_own_execution_only() -> None:
     assert cellblock.execute("keys", "'waited' in globals()").return_value == "False"
 
 
+@pytest.mark.slow
 def test_a_child_process_has_a_connection_of_its_own() -> None:
     cellblock.execute(cellblock.get_or_create("forked"), "x = 1")
     if (child := os.fork()) == 0:

@@ -61,6 +61,7 @@ async def test_answers_are_those_of_the_application(app: Gateway_, name: str, st
     assert found[0][0] == status
 
 
+@pytest.mark.slow
 async def test_all_else_is_left_to_the_application(app: Gateway_) -> None:
     cases: list[tuple[str, str, int]] = [
         ("GET", "/kernels/one/execute", 405),

@@ -35,7 +35,7 @@ KERNELBOX = {
 }
 
 
-@pytest.mark.parametrize("path", ["/kernels/s/execute", "/sessions/s/execute"])
+@pytest.mark.parametrize("path", first_quick(["/sessions/s/execute", "/kernels/s/execute"]))
 def test_results_have_what_kernelbox_has(api: httpx.Client, path: str) -> None:
     result = api.post(path, json={"code": "print('hello')\n2 + 2"}).json()
     assert result.keys() >= KERNELBOX
@@ -48,6 +48,7 @@ def test_results_have_what_kernelbox_has(api: httpx.Client, path: str) -> None:
     assert (slow.status_code, slow.json()["status"]) == (200, "timeout")
 
 
+@pytest.mark.slow
 def test_a_language_model_is_answered_with_one_short_text(api: httpx.Client) -> None:
     cases: list[str] = ["/kernels/s/execute", "/sessions/s/execute", "/sessions/of-its-own/execute"]
     for path in cases:
@@ -103,6 +104,7 @@ def test_a_model_reads_the_last_attempt(api: httpx.Client) -> None:
     assert failed.text.startswith("Gave up after 2 attempts: ZeroDivisionError: division by zero\n\nCell In[")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", first_quick(["execute/retry", "execute_with_retry"]))
 def test_code_is_replaced_until_it_succeeds(api: httpx.Client, path: str) -> None:
     body = {"code": "1 / 0", "replacement_codes": ["undefined", "6 * 7"], "max_attempts": 5}

@@ -20,6 +20,8 @@ from tls_proxies import DOMAIN, TlsProxy, tls_proxy
 
 COOKIE = "__Host-cellblock-port"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsProxy]:

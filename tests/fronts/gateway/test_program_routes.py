@@ -168,6 +168,7 @@ def test_the_client(gateway: Gateway) -> None:
                 wrong()
 
 
+@pytest.mark.slow
 async def test_the_client_for_asyncio(gateway: Gateway, api: httpx.Client) -> None:
     async with AsyncClient(gateway.url, token("run")) as client:
         assert (await client.exec_process("s", ["echo", "a b"])).out == "a b\n"
@@ -212,6 +213,7 @@ def test_output_comes_as_json_and_then_how_it_ended(gateway: Gateway, api: httpx
         assert sum(len(json.loads(message).get("data", "")) for message in socket) == 2
 
 
+@pytest.mark.slow
 def test_output_comes_as_bytes_from_where_a_reader_was(gateway: Gateway, api: httpx.Client) -> None:
     api.post(P, json={"command": ["sh", "-c", "cat; echo err >&2"], "stdin": True, "keep": "all"})
     with stream(gateway, "p1", "?binary=true") as socket:
@@ -294,6 +296,7 @@ def test_a_reader_that_leaves_does_not_end_the_program(gateway: Gateway, api: ht
     assert running(api) == [NAP]
 
 
+@pytest.mark.slow
 def test_what_a_program_cannot_take_ends_the_stream(gateway: Gateway, api: httpx.Client) -> None:
     cases: list[tuple[Any, str]] = [
         ("{", "a text message is not valid JSON"),

@@ -13,6 +13,8 @@ from cellblock.service.daemon import control
 from gateways import Gateway
 from processes import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def daemon() -> int:
     """The process of the daemon."""
@@ -21,7 +23,6 @@ def daemon() -> int:
     return int(about["pid"])
 
 
-@pytest.mark.slow
 async def test_the_health_check_says_that_nothing_can_be_stored_and_recovers_by_itself(
     gateway: Gateway, api: httpx.Client
 ) -> None:
@@ -46,7 +47,6 @@ async def test_the_health_check_says_that_nothing_can_be_stored_and_recovers_by_
         await eventually(lambda: anybody.get("/health").status_code == 200)
 
 
-@pytest.mark.slow
 async def test_the_health_check_says_that_the_daemon_does_not_answer(gateway: Gateway) -> None:
     number = daemon()
     with gateway.client() as anybody:

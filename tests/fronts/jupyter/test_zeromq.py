@@ -24,6 +24,8 @@ from cellblock.fronts.jupyter.zeromq import Sockets, signed
 from daemons import own_daemon
 from processes import eventually
 
+pytestmark = pytest.mark.slow
+
 DELIMITER = b"<IDS|MSG>"
 KEY = "a key"
 
@@ -94,7 +96,6 @@ def kernel(path: Path, *arguments: str) -> Iterator[tuple[Jupyter, subprocess.Po
         process.wait()
 
 
-@pytest.mark.slow
 async def test_a_kernel_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     with kernel(tmp_path) as (jupyter, process):
         jupyter.send("execute_request", {"code": "1"}, key="another")  # is not heard
@@ -116,7 +117,6 @@ async def test_a_kernel_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert cellblock.list_kernels() == []
 
 
-@pytest.mark.slow
 async def test_a_session_ends_with_the_kernel_that_is_killed(tmp_path: Path) -> None:
     with kernel(tmp_path) as (jupyter, process):
         jupyter.send("kernel_info_request", {})
@@ -125,7 +125,6 @@ async def test_a_session_ends_with_the_kernel_that_is_killed(tmp_path: Path) -> 
         await eventually(lambda: cellblock.list_kernels() == [])
 
 
-@pytest.mark.slow
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     for text, complaint in (("{", "cannot be read"), ("[]", "not a connection file"), ("{}", "cannot be bound")):

@@ -42,6 +42,7 @@ def run(tmp_path: Path, *cells: str) -> tuple[list[str], list[object]]:
     return printed, json.loads(left)
 
 
+@pytest.mark.slow
 def test_a_kernel_of_others_shows_no_colours(tmp_path: Path) -> None:
     printed, left = run(tmp_path, beginning(None, plain=False))
     assert printed == []

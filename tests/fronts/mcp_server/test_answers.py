@@ -41,6 +41,7 @@ async def test_output_is_cut_at_any_length_and_the_text_says_so(native_host: Hos
         assert (await client.call_tool("execute_ipython_cell", {"code": "1", "max_output_chars": 0})).is_error
 
 
+@pytest.mark.slow
 async def test_the_last_lines_of_a_long_output_are_shown(native_host: Host, tmp_path: Path) -> None:
     async with connect(native_host, tmp_path) as client:
         shown = text(await run(client, "for n in range(100): print('line', n)\n'the value'", max_output_chars=100))
@@ -48,6 +49,7 @@ async def test_the_last_lines_of_a_long_output_are_shown(native_host: Host, tmp_
         assert len(shown.replace(re.findall(r"\n\n\[Output truncated.*\n\n", shown)[0], "")) == 100
 
 
+@pytest.mark.slow
 async def test_what_went_wrong_is_told_however_little_output_is_wanted(native_host: Host, tmp_path: Path) -> None:
     async with connect(native_host, tmp_path) as client:
         failed = await run(client, "print('x' * 1000)\nraise ValueError('no such planet')", max_output_chars=1)
@@ -57,6 +59,7 @@ async def test_what_went_wrong_is_told_however_little_output_is_wanted(native_ho
         assert text(died).startswith("The kernel died: ")
 
 
+@pytest.mark.slow
 async def test_output_is_shown_if_no_file_can_have_all_of_it(native_host: Host, tmp_path: Path) -> None:
     (tmp_path / "outputs").touch()
     async with connect(native_host, tmp_path) as client:
@@ -67,6 +70,7 @@ async def test_output_is_shown_if_no_file_can_have_all_of_it(native_host: Host, 
     assert shown == "x" * 10 + "\n\n[Output truncated: exceeded 10 character limit]"
 
 
+@pytest.mark.slow
 async def test_facts_have_a_limit(native_host: Host, tmp_path: Path) -> None:
     async with connect(native_host, tmp_path) as client:
         result = await run(client, "globals().update({f'{n:0>200}': n for n in range(20_000)}); print('done')")
@@ -87,6 +91,7 @@ def test_that_variables_are_lost_is_told_with_any_output() -> None:
     assert answers._output(CodeExecutionResult(), 1, "") == "(no output)"
 
 
+@pytest.mark.slow
 async def test_a_cell_that_runs_on_names_its_id_at_any_length(native_host: Host, tmp_path: Path) -> None:
     async with connect(native_host, tmp_path, transport="http", token="t") as client:
         code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)"
@@ -102,6 +107,7 @@ async def test_a_cell_that_runs_on_names_its_id_at_any_length(native_host: Host,
 # -- pictures --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_error_is_nothing_but_text_and_names_its_pictures(native_host: Host, tmp_path: Path) -> None:
     async with connect(native_host, tmp_path) as client:
         failed = await run(client, show(png()) + "\n1 / 0")

@@ -24,7 +24,7 @@ print(await ToolRunner("bad").run("ask", {"message": "May I\\x1b[2J?"}))
 
 
 @pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
-@pytest.mark.parametrize("approve", ["auto", "ask"])
+@pytest.mark.parametrize("approve", first_quick(["auto", "ask"]))
 async def test_a_server_asks_the_person_at_the_client(native_host: Host, tmp_path: Path, era: Era, approve: str) -> None:
     register(tmp_path)
     asked: list[str] = []
@@ -112,7 +112,7 @@ print(str(await ToolRunner("bad").run("ask", {"message": "x" * SIZE + "the end"}
 
 
 @pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
-@pytest.mark.parametrize("reads", [9, 1], ids=["all parts", "the first part"])
+@pytest.mark.parametrize("reads", first_quick([9, 1]), ids=["all parts", "the first part"])
 async def test_what_is_long_is_shown_in_parts_that_must_all_be_read(
     native_host: Host, tmp_path: Path, era: Era, reads: int
 ) -> None:
@@ -139,6 +139,7 @@ async def test_what_is_long_is_shown_in_parts_that_must_all_be_read(
         assert "the end" in said
 
 
+@pytest.mark.slow
 async def test_what_is_too_long_to_be_read_is_refused_with_the_reason(native_host: Host, tmp_path: Path) -> None:
     register(tmp_path)
 
@@ -193,6 +194,7 @@ async def test_two_calls_at_once_ask_once_about_each_command(native_host: Host, 
     assert [message.count("echo two") for message in asked] == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_two_calls_that_wait_for_one_cell_ask_once(native_host: Host, tmp_path: Path, era: Era) -> None:
     asked: list[str] = []
@@ -215,6 +217,7 @@ async def test_two_calls_that_wait_for_one_cell_ask_once(native_host: Host, tmp_
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_call_after_a_cancelled_one_asks_about_its_own_command(native_host: Host, tmp_path: Path, era: Era) -> None:
     asked: list[str] = []
@@ -239,6 +242,7 @@ async def test_a_call_after_a_cancelled_one_asks_about_its_own_command(native_ho
     assert not (tmp_path / "cancelled").exists()
 
 
+@pytest.mark.slow
 async def test_a_form_ends_with_its_request(native_host: Host, tmp_path: Path) -> None:
     """The cell is stopped meanwhile: the client is told to withdraw the form, and the call is answered."""
     asked: list[str] = []
@@ -260,6 +264,7 @@ async def test_a_form_ends_with_its_request(native_host: Host, tmp_path: Path) -
         await withdrawn.wait()
 
 
+@pytest.mark.slow
 async def test_the_choice_for_a_host_covers_this_host_alone(native_host: Host, tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
     config.write_text('{"network": {"ask": true}}')

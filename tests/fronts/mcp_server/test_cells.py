@@ -17,6 +17,8 @@ from cellblock.host import Host
 from cellblock.operations.executions import Executions
 from iterations import cancelled_after
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def clients(zygote_host: Host, tmp_path: Path) -> AsyncIterator[Clients]:
@@ -34,7 +36,6 @@ def call() -> Any:
     return SimpleNamespace(input_responses=None, request_state=None, report_progress=report_progress)
 
 
-@pytest.mark.slow
 async def test_whenever_a_call_is_cancelled_its_cell_ends(clients: Clients) -> None:
     session = await clients.session("")
     begun = 0

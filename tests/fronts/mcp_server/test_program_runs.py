@@ -57,6 +57,7 @@ async def test_a_program_runs_beside_the_kernel(client: Connect, tmp_path: Path)
         assert text(await cell) == "'on'"
 
 
+@pytest.mark.slow
 async def test_long_output_is_cut_and_kept_in_a_file(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         done = await program(connected, "seq 9999", max_output_chars=1000)
@@ -109,6 +110,7 @@ async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> N
     assert asked == [expected] * 3
 
 
+@pytest.mark.slow
 async def test_an_answer_is_for_the_command_that_was_asked_about(client: Connect, tmp_path: Path) -> None:
     async def person(context: Any, params: Any) -> ElicitResult:
         raise AssertionError

@@ -67,6 +67,7 @@ async def test_cells_share_variables_and_say_what_changed(client: Connect, tmp_p
         assert data(second) == {"status": "success", "execution_count": 2, "changed": {"x": "int"}, "deleted": ["y"]}
 
 
+@pytest.mark.slow
 async def test_an_error_is_short_and_marked(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         failed = await run(connected, "def ratio(a, b):\n    return a / b\nratio(1, 0)")
@@ -75,6 +76,7 @@ async def test_an_error_is_short_and_marked(client: Connect, tmp_path: Path) -> 
         assert data(failed)["status"] == "error"
 
 
+@pytest.mark.slow
 async def test_an_argument_that_is_misspelt_is_refused(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as ask:
         result = await ask.call_tool("execute_ipython_cell", {"code": "x = 1", "timout": 3})
@@ -83,6 +85,7 @@ async def test_an_argument_that_is_misspelt_is_refused(client: Connect, tmp_path
         assert "NameError" in text(await run(ask, "x"))
 
 
+@pytest.mark.slow
 async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         code = "import os, time\nprint('begun')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
@@ -95,6 +98,7 @@ async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -
         assert text(unknown) == "NotFoundError: there is no cell 'nothing', or it is no longer stored: run the code again"
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         await run(connected, "import time")
@@ -118,6 +122,7 @@ async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> N
         assert person.asked[0].startswith("The code wants to run a command: shell.shell(command='echo one', ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_refusal_by_the_host_is_for_once(client: Connect, tmp_path: Path, era: Era) -> None:
     person = Person("decline", "once")
@@ -158,6 +163,7 @@ async def test_a_person_is_asked_before_a_server_is_started(client: Connect, tmp
     assert "args=['--all']" in person.asked[0]
 
 
+@pytest.mark.slow
 async def test_rules_decide_about_servers(client: Connect, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('default = "deny"\n[[rule]]\ndecision = "allow"\nkind = "server"\narguments = { command = "/none/*" }\n')
@@ -251,6 +257,7 @@ async def test_saved_actions_are_found_as_well(client: Connect, tmp_path: Path) 
         assert text(await run(connected, "from gentools.words.twice import run\nrun('a')")) == "'aa'"
 
 
+@pytest.mark.slow
 async def test_a_reset_forgets_variables(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         await run(connected, "x = 1")
@@ -300,6 +307,7 @@ async def test_over_http_what_a_client_registers_is_its_own(client: Connect, tmp
         assert first_pid != second_pid
 
 
+@pytest.mark.slow
 async def test_sessions_of_other_programs_are_not_there(zygote_host: Host, tmp_path: Path) -> None:
     """On a cluster, the same link leads to them."""
     clients = Clients(ServerOptions(workspace=tmp_path, transport="http", token="t"), zygote_host)

@@ -57,6 +57,7 @@ async def test_the_result_that_starts_a_server_tells_the_url_of_its_page_once(cl
             await browser.get(f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.slow
 async def test_without_the_extra_the_result_names_it(client: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(extras.MODULES, "serve", ("nowhere",))
     async with client(tmp_path) as connected:
@@ -64,6 +65,7 @@ async def test_without_the_extra_the_result_names_it(client: Connect, tmp_path: 
         assert "port 8501. Its page cannot be opened: pages of servers need an extra: pip install 'cellblock[serve]'" in said
 
 
+@pytest.mark.slow
 async def test_few_servers_are_named(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         many = "import socket; made = [socket.create_server(('127.0.0.1', 0)) for _ in range(100)]"

@@ -22,6 +22,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_clients import data, run, text
 from processes import below, eventually
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "cellblock", "mcp", "--workspace"]
 HELLO = {
     "jsonrpc": "2.0",
@@ -101,7 +103,6 @@ async def gone(process: int) -> None:
     await eventually(lambda: not below(process) and not Path(f"/proc/{process}/ns").exists())
 
 
-@pytest.mark.slow
 async def test_a_named_session_is_there_for_the_next_server(tmp_path: Path) -> None:
     try:
         for code, shown in (("x = 41", "(no output)"), ("x + 1", "42")):
@@ -116,7 +117,6 @@ async def test_a_named_session_is_there_for_the_next_server(tmp_path: Path) -> N
         await asyncio.to_thread(subprocess.run, [sys.executable, "-m", "cellblock", "daemon", "stop"], check=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stdin", "SIGTERM", "SIGINT"])
 async def test_everything_ends_in_good_order(how: str, tmp_path: Path, temporary: Path) -> None:
     with raw(cwd=tmp_path) as client:
@@ -138,7 +138,6 @@ async def test_everything_ends_in_good_order(how: str, tmp_path: Path, temporary
         assert left(temporary) == []
 
 
-@pytest.mark.slow
 async def test_a_client_that_is_killed_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
     code = (
         "import subprocess, sys, time\n"
@@ -160,7 +159,6 @@ async def test_a_client_that_is_killed_leaves_nothing(tmp_path: Path, temporary:
     assert left(temporary) == []
 
 
-@pytest.mark.slow
 async def test_garbage_is_survived_and_stdout_has_protocol_only(tmp_path: Path) -> None:
     with raw("--no-sandbox", cwd=tmp_path) as client:
         client.begin()
@@ -170,7 +168,6 @@ async def test_garbage_is_survived_and_stdout_has_protocol_only(tmp_path: Path) 
         assert "loud" in answer
 
 
-@pytest.mark.slow
 async def test_two_clients_share_a_workspace_and_no_variables(tmp_path: Path) -> None:
     server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], str(tmp_path / "ws")], env=dict(os.environ))
     async with Client(server) as one, Client(server, mode="legacy") as two:
@@ -220,7 +217,6 @@ async def remote(address: str, token: str, **options: Any) -> AsyncIterator[Clie
         yield client
 
 
-@pytest.mark.slow
 async def test_over_http_only_those_with_the_token(tmp_path: Path, temporary: Path) -> None:
     async with served(tmp_path) as (address, token), httpx2.AsyncClient() as http:
         headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -244,7 +240,6 @@ async def test_over_http_only_those_with_the_token(tmp_path: Path, temporary: Pa
     await eventually(lambda: not left(temporary))
 
 
-@pytest.mark.slow
 async def test_dozens_of_clients(tmp_path: Path) -> None:
     async with served(tmp_path) as (address, token):
         turns = asyncio.Semaphore(20)

@@ -66,6 +66,7 @@ async def test_each_begins_with_the_files_of_the_template(host: Host, tmp_path: 
     assert (tmp_path / "src" / "a.py").read_text() == "x = 1"
 
 
+@pytest.mark.slow
 async def test_a_seed_makes_it_repeatable(host: Host) -> None:
     async with Pool(2, host=host, sandbox=False) as pool:
         found = [await pool.run(number, f"{seed}-{again}", seed=seed) for seed in (1, 2) for again in (1, 2)]
@@ -124,6 +125,7 @@ async def _fail(_rollout: Rollout) -> None:
     raise ZeroDivisionError
 
 
+@pytest.mark.slow
 async def test_they_are_admitted_in_order_and_only_so_many(host: Host) -> None:
     order: list[int] = []
     most = 0

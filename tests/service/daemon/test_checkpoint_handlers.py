@@ -13,6 +13,8 @@ import cellblock
 from cellblock.service.daemon import control
 from daemons import own_daemon
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -31,7 +33,6 @@ def workspace(home: Path, tmp_path: Path) -> Iterator[Path]:
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]
 
 
-@pytest.mark.slow
 def test_branches_have_files_of_their_own_and_are_adopted_with_them(workspace: Path) -> None:
     with pytest.raises(cellblock.InvalidInputError, match="integer of 64 bits"):
         cellblock.fork("s", ["left"], seeds=[2**64])
@@ -51,7 +52,6 @@ def test_branches_have_files_of_their_own_and_are_adopted_with_them(workspace: P
         cellblock.fork("s", ["wrong"], files="all")  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_branches_keep_their_files_when_the_daemon_is_killed(workspace: Path) -> None:
     cellblock.checkpoint("s", "before")
     cellblock.fork("s", ["left"])
@@ -70,7 +70,6 @@ def test_branches_keep_their_files_when_the_daemon_is_killed(workspace: Path) ->
     assert (workspace / "a").read_text() == "1"
 
 
-@pytest.mark.slow
 def test_a_branch_that_has_lost_its_kernel_with_the_daemon_says_that_its_files_are_gone(workspace: Path) -> None:
     cellblock.fork("s", ["left"])
     cellblock.execute("left", "open('a', 'w').write('1'); None")

@@ -59,6 +59,7 @@ async def test_an_installation_of_the_same_version_takes_over_when_nothing_would
     assert await one.possible([], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "why"),
     first_quick(

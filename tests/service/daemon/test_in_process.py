@@ -15,6 +15,8 @@ from cellblock import NotFoundError
 from cellblock.common import loop_thread
 from cellblock.service.daemon import in_process
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -47,7 +49,6 @@ def test_sessions_live_in_this_process_without_a_daemon(memory: Path) -> None:
     assert cellblock.destroy("here") is True
 
 
-@pytest.mark.slow
 def test_another_process_has_sessions_of_its_own_which_end_with_it() -> None:
     cellblock.execute(cellblock.get_or_create("mine"), "x = 1")
     program = "import cellblock; print(cellblock.list_kernels()); cellblock.get_or_create('mine'); print('made')"
@@ -56,7 +57,6 @@ def test_another_process_has_sessions_of_its_own_which_end_with_it() -> None:
     assert cellblock.execute("mine", "x").return_value == "1"
 
 
-@pytest.mark.slow
 def test_a_child_process_finds_none_of_them() -> None:
     cellblock.get_or_create("parents")
     if (child := os.fork()) == 0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cellblock import Approvals, Host
 from cellblock.service.named import named_checkpoints
 from cellblock.service.named.executions import Execution
@@ -64,6 +66,7 @@ async def test_what_is_allowed_for_good_is_listed_and_can_be_revoked(
     assert not (await asks.wait()).ok
 
 
+@pytest.mark.slow
 async def test_what_was_allowed_says_so_if_it_is_not_kept_whole(sessions: NamedSessions) -> None:
     named = await sessions.create("one", APPROVED)
     execution = submit(sessions, named, f"get_ipython().getoutput('echo {'x' * 2000}')", live=True)
@@ -115,6 +118,7 @@ async def test_branches_share_no_decision_and_no_permission(sessions: NamedSessi
     await asked(again, "call")
 
 
+@pytest.mark.slow
 async def test_a_permission_of_an_older_version_is_dropped(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     """It does not say which server it is for."""
     named = await sessions.create("one", APPROVED)
@@ -135,6 +139,7 @@ async def test_a_permission_of_an_older_version_is_dropped(sessions: NamedSessio
     await later.close()
 
 
+@pytest.mark.slow
 async def test_an_answer_that_comes_too_late_is_told_why(sessions: NamedSessions) -> None:
     named = await sessions.create("one", APPROVED)
     execution = submit(sessions, named, ASKS, live=True)
@@ -149,6 +154,7 @@ async def test_an_answer_that_comes_too_late_is_told_why(sessions: NamedSessions
     assert sessions.approvals.why_ended("other") == ""
 
 
+@pytest.mark.slow
 async def test_the_same_decision_once_more_changes_nothing(sessions: NamedSessions) -> None:
     approvals = sessions.approvals
     named = await sessions.create("one", APPROVED)

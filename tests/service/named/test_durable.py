@@ -96,6 +96,7 @@ async def test_it_goes_on_from_the_last_save_and_says_what_is_lost(
     await after.close()
 
 
+@pytest.mark.slow
 async def test_a_loss_that_no_result_has_told_is_told_by_the_next_process(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
@@ -203,6 +204,7 @@ async def test_a_kernel_that_ends_with_all_its_checkpoints_costs_what_was_not_sa
     assert "continues from the save of" in result.stderr
 
 
+@pytest.mark.slow
 async def test_only_the_cells_before_count_as_lost(sessions: NamedSessions) -> None:
     named = await sessions.create("one", {**SOON, "recovery": "none"})
     await run(sessions, named, "x = 1; import asyncio, os")
@@ -214,6 +216,7 @@ async def test_only_the_cells_before_count_as_lost(sessions: NamedSessions) -> N
     assert (result.return_value, "`x`" in result.stderr) == ("1", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iterations", first_quick([1, 30, 100]))
 async def test_an_undo_whose_caller_has_left_is_noted(sessions: NamedSessions, iterations: int) -> None:
     named = await sessions.create("one", SOON)
@@ -254,6 +257,7 @@ async def test_a_loaded_session_is_not_loaded_over(sessions: NamedSessions, tmp_
     assert (result.return_value, result.recovery, result.stderr) == ("1", None, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", first_quick(["saved", "not saved yet"]))
 async def test_an_undo_of_all_cells_leaves_nothing_to_go_on_from(
     sessions: NamedSessions, zygote_host: Host, state: Path, first: str
@@ -314,6 +318,7 @@ async def test_what_no_cell_has_changed_is_saved_too_and_so_is_an_undo(
     await after.close()
 
 
+@pytest.mark.slow
 async def test_a_reset_session_has_nothing_to_go_on_from(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "x = 1")
@@ -327,6 +332,7 @@ async def test_a_reset_session_has_nothing_to_go_on_from(sessions: NamedSessions
     await after.close()
 
 
+@pytest.mark.slow
 async def test_it_is_saved_no_more_often_than_it_is_to_be(sessions: NamedSessions) -> None:
     named = await sessions.create("one", {**SOON, "durable": True})
     await run(sessions, named, "x = 1")
@@ -374,6 +380,7 @@ async def test_a_full_disk_is_told_and_the_old_save_stays(
     after.store.close()
 
 
+@pytest.mark.slow
 async def test_a_save_that_cannot_be_loaded_is_kept_apart(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "x = 1")
@@ -452,6 +459,7 @@ async def test_a_session_is_not_saved_while_it_is_loaded(
     await after.close()
 
 
+@pytest.mark.slow
 async def test_a_save_that_is_stopped_leaves_nothing(sessions: NamedSessions, zygote_host: Host) -> None:
     named = await sessions.create("one", {**OPTIONS, "durable": 1000, "idle_timeout": 0})
     await run(sessions, named, "import os; x = os.urandom(3_000_000)")
@@ -489,6 +497,7 @@ def test_saves_that_the_journal_does_not_know_are_adopted_or_moved_aside(tmp_pat
     assert sort_out(tmp_path / "nothing", {"one"}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", first_quick(["damaged", "gone"]))
 async def test_sessions_go_on_from_their_saves_without_the_journal(
     sessions: NamedSessions, zygote_host: Host, state: Path, what: str

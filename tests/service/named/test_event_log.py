@@ -56,6 +56,7 @@ async def test_a_reader_resumes_without_a_gap_in_another_process(
     await later.close()
 
 
+@pytest.mark.slow
 async def test_more_events_than_are_kept_leave_a_gap(sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cellblock.service.named.event_log.MAX_EVENTS", 400)
     named = await sessions.create("one", OPTIONS)

@@ -96,6 +96,7 @@ async def test_a_session_with_a_running_program_is_not_idle(sessions: NamedSessi
     assert records(sessions) == []
 
 
+@pytest.mark.slow
 async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(sessions: NamedSessions) -> None:
     options = {"startup_code": "start = globals().get('start', 0) + 1", "recovery": "none"}  # else a checkpoint may be there
     named = await sessions.create("one", {**OPTIONS, **options})
@@ -122,6 +123,7 @@ async def test_context_variables_that_startup_code_sets_hold_in_all_executions(s
         assert (await submit(sessions, named, "str(decimal.Decimal(1) / 3)").wait()).return_value == "'0.333333'"
 
 
+@pytest.mark.slow
 async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tmp_path: Path) -> None:
     (tmp_path / "setup").write_text("")
     named = await sessions.create("one", {**OPTIONS, "startup_code": "open('setup').read()", "recovery": "none"})
@@ -133,6 +135,7 @@ async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tm
     assert "FileNotFoundError" in again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", first_quick([0, 3]))
 async def test_the_history_has_the_cells_of_earlier_processes(
     sessions: NamedSessions, zygote_host: Host, state: Path, hours: int
@@ -166,6 +169,7 @@ async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next
     await later.close()
 
 
+@pytest.mark.slow
 async def test_startup_code_that_had_not_begun_runs_before_the_first_execution(
     sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +202,7 @@ async def test_a_session_that_was_adopted_says_which_one_goes_on(sessions: Named
     await sessions.destroy("one")
 
 
+@pytest.mark.slow
 async def test_a_session_whose_end_was_not_written_down_does_not_come_back(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
@@ -211,6 +216,7 @@ async def test_a_session_whose_end_was_not_written_down_does_not_come_back(
     await sessions.destroy("one")
 
 
+@pytest.mark.slow
 async def test_a_session_that_goes_on_without_its_record_gets_a_name_that_is_free(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import pytest
+
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.overview import Overview
 from named_sessions import OPTIONS, submit
@@ -54,6 +56,7 @@ async def test_who_has_seen_everything_is_told_nothing(sessions: NamedSessions) 
     assert sessions.overview._watching is None
 
 
+@pytest.mark.slow
 async def test_what_is_unknown_begins_anew(sessions: NamedSessions) -> None:
     overview: Overview = sessions.overview
     for position in ("", "x", "0-1", f"{overview._era}-99", f"{overview._era}--1", f"{overview._era}-x"):

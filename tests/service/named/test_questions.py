@@ -44,6 +44,7 @@ async def test_a_question_waits_and_is_answered_or_refused(sessions: NamedSessio
         assert kinds == [("approval", "pending"), ("decided", "accepted" if answer else "rejected")]
 
 
+@pytest.mark.slow
 async def test_where_everything_is_allowed_a_question_is_refused_and_the_output_says_so(
     sessions: NamedSessions, tmp_path: Path
 ) -> None:

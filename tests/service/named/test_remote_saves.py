@@ -152,6 +152,7 @@ async def test_the_machine_that_was_cut_off_ends_the_session(
     assert (await run(elsewhere, again, "x")).return_value == "1"  # what is there was not removed
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_if_the_daemon_has_ended_in_an_orderly_way(
     sessions: NamedSessions, elsewhere: NamedSessions, url: str
 ) -> None:
@@ -166,6 +167,7 @@ async def test_nothing_is_lost_if_the_daemon_has_ended_in_an_orderly_way(
     assert "unknown" not in result.stderr
 
 
+@pytest.mark.slow
 async def test_a_session_that_has_ended_leaves_nothing_there(
     sessions: NamedSessions, elsewhere: NamedSessions, url: str
 ) -> None:
@@ -179,6 +181,7 @@ async def test_a_session_that_has_ended_leaves_nothing_there(
     assert (await run(elsewhere, again, "'x' in globals()")).return_value == "False"
 
 
+@pytest.mark.slow
 async def test_a_restarted_session_has_nothing_to_go_on_from(
     sessions: NamedSessions, elsewhere: NamedSessions, url: str
 ) -> None:
@@ -224,6 +227,7 @@ async def test_it_goes_there_and_back(sessions: NamedSessions, elsewhere: NamedS
     await back.end_kernels()
 
 
+@pytest.mark.slow
 async def test_a_store_that_fails_is_told_and_costs_nothing(sessions: NamedSessions, url: str, uptime: Uptime) -> None:
     named = await sessions.create("one", options(url))
     await run(sessions, named, "x = 1")
@@ -246,6 +250,7 @@ async def test_a_store_that_fails_is_told_and_costs_nothing(sessions: NamedSessi
     await eventually(lambda: sessions.about()["problems"] == [], 20)
 
 
+@pytest.mark.slow
 async def test_a_damaged_save_begins_afresh_and_says_so(sessions: NamedSessions, elsewhere: NamedSessions, url: str) -> None:
     named = await sessions.create("one", options(url))
     await run(sessions, named, "x = 1")
@@ -274,6 +279,7 @@ async def test_a_lease_that_names_another_file_is_refused(
             await elsewhere.create("one", options(url))
 
 
+@pytest.mark.slow
 async def test_a_save_that_is_gone_is_no_reason_to_begin_afresh(
     sessions: NamedSessions, elsewhere: NamedSessions, url: str
 ) -> None:

@@ -15,13 +15,14 @@ from named_sessions import OPTIONS, submit
 from processes import eventually
 from s3 import s3_server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> None:
     """fsspec keeps its thread and its connections."""
 
 
-@pytest.mark.slow
 async def test_a_session_goes_on_elsewhere(
     zygote_host: Host, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ async def test_code_that_meets_a_closed_session_was_not_run(
         sessions.executions.find_key(named, "k")  # it is free again
 
 
+@pytest.mark.slow
 async def test_code_that_cannot_be_kept_for_a_later_host_was_not_run(
     sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ async def test_what_fails_is_an_error_in_the_code_and_nowhere_else(offering: Cod
         assert (await offering.execute("later(1)")).text == "2"
 
 
+@pytest.mark.slow
 async def test_two_values_for_one_argument_are_an_error_at_once(offering: CodeExecutor) -> None:
     with pytest.raises(CodeExecutionError, match=r"later\(\) got multiple values for argument 'value'"):
         await offering.execute("later(1, value=2)")
@@ -134,6 +135,7 @@ async def test_a_function_that_blocks_holds_up_nobody_and_a_withdrawn_call_does_
     await asyncio.to_thread(went.wait)
 
 
+@pytest.mark.slow
 async def test_a_function_that_was_not_offered_is_none(offering: CodeExecutor) -> None:
     code = "from cellblock.tools.calling.runner import ToolRunner\nToolRunner({!r}).run_sync('other', {{}})"
     with pytest.raises(CodeExecutionError, match="there is no function 'other'"):
@@ -160,6 +162,7 @@ async def test_rules_and_readers_decide_about_calls_and_the_record_has_them(nati
     ]
 
 
+@pytest.mark.slow
 async def test_functions_are_offered_before_a_start_and_to_branches(native_host: Host, tmp_path: Path) -> None:
     executor = CodeExecutor(host=native_host, working_dir=tmp_path)
     definitions = executor.offer({"later": later})

@@ -243,6 +243,7 @@ with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.Pol
 """
 
 
+@pytest.mark.slow
 async def test_a_forked_child_makes_connections_of_its_own(servers: Recorded, port: int) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -298,6 +299,7 @@ def test_the_runner_needs_nothing_but_the_standard_library() -> None:
     assert done.stdout.decode() == f"[] {loaded}'cellblock.tools.calling.runner']\n", done.stderr
 
 
+@pytest.mark.slow
 async def test_what_is_shown_of_a_failed_tool_is_the_call_and_the_servers_words(session: Session) -> None:
     code = """
 import sys, types

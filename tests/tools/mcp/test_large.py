@@ -80,6 +80,7 @@ async def test_what_cannot_be_decoded_is_refused(message: bytes) -> None:
         await LargeResults().condense(message)
 
 
+@pytest.mark.slow
 async def test_results_that_nobody_takes_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     results, message = LargeResults(), answer(ROWS)
     monkeypatch.setattr(large, "_MAX_KEPT", 2 * len(message))

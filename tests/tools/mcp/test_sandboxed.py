@@ -68,6 +68,7 @@ print(run(Params(timezone="Europe/Vienna")).timezone)
         assert "1" in {Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].split("\n")[0].split()[-1] for pid in inner}
 
 
+@pytest.mark.slow
 async def test_a_tool_server_starts_servers_in_sandboxes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(HOSTILE, project / "server.py")
     (project / "sandbox.json").write_text('{"filesystem": {"denyRead": ["/"], "allowRead": ["server.py"]}}')
@@ -200,6 +201,7 @@ async def test_a_program_that_the_sandbox_does_not_show_is_named(project: Path, 
             await s.call("s", "pid", {})
 
 
+@pytest.mark.slow
 async def test_a_script_that_the_sandbox_does_not_show_is_named(project: Path) -> None:
     script = project / "server.py"
     shutil.copy(HOSTILE, script)
@@ -227,6 +229,7 @@ async def test_a_sandbox_that_cannot_be_is_an_error_that_says_why(sandbox: objec
             await running.call("s", "pid", {})
 
 
+@pytest.mark.slow
 async def test_a_program_that_does_not_exist_is_an_error_as_without_a_sandbox() -> None:
     async with servers(command="no-such-program", sandbox=True) as running:
         with pytest.raises(McpServerError, match=r"could not be started(?s:.*)no-such-program: No such file or directory"):

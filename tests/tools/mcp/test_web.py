@@ -152,6 +152,7 @@ class _Sessions(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", first_quick([400, 404]))
 async def test_a_server_that_has_forgotten_its_session_is_connected_to_again(status: int) -> None:
     handler = type("Handler", (_Sessions,), {"forgotten": status})

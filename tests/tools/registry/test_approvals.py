@@ -96,6 +96,7 @@ async def test_payloads_of_a_session_have_a_limit_together(tmp_path: Path, monke
     row.close()
 
 
+@pytest.mark.slow
 async def test_old_rows_and_those_of_a_session_with_too_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ROWS", 300)
     with Approvals(tmp_path) as approvals:

@@ -180,6 +180,7 @@ async def test_curl(world: World) -> None:
     assert [denial.method for denial in world.running.denials] == ["GET", "CONNECT"]
 
 
+@pytest.mark.slow
 async def test_httpx_over_socks(world: World) -> None:
     for url in urls(world):
         proxy = f"socks5://127.0.0.1:{world.running.port}"
@@ -202,6 +203,7 @@ async def git(*arguments: str, cwd: Path) -> None:
     assert await process.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 async def test_git(world: World, tmp_path: Path, tls: bool) -> None:
     """A clone over HTTP, and over TLS through a tunnel."""

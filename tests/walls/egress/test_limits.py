@@ -155,6 +155,7 @@ async def test_silence_of_a_kept_connection(start: Starter) -> None:
     assert answer.endswith(b"hello")
 
 
+@pytest.mark.slow
 async def test_a_response_that_goes_on_is_not_idle(start: Starter) -> None:
     """The limit is on silence, not on how long a download takes."""
 

@@ -85,6 +85,7 @@ async def test_socks_port_zero(start: Starter) -> None:
     assert (denial.host, denial.reason) == ("1.1.1.1", "the port is not a number from 1 to 65535")
 
 
+@pytest.mark.slow
 def test_the_package_does_not_load_the_parsers() -> None:
     """Sessions that never use the network do not pay for it."""
     program = "import sys, cellblock.walls.egress.proxy; print({'h11', 'idna'} & {*sys.modules})"

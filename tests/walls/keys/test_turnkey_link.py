@@ -130,6 +130,7 @@ async def test_the_host_decides_and_dials_again_after_a_question() -> None:
         assert answer["refused"][0] == 403
 
 
+@pytest.mark.slow
 async def test_the_longest_url_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     with TlsServer(host="api.test") as server:
         await judge_longest(server, monkeypatch)

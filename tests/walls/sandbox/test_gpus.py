@@ -287,6 +287,7 @@ async def test_a_machine_without_the_gpu_says_so(native_host: Host, tmp_path: Pa
         await native_host.session(policy=ONE).start()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the stub")
 async def test_a_library_like_cuda_finds_what_it_needs_and_ends_checkpoints(machine: Path, native_host: Host) -> None:
     target = machine / "driver" / "libcuda.so.1"

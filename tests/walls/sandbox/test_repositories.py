@@ -72,6 +72,7 @@ def test_files_that_a_session_wrote_are_read_in_a_moment(tmp_path: Path, text: s
     assert time.thread_time() - begin < 1  # 20 ms on an idle machine, and minutes with a regular expression that goes back
 
 
+@pytest.mark.slow
 def test_a_tree_without_end_is_left(tmp_path: Path) -> None:
     for path in itertools.product("abcdefgh", repeat=4):
         (tmp_path / ".git/modules" / "/".join(path)).mkdir(parents=True, exist_ok=True)
