@@ -22,7 +22,7 @@ def web_server(address: str = "127.0.0.1") -> Iterator[int]:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer((address, 0), Hello) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server.server_port
         server.shutdown()

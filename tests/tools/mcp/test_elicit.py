@@ -45,12 +45,11 @@ class Somebody:
         return self.answer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 async def servers() -> AsyncIterator[Servers]:
-    """Servers of which one runs that asks."""
+    """Servers that ask."""
     params = StdioServer(sys.executable, (str(SERVERS / "hostile_server.py"), "good"))
     async with Servers(lambda _: params) as made:
-        await made.list_tools("desk")
         yield made
 
 
@@ -60,28 +59,19 @@ async def ask(servers: Servers, person: Person | None, **arguments: Any) -> dict
     return said
 
 
-async def test_a_person_answers(servers: Servers) -> None:
+async def test_a_person_answers_and_what_is_no_answer_is_not_passed_on(servers: Servers) -> None:
     ada = Somebody("a", {"yes": True})
     assert await ask(servers, ada.person) == {"action": "accept", "content": {"yes": True}}
     assert (ada.asked[0].server, ada.asked[0].message) == ("desk", "May I?")
     ada.answer = None
     assert await ask(servers, ada.person) == {"action": "decline"}
-
-
-async def test_without_a_person_the_answer_is_no(servers: Servers) -> None:
     assert await ask(servers, None) == {"action": "decline"}
-
-
-@pytest.mark.parametrize("answer", [{"yes": "maybe"}, {"raise": True}], ids=str)
-async def test_what_is_not_an_answer_is_not_passed_on(servers: Servers, answer: dict[str, Any]) -> None:
-    assert await ask(servers, Somebody("a", answer).person) == {"action": "cancel"}
-
-
-async def test_a_form_that_cannot_be_shown_is_declined(servers: Servers) -> None:
-    ada = Somebody("a", {})
-    schema = {"type": "object", "properties": {"a": {"type": "string", "enum": ["\u200b"]}}}
-    assert await ask(servers, ada.person, schema=schema) == {"action": "decline"}
-    assert ada.asked == []
+    for answer in ({"yes": "maybe"}, {"raise": True}):
+        assert await ask(servers, Somebody("a", answer).person) == {"action": "cancel"}
+    bob = Somebody("b", {})
+    schema = {"type": "object", "properties": {"a": {"type": "string", "enum": ["\u200b"]}}}  # it cannot be shown
+    assert await ask(servers, bob.person, schema=schema) == {"action": "decline"}
+    assert bob.asked == []
 
 
 async def test_a_question_that_could_be_anothers_is_shown_to_nobody(servers: Servers) -> None:

@@ -24,10 +24,8 @@ from suite import first_quick
 SERVERS = Path(__file__).parents[2] / "servers"
 
 
-@pytest.fixture(scope="module")
-async def servers(hostile_port: int) -> AsyncIterator[Servers]:
-    """Servers of which the one over stdio runs."""
-
+@pytest.fixture
+async def servers(hostile_port: int, nothing_left_behind: None) -> AsyncIterator[Servers]:
     def lookup(name: str) -> Any:
         if name == "stdio":
             given = {"command": sys.executable, "args": [str(SERVERS / "hostile_server.py"), "good"]}
@@ -36,26 +34,21 @@ async def servers(hostile_port: int) -> AsyncIterator[Servers]:
         return parse_params(name, given)
 
     async with Servers(lookup, environment={}) as servers:
-        await servers.list_tools("stdio")
         yield servers
 
 
 @pytest.mark.parametrize("name", first_quick(["stdio", "mcp", "sse"]))
-@pytest.mark.parametrize(
-    "line",
-    [
+async def test_a_call_whose_answer_cannot_be_decoded_fails_at_once(servers: Servers, name: str) -> None:
+    for line in (
         '{"jsonrpc":"2.0","id":ID,"result":{"content":[',
         '{"jsonrpc":"2.0","id":ID,"result":{"content":[NULL]}}',
         '{"result":{"content":[NULL]},"id":ID,"jsonrpc":"2.0"}',
         '{"jsonrpc":"2.0","id":ID,"result":5}',
         '{"jsonrpc":"2.0","id":ID,"result":' + "[" * 10_000,
-    ],
-    ids=["cut", "a word", "the id at the end", "a number", "nested"],
-)
-async def test_a_call_whose_answer_cannot_be_decoded_fails_at_once(servers: Servers, name: str, line: str) -> None:
-    async with asyncio.timeout(20):
-        with pytest.raises(McpServerError, match=r"cannot be decoded|Failed to parse"):
-            await servers.call(name, "raw", {"line": line}, timeout=600)
+    ):
+        async with asyncio.timeout(20):
+            with pytest.raises(McpServerError, match=r"cannot be decoded|Failed to parse"):
+                await servers.call(name, "raw", {"line": line}, timeout=600)
 
 
 async def test_half_a_character_costs_only_itself(servers: Servers) -> None:
@@ -86,14 +79,12 @@ async def test_the_other_calls_go_on(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("name", first_quick(["stdio", "mcp", "sse"]))
-@pytest.mark.parametrize(
-    ("number", "rows"), [("NaN", 0), ("-Infinity", 0), ("1e999", 0), ("[{}, [-1e999]]", 0), ("[{}, [-1e999]]", 30_000)]
-)
-async def test_a_number_that_json_does_not_have_is_an_error(servers: Servers, name: str, number: str, rows: int) -> None:
-    value = '{"n":[' + "1," * rows + number + "]}"
-    line = '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":' + value + "}}"
-    with pytest.raises(McpServerError, match=r"a number that JSON does not have|not valid JSON"):
-        await servers.call(name, "raw", {"line": line}, timeout=600)
+async def test_a_number_that_json_does_not_have_is_an_error(servers: Servers, name: str) -> None:
+    for number, rows in (("NaN", 0), ("-Infinity", 0), ("1e999", 0), ("[{}, [-1e999]]", 0), ("[{}, [-1e999]]", 30_000)):
+        value = '{"n":[' + "1," * rows + number + "]}"
+        line = '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":' + value + "}}"
+        with pytest.raises(McpServerError, match=r"a number that JSON does not have|not valid JSON"):
+            await servers.call(name, "raw", {"line": line}, timeout=600)
 
 
 @pytest.mark.parametrize(
