@@ -36,14 +36,14 @@ PHRASES = {
 }
 """Phrase → what to write instead."""
 
-_ANY = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
+_ANY = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b")  # in lower case: to ignore the case takes three times as long
 _CONTINUED = re.compile(r"\n\s*#?")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)]*\)|https?://\S+", re.DOTALL | re.MULTILINE)
 
 
 def found_in(text: str, first: int = 1) -> Iterator[str]:
     """Yield each phrase in a text, with its line."""
-    for match in _ANY.finditer(text.replace("\n", " ")):
+    for match in _ANY.finditer(text.replace("\n", " ").lower()):
         yield f"{first + text.count(chr(10), 0, match.start())}: {match[0]}"
 
 
@@ -52,7 +52,7 @@ def words_of(source: str) -> Iterator[tuple[int, str]]:
 
     A module without a phrase anywhere is not taken apart: that would take seconds for all.
     """
-    if not _ANY.search(_CONTINUED.sub(" ", source)):
+    if not _ANY.search(_CONTINUED.sub(" ", source).lower()):
         return
     kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

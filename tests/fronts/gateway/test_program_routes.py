@@ -56,6 +56,7 @@ def test_exec(api: httpx.Client) -> None:
     assert large["stdout"] == "\0" * 3_000_000
 
 
+@pytest.mark.slow
 def test_bad_requests_are_refused(api: httpx.Client) -> None:
     cases: list[tuple[str, str, Any, int]] = [
         ("POST", "/sessions/none/exec", {"command": ["true"]}, 404),

@@ -27,7 +27,8 @@ HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
 # -- the length of an output -----------------------------------------------------------------------------------------------
 
 
-async def test_output_is_cut_at_any_length_and_the_text_says_so(native_host: Host, tmp_path: Path) -> None:
+async def test_output_is_cut_at_any_length_and_says_so_and_what_went_wrong(native_host: Host, tmp_path: Path) -> None:
+    """The first and the last lines are shown, facts have a limit as well, and errors come before output."""
     async with connect(native_host, tmp_path) as client:
         for most in (1, 7, 50):
             shown = text(await run(client, "print('x' * 100)", max_output_chars=most))
@@ -40,21 +41,17 @@ async def test_output_is_cut_at_any_length_and_the_text_says_so(native_host: Hos
         assert text(await run(client, "print('x' * 5001)")).startswith("x" * 5000 + "\n\n[Output truncated: exceeded 5000 ")
         assert (await client.call_tool("execute_ipython_cell", {"code": "1", "max_output_chars": 0})).is_error
 
+        lines = text(await run(client, "for n in range(100): print('line', n)\n'the value'", max_output_chars=100))
+        assert re.fullmatch(r"line 0\nline 1\n(line \d*\n)*.*\n\n\[Output truncated.*\n\nline 99\n'the value'", lines)
+        assert len(lines.replace(re.findall(r"\n\n\[Output truncated.*\n\n", lines)[0], "")) == 100
 
-@pytest.mark.slow
-async def test_the_last_lines_of_a_long_output_are_shown(native_host: Host, tmp_path: Path) -> None:
-    async with connect(native_host, tmp_path) as client:
-        shown = text(await run(client, "for n in range(100): print('line', n)\n'the value'", max_output_chars=100))
-        assert re.fullmatch(r"line 0\nline 1\n(line \d*\n)*.*\n\n\[Output truncated.*\n\nline 99\n'the value'", shown)
-        assert len(shown.replace(re.findall(r"\n\n\[Output truncated.*\n\n", shown)[0], "")) == 100
+        facts = await run(client, "globals().update({f'{n:0>200}': n for n in range(20_000)}); print('done')")
+        assert text(facts) == "done"
+        assert len(facts.model_dump_json()) < 50_000
 
-
-@pytest.mark.slow
-async def test_what_went_wrong_is_told_however_little_output_is_wanted(native_host: Host, tmp_path: Path) -> None:
-    async with connect(native_host, tmp_path) as client:
         failed = await run(client, "print('x' * 1000)\nraise ValueError('no such planet')", max_output_chars=1)
         assert text(failed).startswith("Error: ValueError: no such planet\n")
-        assert re.search(r"read outputs/cell-1-\w+\.txt", text(failed))
+        assert re.search(r"read outputs/cell-\w+-\w+\.txt", text(failed))
         died = await run(client, "import os\nprint('x' * 1000, flush=True)\nos._exit(3)", max_output_chars=1)
         assert text(died).startswith("The kernel died: ")
 
@@ -68,14 +65,6 @@ async def test_output_is_shown_if_no_file_can_have_all_of_it(native_host: Host, 
         assert "ZeroDivisionError" in failed
         assert "outputs/" not in failed
     assert shown == "x" * 10 + "\n\n[Output truncated: exceeded 10 character limit]"
-
-
-@pytest.mark.slow
-async def test_facts_have_a_limit(native_host: Host, tmp_path: Path) -> None:
-    async with connect(native_host, tmp_path) as client:
-        result = await run(client, "globals().update({f'{n:0>200}': n for n in range(20_000)}); print('done')")
-        assert text(result) == "done"
-        assert len(result.model_dump_json()) < 50_000
 
 
 def test_a_file_that_does_not_have_all_of_an_output_is_not_called_so() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from mcp_types import ElicitResult
@@ -28,28 +28,20 @@ print(await ToolRunner("bad").run("ask", {"message": "May I\\x1b[2J?"}))
 async def test_a_server_asks_the_person_at_the_client(native_host: Host, tmp_path: Path, era: Era, approve: str) -> None:
     register(tmp_path)
     asked: list[str] = []
+    actions: list[Literal["accept", "decline"]] = ["accept", "decline"]
 
     async def person(context: Any, params: Any) -> ElicitResult:
         asked.append(params.message)
         if params.message.startswith("MCP server"):
-            return ElicitResult(action="accept", content={"yes": True})
+            action = actions.pop(0)
+            return ElicitResult(action=action, content={"yes": True} if action == "accept" else None)
         return ElicitResult(action="accept", content={"decision": "once"})
 
     async with connect(native_host, tmp_path, era, person, approve=approve) as connected:
         said = text(await run(connected, ASK))
-    assert said == '{"action": "accept", "content": {"yes": true}}'
-    assert asked[-1] == "MCP server 'bad' asks: May I\\x1b[2J?"
-    assert len(asked) == (2 if approve == "ask" else 1)
-
-
-@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
-async def test_a_person_can_refuse(native_host: Host, tmp_path: Path, era: Era) -> None:
-    register(tmp_path)
-
-    async def person(context: Any, params: Any) -> ElicitResult:
-        return ElicitResult(action="decline")
-
-    async with connect(native_host, tmp_path, era, person) as connected:
+        assert said == '{"action": "accept", "content": {"yes": true}}'
+        assert asked[-1] == "MCP server 'bad' asks: May I\\x1b[2J?"
+        assert len(asked) == (2 if approve == "ask" else 1)
         assert text(await run(connected, ASK)) == '{"action": "decline"}'
 
 
@@ -112,7 +104,7 @@ print(str(await ToolRunner("bad").run("ask", {"message": "x" * SIZE + "the end"}
 
 
 @pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
-@pytest.mark.parametrize("reads", first_quick([9, 1]), ids=["all parts", "the first part"])
+@pytest.mark.parametrize("reads", first_quick([1, 9]), ids=["the first part", "all parts"])
 async def test_what_is_long_is_shown_in_parts_that_must_all_be_read(
     native_host: Host, tmp_path: Path, era: Era, reads: int
 ) -> None:

@@ -58,7 +58,8 @@ def client(native_host: Host) -> Callable[..., AbstractAsyncContextManager[Clien
     return functools.partial(connect, native_host)
 
 
-async def test_cells_share_variables_and_say_what_changed(client: Connect, tmp_path: Path) -> None:
+async def test_a_session_of_a_model(client: Connect, tmp_path: Path) -> None:
+    """Cells share variables and say what changed, errors are short, a long cell is looked at again, a reset forgets all."""
     async with client(tmp_path) as connected:
         first = await run(connected, "x = 41\ny = 'text'")
         assert data(first) == {"status": "success", "execution_count": 1, "changed": {"x": "int", "y": "str"}}
@@ -66,42 +67,24 @@ async def test_cells_share_variables_and_say_what_changed(client: Connect, tmp_p
         assert (text(second), second.is_error) == ("42", False)
         assert data(second) == {"status": "success", "execution_count": 2, "changed": {"x": "int"}, "deleted": ["y"]}
 
-
-@pytest.mark.slow
-async def test_an_error_is_short_and_marked(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path) as connected:
         failed = await run(connected, "def ratio(a, b):\n    return a / b\nratio(1, 0)")
         assert failed.is_error
         assert text(failed).startswith("Error: ZeroDivisionError: division by zero\n")
         assert data(failed)["status"] == "error"
 
-
-@pytest.mark.slow
-async def test_an_argument_that_is_misspelt_is_refused(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path) as ask:
-        result = await ask.call_tool("execute_ipython_cell", {"code": "x = 1", "timout": 3})
+        result = await connected.call_tool("execute_ipython_cell", {"code": "z = 1", "timout": 3})
         assert result.is_error
         assert "nothing was done: execute_ipython_cell has no argument 'timout'; did you mean 'timeout'?" in text(result)
-        assert "NameError" in text(await run(ask, "x"))
+        assert "NameError" in text(await run(connected, "z"))
 
-
-@pytest.mark.slow
-async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path) as connected:
         code = "import os, time\nprint('begun')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
         going = data(await run(connected, code, wait=0.2))
         assert going["status"] == "running"
         (tmp_path / "go").touch()
-        result = await connected.call_tool("execute_ipython_cell", {"cell": going["cell"]})
-        assert text(result) == "begun\ndone"
+        assert text(await connected.call_tool("execute_ipython_cell", {"cell": going["cell"]})) == "begun\ndone"
         unknown = await connected.call_tool("execute_ipython_cell", {"cell": "nothing"})
         assert text(unknown) == "NotFoundError: there is no cell 'nothing', or it is no longer stored: run the code again"
 
-
-@pytest.mark.slow
-async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path) as connected:
-        await run(connected, "import time")
         call = asyncio.create_task(run(connected, "open('begun', 'w').close()\nwhile True: time.sleep(0.01)"))
         while not (tmp_path / "begun").exists():
             await asyncio.sleep(0.01)
@@ -109,26 +92,21 @@ async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path
         await asyncio.wait([call])
         assert text(await run(connected, "'free'", timeout=20)) == "'free'"
 
+        await connected.call_tool("reset", {})
+        assert (await run(connected, "x")).is_error
+
 
 @pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
 async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> None:
-    person = Person("no", "once", "always in this session: exactly this command", "no")
+    person = Person("no", "decline", "once", "always in this session: exactly this command", "no")
     async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
-        assert "the command was not approved" in text(await run(connected, "!echo one"))
+        for _ in range(2):  # a refusal is for once, also one by the client
+            assert "the command was not approved" in text(await run(connected, "!echo one"))
         assert text(await run(connected, "!echo one")) == "one"
         assert text(await run(connected, "!echo two\n!echo two")) == "two\ntwo"
         assert "the command was not approved" in text(await run(connected, "!echo three"))
-        assert len(person.asked) == 4
+        assert len(person.asked) == 5
         assert person.asked[0].startswith("The code wants to run a command: shell.shell(command='echo one', ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("era", first_quick(["auto", "legacy"]))
-async def test_a_refusal_by_the_host_is_for_once(client: Connect, tmp_path: Path, era: Era) -> None:
-    person = Person("decline", "once")
-    async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
-        assert "the command was not approved" in text(await run(connected, "!echo one"))
-        assert text(await run(connected, "!echo one")) == "one"
 
 
 async def test_a_client_that_cannot_ask_is_refused_what_no_rule_allows(client: Connect, tmp_path: Path) -> None:
@@ -255,14 +233,6 @@ async def test_saved_actions_are_found_as_well(client: Connect, tmp_path: Path) 
         shown = await connected.call_tool("search_tools", {"module": "gentools.words.twice"})
         assert text(shown).startswith("def run(word: str) -> str:")
         assert text(await run(connected, "from gentools.words.twice import run\nrun('a')")) == "'aa'"
-
-
-@pytest.mark.slow
-async def test_a_reset_forgets_variables(client: Connect, tmp_path: Path) -> None:
-    async with client(tmp_path) as connected:
-        await run(connected, "x = 1")
-        await connected.call_tool("reset", {})
-        assert (await run(connected, "x")).is_error
 
 
 async def test_variables_for_the_kernel(client: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

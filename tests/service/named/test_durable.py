@@ -139,6 +139,7 @@ async def test_going_back_from_what_was_saved_is_told(
     await after.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", first_quick(["undo", "restore", "adopt"]))
 async def test_a_session_that_went_back_is_saved_at_once(
     sessions: NamedSessions, zygote_host: Host, state: Path, way: str

@@ -313,7 +313,7 @@ async def test_arguments_that_json_cannot_hold_are_refused(good: Servers) -> Non
     assert await still_works(good)
 
 
-async def test_a_timeout_reaches_the_server(tmp_path: Path) -> None:
+async def test_a_timeout_and_a_cancellation_reach_the_server(tmp_path: Path) -> None:
     heard = tmp_path / "heard"
     async with Servers(lambda _: hostile("good", heard), environment=os.environ) as servers:
         await still_works(servers)
@@ -323,11 +323,7 @@ async def test_a_timeout_reaches_the_server(tmp_path: Path) -> None:
             await servers.call("s", "hang", {}, timeout=0.2)
         await eventually(lambda: "notifications/cancelled" in heard.read_text())
         assert await still_works(servers, "s")
-
-
-async def test_a_cancellation_reaches_the_server(tmp_path: Path) -> None:
-    heard = tmp_path / "heard"
-    async with Servers(lambda _: hostile("good", heard), environment=os.environ) as servers:
+        heard.write_text("")
         call = asyncio.create_task(servers.call("s", "hang", {}))
         await eventually(lambda: heard.exists() and '"hang"' in heard.read_text())
         call.cancel()

@@ -36,11 +36,13 @@ async def still_works(servers: Servers, name: str) -> bool:
 @pytest.mark.parametrize("name", first_quick(["mcp", "sse"]))
 @pytest.mark.parametrize(
     ("tool", "said"),
-    [
-        ("pings", "more than 32 requests and did not read the answers"),
-        ("lines", "an event of more than 1000 lines"),
-        ("values-in-an-event", "a message of more than 100000 values"),
-    ],
+    first_quick(
+        [
+            ("pings", "more than 32 requests and did not read the answers"),
+            ("lines", "an event of more than 1000 lines"),
+            ("values-in-an-event", "a message of more than 100000 values"),
+        ]
+    ),
 )
 async def test_a_flood_of_events_is_ended(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, name: str, tool: str, said: str
@@ -95,6 +97,7 @@ async def test_a_large_result_is_not_decoded_here(servers: Servers, name: str, t
     assert json.loads(outcome.encoded or b"") == {"n": [[]] * 50_000 + [0]}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 reads JSON that is nested as deeply as this")
 async def test_json_that_is_nested_too_deeply_is_an_error_of_its_call(servers: Servers) -> None:
     with pytest.raises(McpServerError, match="nested too deeply"):
