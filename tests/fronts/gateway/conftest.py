@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 import cellblock
 from cellblock.fronts.gateway.app import Gateway as Application
-from cellblock.fronts.gateway.app import make_app
+from cellblock.fronts.gateway.app import described, make_app
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.service.daemon.place import Place
 from daemons import asking
@@ -36,6 +37,12 @@ def gateway(one_gateway: Gateway) -> Gateway:
 def open_app(tmp_path_factory: pytest.TempPathFactory) -> Application:
     """The application, in this process, which asks for no token. To make one takes half a second."""
     return make_app(GatewayOptions(auth=False), Place(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture(scope="package")
+def document(open_app: Application) -> dict[str, Any]:
+    """The description of the API, which takes a second to make."""
+    return described(open_app)
 
 
 @pytest.fixture

@@ -6,23 +6,13 @@ import hashlib
 import json
 from typing import Any
 
-import pytest
-
-from cellblock.fronts.gateway.app import described, make_app
 from cellblock.fronts.gateway.descriptions import documented
 from cellblock.fronts.gateway.routes import model_of
 from cellblock.model.checkpoints import Restored
 from cellblock.operations import OPERATIONS
-from cellblock.service.daemon.place import Place
 
 SHAPES = "ea728b2ee9e6"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
-
-
-@pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The description of the API."""
-    return described(make_app(place=Place(tmp_path_factory.mktemp("home"))))
 
 
 def names(schema: Any) -> str:

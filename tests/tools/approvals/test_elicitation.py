@@ -75,7 +75,7 @@ def test_a_form_of_any_depth_is_looked_at() -> None:
     with pytest.raises(InvalidInputError, match="characters"):
         read(a={"type": "string", "more": deep})
     with pytest.raises(InvalidInputError, match="characters"):
-        read(a={"type": "string", "enum": ["x"] * 1_000_000})
+        read(a={"type": "string", "enum": ["x"] * 200_000})
 
 
 def test_forms_that_are_too_large_are_refused() -> None:
