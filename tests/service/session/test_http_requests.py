@@ -59,7 +59,7 @@ class Plain(BaseHTTPRequestHandler):
 def plain() -> Iterator[tuple[int, list[tuple[str, str, bytes]]]]:
     seen: list[tuple[str, str, bytes]] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Noting", (Plain,), {"seen": seen}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server.server_port, seen
     server.shutdown()
     server.server_close()
