@@ -125,23 +125,19 @@ def test_tables_take_the_place_of_older_ones(tmp_path: Path) -> None:
         report.insert(page, "new")
 
 
-@pytest.mark.parametrize(
-    ("answers", "seen", "wrong"),
-    [
+def test_a_soak_sees_what_is_lost_doubled_or_out_of_order() -> None:
+    cases: list[tuple[list[tuple[int, int, int]], list[int], str]] = [
         ([(0, 10, 1), (1, 11, 2), (0, 12, 3)], [10, 11, 12], ""),
         ([(0, 10, 1), (1, 11, 2)], [10, 11, 12], "other cells than were answered"),  # one ran, and its answer was lost
         ([(0, 10, 1), (1, 11, 3)], [10, 11, 11], "has run"),  # one ran twice
         ([(0, 10, 1), (1, 11, 2)], [11, 10], "other cells than were answered, or in another order"),
         ([(0, 10, 2), (0, 12, 1)], [12, 10], "cells of client 0 in another order"),
         ([], [], ""),
-    ],
-)
-def test_a_soak_sees_what_is_lost_doubled_or_out_of_order(
-    answers: list[tuple[int, int, int]], seen: list[int], wrong: str
-) -> None:
-    found = [*soak.compare(0, [soak.Answer(*answer) for answer in answers], soak.digest(seen))]
-    assert bool(found) == bool(wrong)
-    assert any(wrong in one for one in found) or not wrong
+    ]
+    for answers, seen, wrong in cases:
+        found = [*soak.compare(0, [soak.Answer(*answer) for answer in answers], soak.digest(seen))]
+        assert bool(found) == bool(wrong)
+        assert any(wrong in one for one in found) or not wrong
 
 
 @pytest.mark.slow

@@ -188,9 +188,8 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     ] == []
 
 
-@pytest.mark.parametrize(
-    ("words", "wrong"),
-    [
+def test_commands_that_do_not_exist_are_seen() -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("exec demo 1", []),
         ("exec --timeout 3 demo 1", []),
         ("exce demo 1", ["exce"]),
@@ -199,7 +198,6 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
         ("sh demo -- ls --all", []),
         ("run --memory 2G script.py --verbose", []),
         ("daemon begin", ["begin"]),
-    ],
-)
-def test_commands_that_do_not_exist_are_seen(words: str, wrong: list[str]) -> None:
-    assert wrong_in(words.split()) == wrong
+    ]
+    for words, wrong in cases:
+        assert wrong_in(words.split()) == wrong

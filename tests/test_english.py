@@ -8,8 +8,6 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src" / "cellblock").rglob("*.py"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md")), *(ROOT / "docs/site").glob("*.md")]
@@ -79,14 +77,16 @@ def test_docstrings_comments_and_messages_are_in_standard_english() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["the state\nof which it is", "It goes\non", "None if there is none", "Somebody", "is gone"])
-def test_phrases_are_found(text: str) -> None:
-    assert len([*found_in(text)]) == 1
+def test_phrases_are_found() -> None:
+    cases: list[str] = ["the state\nof which it is", "It goes\non", "None if there is none", "Somebody", "is gone"]
+    for text in cases:
+        assert len([*found_in(text)]) == 1
 
 
-@pytest.mark.parametrize("text", ["all of which", "as soon as they were", "``nobody``", "is told to", "there is no session"])
-def test_standard_phrases_are_not(text: str) -> None:
-    assert [*found_in(text)] == []
+def test_standard_phrases_are_not() -> None:
+    cases: list[str] = ["all of which", "as soon as they were", "``nobody``", "is told to", "there is no session"]
+    for text in cases:
+        assert [*found_in(text)] == []
 
 
 def test_messages_of_a_module_are_read() -> None:

@@ -7,8 +7,6 @@ import pickle
 import re
 from typing import Any
 
-import pytest
-
 from cellblock import errors
 from cellblock.errors import (
     BusyError,
@@ -54,13 +52,14 @@ def test_every_error_has_a_docstring_of_its_own() -> None:
     assert [name for name, kind in CLASSES.items() if not vars(kind).get("__doc__")] == []
 
 
-@pytest.mark.parametrize("kind", [CodeExecutionError, ExecutionTimeoutError])
-def test_errors_of_the_executor_carry_the_result(kind: type[CodeExecutionError | ExecutionTimeoutError]) -> None:
-    result = CodeExecutionResult(status="error", text="x")
-    error = kind("message", result)
-    assert str(error) == "message"
-    assert error.result is result
-    assert kind("message").result is None
+def test_errors_of_the_executor_carry_the_result() -> None:
+    cases: list[type[CodeExecutionError | ExecutionTimeoutError]] = [CodeExecutionError, ExecutionTimeoutError]
+    for kind in cases:
+        result = CodeExecutionResult(status="error", text="x")
+        error = kind("message", result)
+        assert str(error) == "message"
+        assert error.result is result
+        assert kind("message").result is None
 
 
 def test_errors_pass_between_processes() -> None:
@@ -76,31 +75,32 @@ def test_an_error_is_remade_from_its_details() -> None:
         assert (type(back), str(back), back.details()) == (kind, "message", details)
 
 
-@pytest.mark.parametrize(
-    ("details", "after"),
-    [({"retry_after": 2.5, "new": 1}, 2.5), ({"retry_after": 3}, 3), ({"retry_after": "soon"}, 1.0), ({}, 1.0)],
-)
-def test_details_that_make_no_sense_are_ignored(details: dict[str, Any], after: float) -> None:
-    assert BusyError.remade("full", details).details() == {"retry_after": after}
+def test_details_that_make_no_sense_are_ignored() -> None:
+    cases: list[tuple[dict[str, Any], float]] = [
+        ({"retry_after": 2.5, "new": 1}, 2.5),
+        ({"retry_after": 3}, 3),
+        ({"retry_after": "soon"}, 1.0),
+        ({}, 1.0),
+    ]
+    for details, after in cases:
+        assert BusyError.remade("full", details).details() == {"retry_after": after}
 
 
 def test_a_class_of_a_newer_version_is_an_error_of_the_daemon() -> None:
     assert named("OfTomorrowError") is named("re") is DaemonError
 
 
-@pytest.mark.parametrize(
-    ("data", "kind"),
-    [
+def test_the_error_of_an_execution_says_which_one_it_was() -> None:
+    cases: list[tuple[dict[str, str], type[CellblockError]]] = [
         ({"error": "NotRunError", "message": "why", "ran": "no"}, NotRunError),
         ({"error": "OfTomorrowError", "message": "why", "ran": "yes"}, DaemonError),
         ({"error": "DaemonError", "message": "why", "ran": "unknown"}, OutcomeUnknownError),
         ({"error": "OutcomeUnknownError", "message": "why", "ran": "yes"}, OutcomeUnknownError),
-    ],
-)
-def test_the_error_of_an_execution_says_which_one_it_was(data: dict[str, str], kind: type[CellblockError]) -> None:
-    error = failure(data, "abc")
-    assert (type(error), str(error)) == (kind, "why")
-    assert kind is not OutcomeUnknownError or error.details() == {"execution": "abc"}
+    ]
+    for data, kind in cases:
+        error = failure(data, "abc")
+        assert (type(error), str(error)) == (kind, "why")
+        assert kind is not OutcomeUnknownError or error.details() == {"execution": "abc"}
 
 
 def test_a_name_that_is_near_is_proposed() -> None:

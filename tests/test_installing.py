@@ -75,9 +75,8 @@ def _unknown(requirement: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_a_command_that_does_not_work_is_found() -> None:
+    cases: list[str] = [
         "run `uvx cellblock mcp`",
         "pip install cellblock",
         "python -m pip install --quiet 'cellblock[jupyter]' jupyterlab",
@@ -90,15 +89,13 @@ def _unknown(requirement: str) -> str:
         "uvx --from /path/to/cellblock cell mcp",
         "pip install '.[jupiter]'",
         "install 'cellblock[kernels]' there",
-    ],
-)
-def test_a_command_that_does_not_work_is_found(wrong: str) -> None:
-    assert faults(wrong)
+    ]
+    for wrong in cases:
+        assert faults(wrong)
 
 
-@pytest.mark.parametrize(
-    "right",
-    [
+def test_a_command_that_works_is_no_fault() -> None:
+    cases: list[str] = [
         "`uvx` comes with uv; uvx ipybox",
         "pip install . && cellblock doctor",
         "pip install '.[jupyter]' jupyterlab",
@@ -106,10 +103,9 @@ def test_a_command_that_does_not_work_is_found(wrong: str) -> None:
         "uvx --from /path/to/cellblock cellblock mcp --workspace .",
         '{"command": "uvx", "args": ["--from", "/path/to/cellblock", "cellblock", "mcp"]}',
         "pip install mcp-server-time",
-    ],
-)
-def test_a_command_that_works_is_no_fault(right: str) -> None:
-    assert faults(right) == []
+    ]
+    for right in cases:
+        assert faults(right) == []
 
 
 def test_documents_and_plugins_install_what_there_is() -> None:

@@ -10,7 +10,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from cellblock import __version__
@@ -48,12 +47,13 @@ def test_workflows_call_targets_of_the_makefile() -> None:
     assert [(name, command, unknown(command)) for name, command in called if unknown(command)] == []
 
 
-@pytest.mark.parametrize("page", ["AGENTS.md", "CONTRIBUTING.md"])
-def test_documents_for_contributors_name_targets_of_the_makefile(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    commands = re.findall(r"^(make [^#\n]+)", text, re.MULTILINE) + re.findall(r"`(make [^`]+)`", text)
-    assert len(commands) > 2
-    assert [command for command in commands if unknown(command)] == []
+def test_documents_for_contributors_name_targets_of_the_makefile() -> None:
+    cases: list[str] = ["AGENTS.md", "CONTRIBUTING.md"]
+    for page in cases:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        commands = re.findall(r"^(make [^#\n]+)", text, re.MULTILINE) + re.findall(r"`(make [^`]+)`", text)
+        assert len(commands) > 2
+        assert [command for command in commands if unknown(command)] == []
 
 
 def test_actions_are_pinned_to_one_commit_with_its_version() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,9 +102,8 @@ def test_every_node_is_reached_at_last() -> None:
     assert len(chosen) == 30
 
 
-@pytest.mark.parametrize(
-    ("nodes", "text"),
-    [
+def test_the_reason_as_text() -> None:
+    cases: list[tuple[list[Node], str]] = [
         ([], "the cluster has no nodes"),
         ([Node("a", 10 * MB, 10 * MB, draining=True)], "the only node is draining"),
         ([Node("a", 9 * MB, 9 * MB, draining=True)] * 2, "all 2 nodes are draining"),
@@ -115,7 +113,6 @@ def test_every_node_is_reached_at_last() -> None:
             [Node("a", 9 * MB, 3 * MB), Node("b", 99 * MB, 99 * MB, draining=True)],
             "the session needs 5 MB, and no node has more than 3 MB free (1 of 2 nodes are draining)",
         ),
-    ],
-)
-def test_the_reason_as_text(nodes: list[Node], text: str) -> None:
-    assert str(place(nodes, Wanted(5 * MB), random.random)) == text
+    ]
+    for nodes, text in cases:
+        assert str(place(nodes, Wanted(5 * MB), random.random)) == text

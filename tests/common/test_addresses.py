@@ -10,9 +10,10 @@ from cellblock.common.addresses import bracketed, listen
 from cellblock.errors import InvalidInputError
 
 
-@pytest.mark.parametrize(("host", "shown"), [("localhost", "localhost"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
-def test_addresses_of_ipv6_are_in_brackets(host: str, shown: str) -> None:
-    assert bracketed(host) == shown
+def test_addresses_of_ipv6_are_in_brackets() -> None:
+    cases: list[tuple[str, str]] = [("localhost", "localhost"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")]
+    for host, shown in cases:
+        assert bracketed(host) == shown
 
 
 def test_a_port_that_another_program_has_is_told() -> None:

@@ -26,9 +26,8 @@ def test_inputs_add_up_and_become_data(tmp_path: Path) -> None:
     assert read_environment("data") == "data"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_mistakes_are_named() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"packages": "pandas"}, "must be a list such as"),
         ({"packages": ["-r x"]}, "packages of an environment: '-r x' is not supported"),
         ({"groups": ["dev"]}, "pass project="),
@@ -37,16 +36,14 @@ def test_inputs_add_up_and_become_data(tmp_path: Path) -> None:
         ({"requirements": ""}, "must be a path"),
         ({"requirements": "/missing/r.txt"}, "/missing/r.txt cannot be read: No such file"),
         ({}, "names no packages"),
-    ],
-)
-def test_mistakes_are_named(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        Environment(**given).read()
+    ]
+    for given, said in cases:
+        with pytest.raises(InvalidInputError, match=said):
+            Environment(**given).read()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_other_programs_send_no_files() -> None:
+    cases: list[dict[str, Any]] = [
         {"packages": "x"},
         {"packages": ["x @ file:///etc/passwd"]},
         {"requirements": "/etc/passwd"},
@@ -56,17 +53,17 @@ def test_mistakes_are_named(given: dict[str, Any], said: str) -> None:
         {"packages": ["x"], "base": "other"},
         {"packages": ["x"], "title": "\x1b[2J"},
         {"packages": ["x"] * 3000},
-    ],
-)
-def test_other_programs_send_no_files(data: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError):
-        read_environment(data)
+    ]
+    for data in cases:
+        with pytest.raises(InvalidInputError):
+            read_environment(data)
 
 
-@pytest.mark.parametrize("name", ["", ".x", "../x", "a/b", "a b", "x" * 65, 3])
-def test_names_are_names_of_files(name: object) -> None:
-    with pytest.raises(InvalidInputError, match="the name of an environment"):
-        check_name(name)
+def test_names_are_names_of_files() -> None:
+    cases: list[object] = ["", ".x", "../x", "a/b", "a b", "x" * 65, 3]
+    for name in cases:
+        with pytest.raises(InvalidInputError, match="the name of an environment"):
+            check_name(name)
 
 
 def test_packages_and_an_environment_exclude_each_other() -> None:

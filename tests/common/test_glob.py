@@ -31,11 +31,12 @@ def test_half_a_character_is_a_character() -> None:
     assert Glob("a?c", paths=True).matches("a\ud800c")
 
 
-@pytest.mark.parametrize("pattern", ["**a*c*b", "*a*a*a*c*b", "**?*a?*c*b", "?**?**?c**b", "*" * 3000 + "cb"])
-def test_a_text_that_nearly_matches_is_decided_as_soon(pattern: str) -> None:
-    glob = Glob(pattern, paths=True)
-    assert not glob.matches("a" * 64 * 1024 + "b")
-    assert glob.matches("a" * 64 * 1024 + "cb")
+def test_a_text_that_nearly_matches_is_decided_as_soon() -> None:
+    cases: list[str] = ["**a*c*b", "*a*a*a*c*b", "**?*a?*c*b", "?**?**?c**b", "*" * 3000 + "cb"]
+    for pattern in cases:
+        glob = Glob(pattern, paths=True)
+        assert not glob.matches("a" * 64 * 1024 + "b")
+        assert glob.matches("a" * 64 * 1024 + "cb")
 
 
 def test_a_pattern_has_a_longest_length() -> None:

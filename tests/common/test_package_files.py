@@ -21,16 +21,21 @@ from cellblock.errors import InvalidInputError
 HASH = "ab" * 32
 
 
-@pytest.mark.parametrize(
-    "text", ["pandas", "pandas>=2", "a.b_c[x,y]>=1,<2,!=1.5.*", "a (>=1)", "a==1+local", "a~=1.0; python_version < '3.12'"]
-)
-def test_requirements_of_the_index_are_understood(text: str) -> None:
-    assert checked_requirement(f"  {text} ") == text
+def test_requirements_of_the_index_are_understood() -> None:
+    cases: list[str] = [
+        "pandas",
+        "pandas>=2",
+        "a.b_c[x,y]>=1,<2,!=1.5.*",
+        "a (>=1)",
+        "a==1+local",
+        "a~=1.0; python_version < '3.12'",
+    ]
+    for text in cases:
+        assert checked_requirement(f"  {text} ") == text
 
 
-@pytest.mark.parametrize(
-    ("line", "advice"),
-    [
+def test_a_line_that_leads_elsewhere_is_refused() -> None:
+    cases: list[tuple[str, str]] = [
         ("-r more.txt", "copy the lines"),
         ("--requirement=more.txt", "copy the lines"),
         ("-c limits.txt", "use a lock"),
@@ -53,11 +58,10 @@ def test_requirements_of_the_index_are_understood(text: str) -> None:
         ("x y", "is not a requirement"),
         ("x; import os\x1b[2J", "is not a requirement"),
         ("x>=$(id)", "is not a requirement"),
-    ],
-)
-def test_a_line_that_leads_elsewhere_is_refused(line: str, advice: str) -> None:
-    with pytest.raises(InvalidInputError, match=rf"^needs\.txt, line 3: .*{advice}"):
-        parse_requirements(f"# first\nfine\n{line}\n", "needs.txt")
+    ]
+    for line, advice in cases:
+        with pytest.raises(InvalidInputError, match=rf"^needs\.txt, line 3: .*{advice}"):
+            parse_requirements(f"# first\nfine\n{line}\n", "needs.txt")
 
 
 def test_lines_are_joined_and_their_hashes_kept() -> None:
@@ -93,9 +97,8 @@ def test_projects_have_dependencies_and_groups() -> None:
     assert parse_project(PROJECT, "p", ["dev-tools"]).packages == ("one>=1", "two", "three")
 
 
-@pytest.mark.parametrize(
-    ("text", "groups", "said"),
-    [
+def test_projects_that_need_more_than_the_index_are_refused() -> None:
+    cases: list[tuple[str, list[str], str]] = [
         (PROJECT, ["x"], "p has no dependency group 'x': it has dev-tools, more, round"),
         (PROJECT, ["round"], "include each other"),
         ('[project]\ndynamic = ["dependencies"]', [], "only a build knows them"),
@@ -105,11 +108,10 @@ def test_projects_have_dependencies_and_groups() -> None:
         (nested(1000), ["g0"], "more than 20 levels"),
         ("[project\n", [], "p is not valid TOML"),
         ("[project]\ndependencies = [3]", [], "3 is not a requirement"),
-    ],
-)
-def test_projects_that_need_more_than_the_index_are_refused(text: str, groups: list[str], said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        parse_project(text, "p", groups)
+    ]
+    for text, groups, said in cases:
+        with pytest.raises(InvalidInputError, match=said):
+            parse_project(text, "p", groups)
 
 
 def test_scripts_have_dependencies_in_comments() -> None:
@@ -138,9 +140,8 @@ def test_locks_have_versions_and_hashes() -> None:
     assert parse_lock(text + '[tool.cellblock]\nbase = "empty"\n', "l").base == "empty"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_locks_without_proof_are_refused() -> None:
+    cases: list[tuple[str, str]] = [
         ('lock-version = "2.0"\npackages = []', "not a lock of version 1"),
         ('lock-version = "1.0"', "packages must be a list"),
         (lock('name = "a"'), "l, package a: it needs a name and a version"),
@@ -155,11 +156,10 @@ def test_locks_have_versions_and_hashes() -> None:
         ),
         (lock('name = "a"\nversion = "1"\narchive = { url = "https://evil.example/a.zip" }'), "its source is archive"),
         (lock(f'name = "a"\nversion = "1"\nmarker = "\'x\' in extras"\nwheels = [{FILE}]'), "export the lock for one set"),
-    ],
-)
-def test_locks_without_proof_are_refused(text: str, said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        parse_lock(text, "l")
+    ]
+    for text, said in cases:
+        with pytest.raises(InvalidInputError, match=said):
+            parse_lock(text, "l")
 
 
 def test_a_pipe_that_a_session_has_planted_is_not_waited_for(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from cellblock import InvalidInputError, Secret
 from cellblock.common.secret import parse_secrets
 
 
-@pytest.mark.parametrize(
-    ("given", "data"),
-    [
+def test_declarations_become_data_that_means_the_same() -> None:
+    cases: list[tuple[Any, dict[str, Any]]] = [
         ("GITHUB_TOKEN", {"GITHUB_TOKEN": {}}),
         (["A", "B=env:X"], {"A": {}, "B": {"source": "env:X"}}),
         ("K=file:~/k@api.test", {"K": {"source": "file:~/k", "hosts": ["api.test"]}}),
@@ -32,16 +31,14 @@ from cellblock.common.secret import parse_secrets
             {"K": {"source": "env:X", "body": True, "responses": "pass"}},
         ),
         ({"K": Secret.from_env("X", basic="u:{}")}, {"K": {"source": "env:X", "basic": "u:{}"}}),
-    ],
-)
-def test_declarations_become_data_that_means_the_same(given: Any, data: dict[str, Any]) -> None:
-    assert parse_secrets(given) == data
-    assert parse_secrets(data) == data
+    ]
+    for given, data in cases:
+        assert parse_secrets(given) == data
+        assert parse_secrets(data) == data
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_a_wrong_declaration_is_refused_without_its_value() -> None:
+    cases: list[tuple[Any, str]] = [
         ("1K", "name of an environment variable"),
         ("K=ghp_the_value_itself", "never the value"),
         ({"K": "ghp_the_value_itself"}, "never the value"),
@@ -61,13 +58,12 @@ def test_declarations_become_data_that_means_the_same(given: Any, data: dict[str
         ({"K": {"body": 1}}, "body of a secret"),
         ({"K": {"responses": "both"}}, "responses of a secret"),
         ({"K": {"refresh": 0}}, "refresh of a secret"),
-    ],
-)
-def test_a_wrong_declaration_is_refused_without_its_value(given: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        parse_secrets(given)
-    assert message in str(caught.value)
-    assert "ghp_" not in str(caught.value)
+    ]
+    for given, message in cases:
+        with pytest.raises(InvalidInputError) as caught:
+            parse_secrets(given)
+        assert message in str(caught.value)
+        assert "ghp_" not in str(caught.value)
 
 
 def test_a_command_is_a_list() -> None:

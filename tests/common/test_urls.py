@@ -8,49 +8,48 @@ from cellblock import InvalidInputError
 from cellblock.common.urls import check, is_url, local_path, split
 
 
-@pytest.mark.parametrize("text", ["s3://bucket/a", "memory://a", "file:///a", "S3A://b/c", "a+b.c-d://"])
-def test_a_url_has_a_scheme(text: str) -> None:
-    assert is_url(text)
+def test_a_url_has_a_scheme() -> None:
+    cases: list[str] = ["s3://bucket/a", "memory://a", "file:///a", "S3A://b/c", "a+b.c-d://"]
+    for text in cases:
+        assert is_url(text)
 
 
-@pytest.mark.parametrize("path", ["a", "/a/b", "./s3://bucket/a", "s3:/a", "://a", "1s://a", "", Path("s3://bucket/a")])
-def test_anything_else_is_a_path(path: str | Path) -> None:
-    assert not is_url(path)
+def test_anything_else_is_a_path() -> None:
+    cases: list[str | Path] = ["a", "/a/b", "./s3://bucket/a", "s3:/a", "://a", "1s://a", "", Path("s3://bucket/a")]
+    for path in cases:
+        assert not is_url(path)
 
 
-@pytest.mark.parametrize(
-    ("url", "parts"),
-    [
+def test_a_url_is_a_folder_and_a_name() -> None:
+    cases: list[tuple[str, tuple[str, str]]] = [
         ("s3://bucket/a/b.cellblock", ("s3://bucket/a", "b.cellblock")),
         ("S3://bucket/b", ("s3://bucket", "b")),
         ("memory://b", ("memory://", "b")),
         ("memory://a/b", ("memory://a", "b")),
-    ],
-)
-def test_a_url_is_a_folder_and_a_name(url: str, parts: tuple[str, str]) -> None:
-    assert split(url) == parts
+    ]
+    for url, parts in cases:
+        assert split(url) == parts
 
 
-@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://", "memory://a/"])
-def test_a_folder_is_not_a_file(url: str) -> None:
-    with pytest.raises(InvalidInputError, match="not the URL of a file"):
-        split(url)
+def test_a_folder_is_not_a_file() -> None:
+    cases: list[str] = ["s3://bucket", "s3://bucket/", "s3://", "memory://a/"]
+    for url in cases:
+        with pytest.raises(InvalidInputError, match="not the URL of a file"):
+            split(url)
 
 
-@pytest.mark.parametrize(
-    ("url", "why"),
-    [
+def test_what_is_not_supported_is_refused() -> None:
+    cases: list[tuple[str, str]] = [
         ("simplecache::s3://bucket/a", "is not a URL"),
         ("filecache://a::s3://bucket/b", "chain of URLs"),
         ("s3://bucket/../a", r"'\.' or '\.\.'"),
         ("s3://bucket/a\nb", "is not a URL"),
         ("s3://" + "a" * 3000, "is not a URL"),
         ("a/b", "is not a URL"),
-    ],
-)
-def test_what_is_not_supported_is_refused(url: str, why: str) -> None:
-    with pytest.raises(InvalidInputError, match=why):
-        check(url)
+    ]
+    for url, why in cases:
+        with pytest.raises(InvalidInputError, match=why):
+            check(url)
 
 
 def test_a_password_is_refused_and_not_shown() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-import pytest
-
 from cellblock import errors
 from cellblock.errors import BusyError, CellblockError, FilesError, OutcomeUnknownError, ProcessError
 from cellblock.fronts.problems import code_of, error_of, problem_of
@@ -21,12 +19,15 @@ def test_each_error_comes_back_as_itself() -> None:
         assert (type(back), str(back)) == (kind, "what happened")
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [(errors.NotFoundError, 404), (errors.CheckpointError, 409), (errors.UnknownCheckpointError, 404), (BusyError, 503)],
-)
-def test_what_a_client_can_put_right_is_no_failure_of_the_server(kind: type[CellblockError], status: int) -> None:
-    assert problem_of(kind("what happened")).status == status
+def test_what_a_client_can_put_right_is_no_failure_of_the_server() -> None:
+    cases: list[tuple[type[CellblockError], int]] = [
+        (errors.NotFoundError, 404),
+        (errors.CheckpointError, 409),
+        (errors.UnknownCheckpointError, 404),
+        (BusyError, 503),
+    ]
+    for kind, status in cases:
+        assert problem_of(kind("what happened")).status == status
 
 
 def test_codes_are_words() -> None:
@@ -50,15 +51,13 @@ def test_details_come_back() -> None:
     assert (problem.status, missing.path, missing.errno) == (404, "a", errno.ENOENT)
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "kind"),
-    [
+def test_what_has_no_class_of_its_own_has_the_nearest() -> None:
+    cases: list[tuple[int, object, type[CellblockError]]] = [
         (401, {"code": "unauthorized", "detail": "x"}, errors.AccessError),
         (429, {"code": "too_many_requests", "detail": "x", "retry_after": 3}, errors.BusyError),
         (413, {"code": "too_large", "detail": "x"}, errors.InvalidInputError),
         (502, "<html>", errors.DaemonError),
         (404, None, errors.InvalidInputError),
-    ],
-)
-def test_what_has_no_class_of_its_own_has_the_nearest(status: int, body: object, kind: type[CellblockError]) -> None:
-    assert type(error_of(status, body)) is kind
+    ]
+    for status, body, kind in cases:
+        assert type(error_of(status, body)) is kind

@@ -20,15 +20,13 @@ def test_what_could_not_be_run_says_why() -> None:
         outcome_of(ExecutionEvent(1, "failed", data), "abc")
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
+def test_an_outcome_that_nobody_knows_names_the_execution() -> None:
+    cases: list[ExecutionEvent | None] = [
         None,
         ExecutionEvent(1, "stream", {"name": "stdout", "text": "x"}),
         ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": "who knows", "ran": "unknown"}),
-    ],
-)
-def test_an_outcome_that_nobody_knows_names_the_execution(last: ExecutionEvent | None) -> None:
-    with pytest.raises(OutcomeUnknownError) as caught:
-        outcome_of(last, "abc")
-    assert caught.value.execution == "abc"
+    ]
+    for last in cases:
+        with pytest.raises(OutcomeUnknownError) as caught:
+            outcome_of(last, "abc")
+        assert caught.value.execution == "abc"

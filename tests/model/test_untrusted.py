@@ -42,12 +42,13 @@ def test_what_is_valid_is_parsed_exactly(data: object) -> None:
     assert parse_json(json.dumps(data, ensure_ascii=False).encode()) == parse_json(json.dumps(data)) == data
 
 
-@pytest.mark.parametrize("one", [b"[],", b"{},", b'"",', b"1,", b"[", b'{"":'])
-def test_many_values_are_too_many(one: bytes) -> None:
-    data = b"[" + one * (MAX_VALUES + 1)
-    assert has_too_many_values(data)
-    with pytest.raises(InvalidInputError, match=f"the body has more than {MAX_VALUES:,} values"):
-        parse_json(data, what="the body")
+def test_many_values_are_too_many() -> None:
+    cases: list[bytes] = [b"[],", b"{},", b'"",', b"1,", b"[", b'{"":']
+    for one in cases:
+        data = b"[" + one * (MAX_VALUES + 1)
+        assert has_too_many_values(data)
+        with pytest.raises(InvalidInputError, match=f"the body has more than {MAX_VALUES:,} values"):
+            parse_json(data, what="the body")
 
 
 def test_a_long_text_is_one_value() -> None:

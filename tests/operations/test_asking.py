@@ -30,9 +30,8 @@ def test_what_callers_pass_becomes_data() -> None:
     assert (as_bytes("ä", "input"), as_bytes(b"\xff", "input")) == ("ä".encode(), b"\xff")
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
+def test_what_is_wrong_is_refused_with_its_name() -> None:
+    cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: exec_of("s", [], "", None, 1, False, "", 10, "tree"), "command must be"),
         (lambda: exec_of("s", "ls", "", None, 0, False, "", 10, "tree"), "timeout must be"),
         (lambda: spawn_of("s", "ls", "", None, False, (0, 80), False, "", "tail", ""), "the size of a terminal"),
@@ -41,8 +40,7 @@ def test_what_callers_pass_becomes_data() -> None:
         (lambda: fork_of("s", "names", None, None, False), "a list of names"),
         (lambda: fork_of("s", ["a"], None, [2**63], False), "a seed must be"),
         (lambda: as_bytes(3, "input"), "input must be bytes or text, not int"),  # type: ignore[arg-type]
-    ],
-)
-def test_what_is_wrong_is_refused_with_its_name(make: Callable[[], Any], why: str) -> None:
-    with pytest.raises(InvalidInputError, match=why):
-        make()
+    ]
+    for make, why in cases:
+        with pytest.raises(InvalidInputError, match=why):
+            make()

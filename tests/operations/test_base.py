@@ -85,9 +85,8 @@ def test_operations_can_be_imported_without_docstrings() -> None:
     subprocess.run([sys.executable, "-OO", "-c", "import cellblock.operations"], check=True)
 
 
-@pytest.mark.parametrize(
-    ("request_", "may"),
-    [
+def test_a_request_is_repeated_only_if_twice_is_the_same_as_once() -> None:
+    cases: list[tuple[Request[Any], bool]] = [
         (Status("a"), True),
         (Create("a"), True),
         (Create("a", fresh=True), False),
@@ -95,10 +94,9 @@ def test_operations_can_be_imported_without_docstrings() -> None:
         (Submit("a", key="k"), True),
         (Interrupt("a"), False),
         (Interrupt("a", key="k"), True),
-    ],
-)
-def test_a_request_is_repeated_only_if_twice_is_the_same_as_once(request_: Request[Any], may: bool) -> None:
-    assert request_.may_repeat is may
+    ]
+    for request_, may in cases:
+        assert request_.may_repeat is may
 
 
 def test_an_operation_cannot_be_repeated_unless_it_says_so() -> None:

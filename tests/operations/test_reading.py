@@ -32,9 +32,10 @@ def test_an_empty_file_takes_one_part() -> None:
     assert reading.next is None
 
 
-@pytest.mark.parametrize("second", [answer(b"de", modified=2.0), answer(b"de", size=9), answer(b"")])
-def test_a_change_is_told(second: dict[str, Any]) -> None:
-    reading = FileReading("s", "a")
-    reading.take(answer(b"abc"))
-    with pytest.raises(FilesError, match="'a' changed while it was read"):
-        reading.take(second)
+def test_a_change_is_told() -> None:
+    cases: list[dict[str, Any]] = [answer(b"de", modified=2.0), answer(b"de", size=9), answer(b"")]
+    for second in cases:
+        reading = FileReading("s", "a")
+        reading.take(answer(b"abc"))
+        with pytest.raises(FilesError, match="'a' changed while it was read"):
+            reading.take(second)

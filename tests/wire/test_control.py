@@ -116,9 +116,8 @@ def test_any_step_gives_a_plan_or_a_protocol_error(step: Any, kind: str | None) 
         str(error).encode()
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
+def test_what_is_not_an_object_with_an_op_of_this_direction_is_refused() -> None:
+    cases: list[bytes] = [
         b"",
         b"null",
         b"[]",
@@ -133,16 +132,14 @@ def test_any_step_gives_a_plan_or_a_protocol_error(step: Any, kind: str | None) 
         b"[" * MAX_CONTROL,
         b'{"op":' * 20_000,
         b'{"op":"stop","n":' + b"9" * 5000 + b"}",
-    ],
-)
-def test_what_is_not_an_object_with_an_op_of_this_direction_is_refused(raw: bytes) -> None:
-    with pytest.raises(ProtocolError, match=r"a control message (is not valid JSON|has no op that may be sent here)"):
-        TO_INIT.decode(raw)
+    ]
+    for raw in cases:
+        with pytest.raises(ProtocolError, match=r"a control message (is not valid JSON|has no op that may be sent here)"):
+            TO_INIT.decode(raw)
 
 
-@pytest.mark.parametrize(
-    ("fields", "complaint"),
-    [
+def test_a_field_that_is_wrong_is_named() -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"op": "memory"}, "'memory' .*: bytes is missing"),
         ({"op": "memory", "bytes": True}, "bytes: must be an integer"),
         ({"op": "memory", "bytes": 1.0}, "bytes: must be an integer"),
@@ -151,11 +148,10 @@ def test_what_is_not_an_object_with_an_op_of_this_direction_is_refused(raw: byte
         ({"op": "memory", "bytes": 1, "copies": 0, "more": 1}, "'more' is unknown"),
         ({"op": "refused", "error": None}, "error: must be a string"),
         ({"op": "listening", "port": 1, "name": 1}, "name: must be a string"),
-    ],
-)
-def test_a_field_that_is_wrong_is_named(fields: dict[str, object], complaint: str) -> None:
-    with pytest.raises(ProtocolError, match=complaint):
-        FROM_INIT.decode(json.dumps(fields).encode())
+    ]
+    for fields, complaint in cases:
+        with pytest.raises(ProtocolError, match=complaint):
+            FROM_INIT.decode(json.dumps(fields).encode())
 
 
 def test_what_is_left_out_has_its_default() -> None:

@@ -43,13 +43,18 @@ def test_one_is_only_equal_to_its_own_kind() -> None:
     assert hash(Empty()) == hash(Empty())
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [((), {}), ((), {"y": 1}), ((1, 2, (), {}, 5), {}), ((1,), {"x": 1}), ((1,), {"z": 1}), ((), {"x": 1, "z": 2})],
-)
-def test_wrong_arguments_are_an_error(given: tuple[object, ...], named: dict[str, object]) -> None:
-    with pytest.raises(TypeError, match=r"Point\(\) takes x, y, names, seen"):
-        Point(*given, **named)  # type: ignore[arg-type]
+def test_wrong_arguments_are_an_error() -> None:
+    cases: list[tuple[tuple[object, ...], dict[str, object]]] = [
+        ((), {}),
+        ((), {"y": 1}),
+        ((1, 2, (), {}, 5), {}),
+        ((1,), {"x": 1}),
+        ((1,), {"z": 1}),
+        ((), {"x": 1, "z": 2}),
+    ]
+    for given, named in cases:
+        with pytest.raises(TypeError, match=r"Point\(\) takes x, y, names, seen"):
+            Point(*given, **named)  # type: ignore[arg-type]
 
 
 def test_nothing_can_be_changed() -> None:

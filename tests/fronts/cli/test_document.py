@@ -97,14 +97,12 @@ def test_every_page_has_commands_and_options_that_exist() -> None:
     assert [(name, line, wrong) for name, line in found if (wrong := unknown(line))] == []
 
 
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
+def test_a_command_or_an_option_that_does_not_exist_is_found() -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("exec demo 1 --tiemout 3", ["--tiemout"]),
         ("daemon stpo", ["stpo"]),
         ("tokens list|revoek", ["revoek"]),
         ("run --memory 1G script.py --theirs", []),
-    ],
-)
-def test_a_command_or_an_option_that_does_not_exist_is_found(line: str, wrong: list[str]) -> None:
-    assert unknown(line) == wrong
+    ]
+    for line, wrong in cases:
+        assert unknown(line) == wrong

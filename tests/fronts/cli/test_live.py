@@ -70,18 +70,16 @@ def test_who_waits_for_code_that_waits_for_a_decision_learns_where_to_see_it() -
         first.end()
 
 
-@pytest.mark.parametrize(
-    ("status", "recovery", "note"),
-    [
+def test_nothing_is_said_twice() -> None:
+    cases: list[tuple[str, str | None, str]] = [
         ("interrupted", "interrupted", ""),
         ("interrupted", "restarted", ""),  # the error says it
         ("timeout", "interrupted", "stopped at its timeout (--timeout SECONDS allows more)"),
         ("success", "restarted", "its earlier kernel had ended; a fresh kernel without variables runs now"),
         ("success", None, ""),
-    ],
-)
-def test_nothing_is_said_twice(status: str, recovery: str | None, note: str) -> None:
-    assert live.note_on({"status": status, "recovery": recovery, "not_undoable": "", "text": None}) == note
+    ]
+    for status, recovery, note in cases:
+        assert live.note_on({"status": status, "recovery": recovery, "not_undoable": "", "text": None}) == note
 
 
 def test_a_cell_that_cannot_be_undone_says_so_once() -> None:

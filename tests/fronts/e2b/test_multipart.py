@@ -50,18 +50,18 @@ def test_whatever_comes_is_a_body_or_an_error(data: bytes) -> None:
         read(b"--xyz\r\n" + data + b"\r\n")  # without an end
 
 
-@pytest.mark.parametrize(
-    "content_type", ["", "text/plain", "multipart/form-data", "multipart/form-data; boundary=" + "x" * 71]
-)
-def test_the_type_has_to_be_right(content_type: str) -> None:
-    with pytest.raises(InvalidInputError, match="Content-Type"):
-        read(TWO, content_type=content_type)
+def test_the_type_has_to_be_right() -> None:
+    cases: list[str] = ["", "text/plain", "multipart/form-data", "multipart/form-data; boundary=" + "x" * 71]
+    for content_type in cases:
+        with pytest.raises(InvalidInputError, match="Content-Type"):
+            read(TWO, content_type=content_type)
 
 
-@pytest.mark.parametrize("data", [b"", b"x", TWO[:-4], TWO.replace(b"\r\n", b"\n")])
-def test_what_is_no_such_body_or_ends_too_soon_is_refused(data: bytes) -> None:
-    with pytest.raises(InvalidInputError):
-        read(data)
+def test_what_is_no_such_body_or_ends_too_soon_is_refused() -> None:
+    cases: list[bytes] = [b"", b"x", TWO[:-4], TWO.replace(b"\r\n", b"\n")]
+    for data in cases:
+        with pytest.raises(InvalidInputError):
+            read(data)
 
 
 def test_headers_and_files_are_limited() -> None:

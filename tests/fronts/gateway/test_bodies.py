@@ -73,16 +73,18 @@ def test_uploads_are_known_by_their_route(open_app: Application) -> None:
         assert guard._is_upload({"type": "http", "method": method, "path": path, "headers": []}) is expected
 
 
-@pytest.mark.parametrize(("body", "value"), [(b"null", None), (b"7", 7), (b'"a"', "a"), (b"[]", [])])
-def test_a_body_may_be_any_json(body: bytes, value: object) -> None:
-    assert parse_body(body) == value
+def test_a_body_may_be_any_json() -> None:
+    cases: list[tuple[bytes, object]] = [(b"null", None), (b"7", 7), (b'"a"', "a"), (b"[]", [])]
+    for body, value in cases:
+        assert parse_body(body) == value
 
 
-@pytest.mark.parametrize("data", [{str(number): 0 for number in range(MAX_ITEMS + 1)}, {"tags": {"a": [0] * (MAX_ITEMS + 1)}}])
-def test_a_body_with_many_fields_is_refused_before_each_is_found_wrong(data: object) -> None:
-    with pytest.raises(InvalidInputError, match="more than 1,000 items"):
-        parse_body(json.dumps(data).encode())
-    assert parse_body(b'{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+def test_a_body_with_many_fields_is_refused_before_each_is_found_wrong() -> None:
+    cases: list[object] = [{str(number): 0 for number in range(MAX_ITEMS + 1)}, {"tags": {"a": [0] * (MAX_ITEMS + 1)}}]
+    for data in cases:
+        with pytest.raises(InvalidInputError, match="more than 1,000 items"):
+            parse_body(json.dumps(data).encode())
+        assert parse_body(b'{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
 
 
 WRONG = {

@@ -66,11 +66,10 @@ def test_a_foreign_name_is_refused(gateway: Gateway, host: str) -> None:
     assert "--allow-name" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:8", "[::1]:8", "[::1]", "10.0.0.1", "my.name."]
-)
-def test_names_of_this_machine_are_known(host: str) -> None:
-    check_host(host, {"localhost", "my.name"})
+def test_names_of_this_machine_are_known() -> None:
+    cases: list[str] = ["localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:8", "[::1]:8", "[::1]", "10.0.0.1", "my.name."]
+    for host in cases:
+        check_host(host, {"localhost", "my.name"})
 
 
 def test_other_web_pages_are_refused(gateway: Gateway) -> None:

@@ -322,27 +322,30 @@ async def test_pages_below_a_domain_have_its_scheme_and_labels() -> None:
     assert (await asked.get(host, cookie=cookie.removeprefix("__Host-")))[0] == 403
 
 
-@pytest.mark.parametrize("site", ["same-site", "cross-site"])
-async def test_another_page_of_the_domain_loads_no_part_of_a_page(site: str) -> None:
-    asked = Asked()
-    url = asked.hosts.open("id", 8501, 8080, bare=True)
-    host = url.split("/")[2]
-    cookie = (await asked.get(host, url.partition("?")[2]))[1]["set-cookie"].partition(";")[0]
-    fetch = {"sec_fetch_site": site, "cookie": cookie}
-    assert (await asked.get(host, **fetch, sec_fetch_mode="no-cors"))[0] == 403
-    assert (await asked.get(host, **fetch, sec_fetch_mode="navigate"))[0] == 502
-    assert (await asked.get(host, cookie=cookie, sec_fetch_site="same-origin", sec_fetch_mode="cors"))[0] == 502
+async def test_another_page_of_the_domain_loads_no_part_of_a_page() -> None:
+    cases: list[str] = ["same-site", "cross-site"]
+    for site in cases:
+        asked = Asked()
+        url = asked.hosts.open("id", 8501, 8080, bare=True)
+        host = url.split("/")[2]
+        cookie = (await asked.get(host, url.partition("?")[2]))[1]["set-cookie"].partition(";")[0]
+        fetch = {"sec_fetch_site": site, "cookie": cookie}
+        assert (await asked.get(host, **fetch, sec_fetch_mode="no-cors"))[0] == 403
+        assert (await asked.get(host, **fetch, sec_fetch_mode="navigate"))[0] == 502
+        assert (await asked.get(host, cookie=cookie, sec_fetch_site="same-origin", sec_fetch_mode="cors"))[0] == 502
 
 
-@pytest.mark.parametrize("host", ["ports.example.org", "x.ports.example.org", "p1-0123456789abcdef.localhost", "example.org"])
-async def test_other_names_are_not_of_pages(host: str) -> None:
-    assert (await Asked().get(host))[0] == 299
+async def test_other_names_are_not_of_pages() -> None:
+    cases: list[str] = ["ports.example.org", "x.ports.example.org", "p1-0123456789abcdef.localhost", "example.org"]
+    for host in cases:
+        assert (await Asked().get(host))[0] == 299
 
 
-@pytest.mark.parametrize("url", ["ports.example.org", "https://localhost", "https://a.b/c", "ftp://a.b", "https://*.a.b"])
-def test_what_is_no_domain_for_pages_is_refused(url: str) -> None:
-    with pytest.raises(InvalidInputError, match="ports_domain \\(--ports-domain\\) must be like 'https://ports"):
-        Names.parse(url)
+def test_what_is_no_domain_for_pages_is_refused() -> None:
+    cases: list[str] = ["ports.example.org", "https://localhost", "https://a.b/c", "ftp://a.b", "https://*.a.b"]
+    for url in cases:
+        with pytest.raises(InvalidInputError, match="ports_domain \\(--ports-domain\\) must be like 'https://ports"):
+            Names.parse(url)
 
 
 # -- what both sides are told --------------------------------------------------------------------------------------------

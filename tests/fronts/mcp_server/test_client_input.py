@@ -35,25 +35,22 @@ async def read(*lines: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]
     return [json.loads(line) async for line in given], sent.answers
 
 
-@pytest.mark.parametrize(
-    ("code", "arrives"),
-    [
+async def test_code_with_half_a_character_runs() -> None:
+    cases: list[tuple[bytes, str]] = [
         (rb"'\ud83d'", "'\ufffd'"),
         (rb"'a\udc00b\ud83d'", "'a\ufffdb\ufffd'"),
         (b"'\xe2\x82'", "'\ufffd'"),
         (rb"'\ud83d\ude00'", "'😀'"),
         (rb"'\\ud83d'", r"'\ud83d'"),
-    ],
-)
-async def test_code_with_half_a_character_runs(code: bytes, arrives: str) -> None:
-    (message,), answered = await read(CALL % code)
-    assert message["params"]["arguments"]["code"] == arrives
-    assert not answered
+    ]
+    for code, arrives in cases:
+        (message,), answered = await read(CALL % code)
+        assert message["params"]["arguments"]["code"] == arrives
+        assert not answered
 
 
-@pytest.mark.parametrize(
-    ("line", "number", "code"),
-    [
+async def test_what_is_no_request_is_answered() -> None:
+    cases: list[tuple[bytes, object, int]] = [
         (CALL[:60], 7, -32700),
         (b'{"method":"tools/call","params":{"id":1,"x":oops},"jsonrpc":"2.0","id":"a"}', "a", -32700),
         (b'{"method":"tools/call","params":{"id":1,"x":', None, -32700),
@@ -66,21 +63,21 @@ async def test_code_with_half_a_character_runs(code: bytes, arrives: str) -> Non
         (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None, -32600),
         (b'[{"jsonrpc":"2.0","id":7,"method":"ping"}]', None, -32600),
         (b"7", None, -32600),
-    ],
-)
-async def test_what_is_no_request_is_answered(line: bytes, number: object, code: int) -> None:
-    messages, (answer,) = await read(line, b"", b'{"jsonrpc":"2.0","id":8,"method":"ping"}')
-    assert (answer["id"], answer["error"]["code"]) == (number, code)
-    assert [message["id"] for message in messages] == [8]
+    ]
+    for line, number, code in cases:
+        messages, (answer,) = await read(line, b"", b'{"jsonrpc":"2.0","id":8,"method":"ping"}')
+        assert (answer["id"], answer["error"]["code"]) == (number, code)
+        assert [message["id"] for message in messages] == [8]
 
 
-@pytest.mark.parametrize("number", [b"1", b"1" * 5000])
-async def test_a_notification_may_have_an_id_among_its_parameters(number: bytes) -> None:
-    notification = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"id":%s}}' % number
-    messages, answered = await read(notification, b'{"jsonrpc":"2.0","id":8,"method":"ping"}')
-    assert len(messages) + len(answered) == 2
-    assert messages[-1]["id"] == 8
-    assert len(number) > 1 or not answered
+async def test_a_notification_may_have_an_id_among_its_parameters() -> None:
+    cases: list[bytes] = [b"1", b"1" * 5000]
+    for number in cases:
+        notification = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"id":%s}}' % number
+        messages, answered = await read(notification, b'{"jsonrpc":"2.0","id":8,"method":"ping"}')
+        assert len(messages) + len(answered) == 2
+        assert messages[-1]["id"] == 8
+        assert len(number) > 1 or not answered
 
 
 async def test_an_answer_that_cannot_be_decoded_is_a_failed_answer_to_the_question() -> None:

@@ -335,9 +335,8 @@ async def test_nothing_outlives_a_killed_program(tmp_path: Path) -> None:
     await eventually(lambda: not os.path.exists(workspace))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments_name_themselves() -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"size": 0}, "size must be a number of rollouts"),
         ({"lifetime": 0}, "lifetime must be a positive number"),
         ({"idle": "x"}, "idle must be a positive number"),
@@ -345,11 +344,10 @@ async def test_nothing_outlives_a_killed_program(tmp_path: Path) -> None:
         ({"template": "/missing"}, "template must be a directory"),
         ({"template": "/tmp", "start_from": "x"}, "template or start_from, not both"),
         ({"prelaod": ["x"]}, "did you mean"),
-    ],
-)
-def test_bad_arguments_name_themselves(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises((InvalidInputError, TypeError), match=message):
-        Pool(**arguments)  # type: ignore[arg-type]  # that is what is tested
+    ]
+    for arguments, message in cases:
+        with pytest.raises((InvalidInputError, TypeError), match=message):
+            Pool(**arguments)  # type: ignore[arg-type]  # that is what is tested
 
 
 async def test_bad_arguments_of_a_rollout_name_themselves(host: Host) -> None:

@@ -36,12 +36,14 @@ def frame(data: bytes) -> Frame:
     return found
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [Create("one", {"sandbox": False}, {"a": "b"}), Submit("one", key="k", live=True), Decide(("1", "2"), allow=True)],
-)
-def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
-    assert decode_request(frame(encode_request(7, request_, b"code"))) == (7, request_, b"code")
+def test_a_request_arrives_as_it_was_sent() -> None:
+    cases: list[Request[Any]] = [
+        Create("one", {"sandbox": False}, {"a": "b"}),
+        Submit("one", key="k", live=True),
+        Decide(("1", "2"), allow=True),
+    ]
+    for request_ in cases:
+        assert decode_request(frame(encode_request(7, request_, b"code"))) == (7, request_, b"code")
 
 
 def test_large_fields_are_sent_as_the_body() -> None:
@@ -56,9 +58,8 @@ def test_large_fields_are_sent_as_the_body() -> None:
             decode_request(Frame({"type": "create", "id": 1, "fields": None}, body))
 
 
-@pytest.mark.parametrize(
-    ("header", "said"),
-    [
+def test_what_is_not_a_request_is_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"type": "status"}, "needs an id"),
         ({"type": "status", "id": True}, "needs an id"),
         ({"type": "made up", "id": 1}, "'made up' is not a request that the daemon knows"),
@@ -66,43 +67,44 @@ def test_large_fields_are_sent_as_the_body() -> None:
         ({"type": "status", "id": 1, "fields": {"session": 1}}, "the request 'status' is wrong"),
         ({"type": "status", "id": 1, "fields": {"session": "a", "more": 1}}, "the request 'status' is wrong"),
         ({"type": "status", "id": 1, "fields": []}, "the request 'status' is wrong"),
-    ],
-)
-def test_what_is_not_a_request_is_refused(header: dict[str, Any], said: str) -> None:
-    with pytest.raises(ProtocolError, match=said):
-        decode_request(Frame(header, b""))
+    ]
+    for header, said in cases:
+        with pytest.raises(ProtocolError, match=said):
+            decode_request(Frame(header, b""))
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
+def test_a_request_that_cannot_be_sent_is_the_callers_mistake() -> None:
+    cases: list[Request[Any]] = [
         Create("a\ud800", {}, {}),
         Create("a", {"memory": float("nan")}, {}),
         Create("a", {"env": [[[[[[[[[]]]]]]]]]}, {}),
         Create("a", {"env": "a" * MAX_FIELDS}, {}),
         Create("a", {"env": [0] * 50_000}, {}),
         Submit("a" * 65536),
-    ],
-)
-def test_a_request_that_cannot_be_sent_is_the_callers_mistake(request_: Request[Any]) -> None:
-    with pytest.raises(InvalidInputError, match=f"the request {request_.op!r} cannot be sent"):
-        encode_request(1, request_, b"" if isinstance(request_, Create) else b"code")
+    ]
+    for request_ in cases:
+        with pytest.raises(InvalidInputError, match=f"the request {request_.op!r} cannot be sent"):
+            encode_request(1, request_, b"" if isinstance(request_, Create) else b"code")
 
 
-@pytest.mark.parametrize("answer", [None, {"a": [1, "ü", b"\0"]}, b"raw"])
-def test_an_answer_arrives_as_it_was_sent(answer: object) -> None:
-    number, arrived, more = decode_answer(frame(b"".join(encode_reply(3, answer, more=True))))
-    assert (number, unpack(arrived) if isinstance(arrived, Packed) else arrived, more) == (3, answer, True)
+def test_an_answer_arrives_as_it_was_sent() -> None:
+    cases: list[object] = [None, {"a": [1, "ü", b"\0"]}, b"raw"]
+    for answer in cases:
+        number, arrived, more = decode_answer(frame(b"".join(encode_reply(3, answer, more=True))))
+        assert (number, unpack(arrived) if isinstance(arrived, Packed) else arrived, more) == (3, answer, True)
 
 
-@pytest.mark.parametrize(
-    "error", [BusyError("later", 2.5), OutcomeUnknownError("who knows", "1" * 32), FilesError("no", path="a\udcff", errno=2)]
-)
-def test_an_error_arrives_with_its_class_and_what_it_knows(error: CellblockError) -> None:
-    number, arrived, more = decode_answer(frame(encode_error(1, error)))
-    assert (number, type(arrived), str(arrived), more) == (1, type(error), str(error), False)
-    known = {name: value for name, value in vars(error).items() if name != "path"}
-    assert {name: vars(arrived)[name] for name in known} == known
+def test_an_error_arrives_with_its_class_and_what_it_knows() -> None:
+    cases: list[CellblockError] = [
+        BusyError("later", 2.5),
+        OutcomeUnknownError("who knows", "1" * 32),
+        FilesError("no", path="a\udcff", errno=2),
+    ]
+    for error in cases:
+        number, arrived, more = decode_answer(frame(encode_error(1, error)))
+        assert (number, type(arrived), str(arrived), more) == (1, type(error), str(error), False)
+        known = {name: value for name, value in vars(error).items() if name != "path"}
+        assert {name: vars(arrived)[name] for name in known} == known
 
 
 def test_an_error_of_a_class_that_the_client_does_not_have_is_one_of_the_daemon() -> None:
@@ -110,9 +112,12 @@ def test_an_error_of_a_class_that_the_client_does_not_have_is_one_of_the_daemon(
     assert type(decode_answer(Frame(header, b"text"))[1]) is DaemonError
 
 
-@pytest.mark.parametrize(
-    "header", [{"type": "reply"}, {"type": "error", "id": 1}, {"type": "reply", "id": 1, "more": 1, "raw": True}]
-)
-def test_what_is_not_an_answer_is_refused(header: dict[str, Any]) -> None:
-    with pytest.raises(ProtocolError, match="is not an answer of the daemon"):
-        decode_answer(Frame(header, b""))
+def test_what_is_not_an_answer_is_refused() -> None:
+    cases: list[dict[str, Any]] = [
+        {"type": "reply"},
+        {"type": "error", "id": 1},
+        {"type": "reply", "id": 1, "more": 1, "raw": True},
+    ]
+    for header in cases:
+        with pytest.raises(ProtocolError, match="is not an answer of the daemon"):
+            decode_answer(Frame(header, b""))

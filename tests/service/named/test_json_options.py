@@ -21,9 +21,8 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
     assert read.session.images_dir == str(tmp_path / "images")  # not in the directory of the daemon
 
 
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
+def test_what_is_wrong_is_named() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"working_dri": "."}, "there is no option 'working_dri'; did you mean 'working_dir'"),
         ({"timeout": 5}, "there is no option 'timeout' of a session: each execution has its own"),
         ({"cwd": "."}, "there is no option 'cwd'; did you mean 'working_dir'"),
@@ -43,11 +42,10 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
         ({"idle_timeout": float("nan")}, "not nan"),
         ({"limits": {"tetx": 1}}, "limits can be .*, not tetx"),
         ({"rules": "/missing"}, "missing"),
-    ],
-)
-def test_what_is_wrong_is_named(given: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(InvalidInputError, match=complaint):
-        read_options(given)
+    ]
+    for given, complaint in cases:
+        with pytest.raises(InvalidInputError, match=complaint):
+            read_options(given)
 
 
 def test_the_home_directory_can_be_the_workspace_in_a_sandbox() -> None:

@@ -193,9 +193,8 @@ async def test_help_shows_the_function_of_the_program(offering: CodeExecutor) ->
     assert shown.endswith("Return what a call has given.\n<function priced of the program>")
 
 
-@pytest.mark.parametrize(
-    ("functions", "server", "complaint"),
-    [
+def test_what_cannot_be_offered_is_refused() -> None:
+    cases: list[tuple[Any, Any, str]] = [
         ([priced], "program", "functions must be a dict of functions by their names"),
         ({"a b": priced}, "program", "must be an ASCII identifier of Python, not 'a b'"),
         ({"class": priced}, "program", "must be an ASCII identifier of Python, not 'class'"),
@@ -203,8 +202,7 @@ async def test_help_shows_the_function_of_the_program(offering: CodeExecutor) ->
         ({"f": 5}, "program", "but f is 5"),
         ({"f": priced}, "my server", "the name of a server must be an ASCII identifier of Python, not 'my server'"),
         ({"f": priced}, None, "the name of a server must be"),
-    ],
-)
-def test_what_cannot_be_offered_is_refused(functions: Any, server: Any, complaint: str) -> None:
-    with pytest.raises(InvalidInputError, match=complaint):
-        CodeExecutor().offer(functions, server)
+    ]
+    for functions, server, complaint in cases:
+        with pytest.raises(InvalidInputError, match=complaint):
+            CodeExecutor().offer(functions, server)

@@ -10,11 +10,14 @@ from cellblock import Host, InvalidInputError
 from cellblock.service.session.policy import requested_tier
 
 
-@pytest.mark.parametrize(
-    ("sandbox", "isolate", "name"), [(True, "landlock", "landlock"), (False, "landlock", "none"), (False, None, "none")]
-)
-def test_what_is_asked_for_wins(sandbox: bool, isolate: str | None, name: str) -> None:
-    assert requested_tier(sandbox, isolate, None).name == name
+def test_what_is_asked_for_wins() -> None:
+    cases: list[tuple[bool, str | None, str]] = [
+        (True, "landlock", "landlock"),
+        (False, "landlock", "none"),
+        (False, None, "none"),
+    ]
+    for sandbox, isolate, name in cases:
+        assert requested_tier(sandbox, isolate, None).name == name
 
 
 def test_a_host_with_a_sandbox_gives_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,14 +26,12 @@ def test_a_host_with_a_sandbox_gives_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert requested_tier(True, None, Host(isolate="none")).name == "landlock"
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_what_is_no_tier_is_refused() -> None:
+    cases: list[tuple[Any, str]] = [
         ((True, "none", None), "sandbox=False switches the sandbox off"),
         (("yes", None, None), "sandbox must be True or False"),
         ((True, None, "h"), "host must be a Host"),
-    ],
-)
-def test_what_is_no_tier_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        requested_tier(*given)
+    ]
+    for given, message in cases:
+        with pytest.raises(InvalidInputError, match=message):
+            requested_tier(*given)

@@ -36,7 +36,8 @@ def test_the_home_directory_on_the_search_path_is_not_shown(tmp_path: Path, monk
         ToolDirectories.read(tmp_path, {}, None)
 
 
-@pytest.mark.parametrize(("tools", "said"), [("/does/not/exist", "is not a directory"), ([1], "tools must be directories")])
-def test_what_is_not_a_directory_is_named(tools: Any, said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        ToolDirectories.read(tools, {}, None)
+def test_what_is_not_a_directory_is_named() -> None:
+    cases: list[tuple[Any, str]] = [("/does/not/exist", "is not a directory"), ([1], "tools must be directories")]
+    for tools, said in cases:
+        with pytest.raises(InvalidInputError, match=said):
+            ToolDirectories.read(tools, {}, None)

@@ -333,10 +333,11 @@ async def test_keys_of_a_session_that_moved_here_are_known_at_once(tmp_path: Pat
         assert not store.journal.add(record("s", "key"), b"", "x")
 
 
-@pytest.mark.parametrize("number", ["", "x", "f" * 32, "0" * 32, "../../etc/passwd", "0x" + "1" * 30, "１" * 32])
-def test_an_id_that_is_none_is_not_found(number: str) -> None:
-    with closing(NamedStore()) as store:
-        assert store.journal.find(number) is None
+def test_an_id_that_is_none_is_not_found() -> None:
+    cases: list[str] = ["", "x", "f" * 32, "0" * 32, "../../etc/passwd", "0x" + "1" * 30, "１" * 32]
+    for number in cases:
+        with closing(NamedStore()) as store:
+            assert store.journal.find(number) is None
 
 
 @pytest.mark.slow

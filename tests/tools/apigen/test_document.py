@@ -31,11 +31,12 @@ def test_a_schema_that_is_part_of_itself_comes_to_an_end() -> None:
     assert reader.follow({"$ref": "#"}) is schema
 
 
-@pytest.mark.parametrize("place", ["#/nowhere", "other.json#/a", "https://a.example/schema"])
-def test_what_is_elsewhere_is_noted_and_says_nothing(place: str) -> None:
-    reader = Document({"$ref": place})
-    assert reader.follow(reader.root) is EMPTY
-    assert [*reader.notes] == ["it refers to a missing definition"]
+def test_what_is_elsewhere_is_noted_and_says_nothing() -> None:
+    cases: list[str] = ["#/nowhere", "other.json#/a", "https://a.example/schema"]
+    for place in cases:
+        reader = Document({"$ref": place})
+        assert reader.follow(reader.root) is EMPTY
+        assert [*reader.notes] == ["it refers to a missing definition"]
 
 
 def test_the_budget_ends_what_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,8 @@ from cellblock import InvalidInputError
 from cellblock.tools.apigen import names
 
 
-@pytest.mark.parametrize(
-    ("tool", "module"),
-    [
+def test_a_tool_gives_its_module_a_name() -> None:
+    cases: list[tuple[str, str]] = [
         ("read_file", "read_file"),
         ("read-file", "read_file"),
         ("getUser", "getuser"),
@@ -32,15 +31,13 @@ from cellblock.tools.apigen import names
         ("日本", "tool_cf2abf0c"),
         ("café", "cafe_850f7dc4"),
         ("run", "run"),
-    ],
-)
-def test_a_tool_gives_its_module_a_name(tool: str, module: str) -> None:
-    assert names.module_names([tool]) == {tool: module}
+    ]
+    for tool, module in cases:
+        assert names.module_names([tool]) == {tool: module}
 
 
-@pytest.mark.parametrize(
-    ("before", "added"),
-    [
+def test_a_name_never_becomes_another_tools() -> None:
+    cases: list[tuple[list[str], str]] = [
         (["查询", "删除"], "创建"),
         (["read-file"], "read_file"),
         (["read_file"], "read-file"),
@@ -50,15 +47,14 @@ def test_a_tool_gives_its_module_a_name(tool: str, module: str) -> None:
         (["x" * 70 + "1"], "x" * 70 + "2"),
         (["a-b", "a_b"], "a.b"),
         (["class"], "class_"),
-    ],
-)
-def test_a_name_never_becomes_another_tools(before: list[str], added: str) -> None:
-    old, new = names.module_names(before), names.module_names([added, *before])
-    for tool, module in old.items():
-        assert new[tool] == module or module not in new.values()
-    fields, more = names.field_names(before, set()), names.field_names([added, *before], set())
-    for argument, field in fields.items():
-        assert more[argument] == field or field not in more.values()
+    ]
+    for before, added in cases:
+        old, new = names.module_names(before), names.module_names([added, *before])
+        for tool, module in old.items():
+            assert new[tool] == module or module not in new.values()
+        fields, more = names.field_names(before, set()), names.field_names([added, *before], set())
+        for argument, field in fields.items():
+            assert more[argument] == field or field not in more.values()
 
 
 def test_a_name_that_several_would_have_is_nobodys() -> None:
@@ -117,14 +113,14 @@ def test_classes_take_no_name_that_is_used(hint: str) -> None:
     assert name not in {"Params", "Result", "Any", "ParamsModel", "Enum", "None"}
 
 
-@pytest.mark.parametrize("name", ["git", "brave_search", "a1", "match"])
-def test_a_server_has_the_name_of_a_package(name: str) -> None:
-    assert names.check_server_name(name) == name
+def test_a_server_has_the_name_of_a_package() -> None:
+    cases: list[str] = ["git", "brave_search", "a1", "match"]
+    for name in cases:
+        assert names.check_server_name(name) == name
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a-b", "1a", "class", "None", "_x", "__pycache__", "../x", "a.b", "é", "x" * 65, "a\n", 7, None]
-)
-def test_a_server_with_another_name_is_refused(name: object) -> None:
-    with pytest.raises(InvalidInputError, match="server_name must name a Python package"):
-        names.check_server_name(name)
+def test_a_server_with_another_name_is_refused() -> None:
+    cases: list[object] = ["", "a-b", "1a", "class", "None", "_x", "__pycache__", "../x", "a.b", "é", "x" * 65, "a\n", 7, None]
+    for name in cases:
+        with pytest.raises(InvalidInputError, match="server_name must name a Python package"):
+            names.check_server_name(name)

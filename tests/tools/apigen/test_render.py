@@ -90,24 +90,24 @@ def test_what_is_generated_type_checks(tmp_path: Path) -> None:
     check_types(root)
 
 
-@pytest.mark.parametrize("schema", ["code_in_strings", "code_in_keywords"])
-def test_code_in_a_schema_is_text(schema: str) -> None:
-    source = source_of(SCHEMAS[schema][0], SCHEMAS[schema][0], INJECTION)
-    tree = ast.parse(source)
-    assert {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & {
-        "os",
-        "subprocess",
-        "Popen",
-        "system",
-    } == set()
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported <= {"__future__", "enum", "typing", "pydantic", None}
-    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
+def test_code_in_a_schema_is_text() -> None:
+    cases: list[str] = ["code_in_strings", "code_in_keywords"]
+    for schema in cases:
+        source = source_of(SCHEMAS[schema][0], SCHEMAS[schema][0], INJECTION)
+        tree = ast.parse(source)
+        assert {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & {
+            "os",
+            "subprocess",
+            "Popen",
+            "system",
+        } == set()
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert imported <= {"__future__", "enum", "typing", "pydantic", None}
+        assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_the_check_finds_what_does_not_belong() -> None:
+    cases: list[str] = [
         "import os",
         "from os import system",
         "from . import other",
@@ -140,13 +140,12 @@ def test_code_in_a_schema_is_text(schema: str) -> None:
         "if True: pass",
         "print(1)",
         "f'{1}'",
-    ],
-)
-def test_the_check_finds_what_does_not_belong(line: str) -> None:
-    source = source_of({"type": "object"})
-    check_source(source, "tool")
-    with pytest.raises((ValueError, SyntaxError)):
-        check_source(f"{source}\n{line}\n", "tool")
+    ]
+    for line in cases:
+        source = source_of({"type": "object"})
+        check_source(source, "tool")
+        with pytest.raises((ValueError, SyntaxError)):
+            check_source(f"{source}\n{line}\n", "tool")
 
 
 def test_a_module_that_fails_the_check_has_nothing_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,9 +212,8 @@ def test_what_was_not_given_is_not_sent_and_what_was_meant_to_be_null_is() -> No
     assert sent(schema, from_="x", depth=3, size=2**53 + 1) == {"from": "x", "depth": 3, "size": 2**53 + 1}
 
 
-@pytest.mark.parametrize(
-    ("schema", "wrong"),
-    [
+def test_arguments_that_break_the_schema_are_refused() -> None:
+    cases: list[tuple[Any, Any]] = [
         ({"type": "string", "minLength": 2}, "x"),
         ({"type": "string", "pattern": "^a"}, "b"),
         ({"type": "integer", "exclusiveMinimum": 0}, 0),
@@ -227,11 +225,10 @@ def test_what_was_not_given_is_not_sent_and_what_was_meant_to_be_null_is() -> No
         ({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, {}),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"x": "y"}),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "x"),
-    ],
-)
-def test_arguments_that_break_the_schema_are_refused(schema: Any, wrong: Any) -> None:
-    with pytest.raises(pydantic.ValidationError):
-        sent({"type": "object", "properties": {"a": schema}, "required": ["a"]}, a=wrong)
+    ]
+    for schema, wrong in cases:
+        with pytest.raises(pydantic.ValidationError):
+            sent({"type": "object", "properties": {"a": schema}, "required": ["a"]}, a=wrong)
 
 
 def test_an_argument_that_is_misspelt_is_refused() -> None:
@@ -446,16 +443,17 @@ def test_words_of_an_object_with_one_property_reach_its_class() -> None:
     assert inspect.getdoc(module["Result"]) == "filter: What to find."
 
 
-@pytest.mark.parametrize("word", ["oneOf", "anyOf"])
-def test_forms_of_the_arguments_do_not_let_misspelt_ones_through(word: str) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"path": {"type": "string"}, "url": {"type": "string"}},
-        word: [{"required": ["path"]}, {"required": ["url"]}],
-    }
-    assert sent(schema, url="x") == {"url": "x"}
-    with pytest.raises(pydantic.ValidationError, match="Extra inputs are not permitted"):
-        sent(schema, urll="x")
+def test_forms_of_the_arguments_do_not_let_misspelt_ones_through() -> None:
+    cases: list[str] = ["oneOf", "anyOf"]
+    for word in cases:
+        schema = {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "url": {"type": "string"}},
+            word: [{"required": ["path"]}, {"required": ["url"]}],
+        }
+        assert sent(schema, url="x") == {"url": "x"}
+        with pytest.raises(pydantic.ValidationError, match="Extra inputs are not permitted"):
+            sent(schema, urll="x")
 
 
 def test_a_module_has_nothing_that_says_nothing() -> None:

@@ -6,23 +6,26 @@ import ast
 import math
 from typing import Any
 
-import pytest
-
 from cellblock.tools.apigen.schema import Node
 from cellblock.tools.apigen.values import is_text, json_text, literal_of, only_value, plain_number, source_of
 
 
-@pytest.mark.parametrize(
-    ("values", "source"),
-    [(["a"], "'a'"), (["a", "a"], "'a'"), ([1], "1"), (["a", "b"], None), ([None], None), ([], None), (None, None)],
-)
-def test_a_constant_is_the_only_value(values: list[Any] | None, source: str | None) -> None:
-    assert only_value(Node(values=values)) == source
+def test_a_constant_is_the_only_value() -> None:
+    cases: list[tuple[list[Any] | None, str | None]] = [
+        (["a"], "'a'"),
+        (["a", "a"], "'a'"),
+        ([1], "1"),
+        (["a", "b"], None),
+        ([None], None),
+        ([], None),
+        (None, None),
+    ]
+    for values, source in cases:
+        assert only_value(Node(values=values)) == source
 
 
-@pytest.mark.parametrize(
-    ("values", "members"),
-    [
+def test_listed_values_are_a_literal_or_cannot_be_said() -> None:
+    cases: list[tuple[list[Any], list[str] | None]] = [
         (["a", "b", "a"], ["Literal['a', 'b']"]),
         ([1, True], ["Literal[1, True]"]),
         (["a", None], ["Literal['a']", "None"]),
@@ -33,22 +36,21 @@ def test_a_constant_is_the_only_value(values: list[Any] | None, source: str | No
         (["x" * 201], None),
         ([2**60], None),
         ([str(number) for number in range(201)], None),
-    ],
-)
-def test_listed_values_are_a_literal_or_cannot_be_said(values: list[Any], members: list[str] | None) -> None:
-    assert literal_of(values) == members
+    ]
+    for values, members in cases:
+        assert literal_of(values) == members
 
 
-@pytest.mark.parametrize("text", ["'] | __import__('os')", '"', "\\", "a\nb", "]"])
-def test_a_value_cannot_leave_its_literal(text: str) -> None:
-    found = literal_of([text])
-    assert found is not None
-    assert ast.literal_eval(f"({found[0].removeprefix('Literal[').removesuffix(']')},)") == (text,)
+def test_a_value_cannot_leave_its_literal() -> None:
+    cases: list[str] = ["'] | __import__('os')", '"', "\\", "a\nb", "]"]
+    for text in cases:
+        found = literal_of([text])
+        assert found is not None
+        assert ast.literal_eval(f"({found[0].removeprefix('Literal[').removesuffix(']')},)") == (text,)
 
 
-@pytest.mark.parametrize(
-    ("default", "parts", "source"),
-    [
+def test_a_default_is_said_if_it_is_simple_and_of_its_type() -> None:
+    cases: list[tuple[Any, list[str], str]] = [
         ("a", ["str"], "'a'"),
         ("a", ["Annotated[str, Field(max_length=3)]"], "'a'"),
         ("a", ["Literal['a', 'b']"], "'a'"),
@@ -66,10 +68,9 @@ def test_a_value_cannot_leave_its_literal(text: str) -> None:
         ("\ud800", ["str"], "None"),
         ("x" * 201, ["str"], "None"),
         (None, ["str"], "None"),
-    ],
-)
-def test_a_default_is_said_if_it_is_simple_and_of_its_type(default: Any, parts: list[str], source: str) -> None:
-    assert source_of(default, parts) == source
+    ]
+    for default, parts, source in cases:
+        assert source_of(default, parts) == source
 
 
 def test_texts_and_numbers() -> None:

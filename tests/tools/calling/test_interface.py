@@ -52,6 +52,7 @@ def test_a_long_module_is_shortened_and_says_where_all_of_it_is(root: Path) -> N
     assert shown.endswith(f"# Shortened. The whole module: {root.name}/long/read.py")
 
 
-@pytest.mark.parametrize("hostile", ['    """x"""y\n', '"""\n', "    a: b[" + "[" * 400 + "\n", "class A(Enum):\n    a = 1\n"])
-def test_of_a_module_that_anybody_may_have_written_little_is_looked_at(hostile: str) -> None:
-    assert len(interface_of(hostile * 50_000, "x")) < 120_000
+def test_of_a_module_that_anybody_may_have_written_little_is_looked_at() -> None:
+    cases: list[str] = ['    """x"""y\n', '"""\n', "    a: b[" + "[" * 400 + "\n", "class A(Enum):\n    a = 1\n"]
+    for hostile in cases:
+        assert len(interface_of(hostile * 50_000, "x")) < 120_000

@@ -58,20 +58,18 @@ def test_a_misspelt_word_counts_as_the_closest_one() -> None:
     assert corrections(TOOLS, "show commits for me, listing folders") == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "best"),
-    [
+def test_arguments_synonyms_and_forms_of_words_are_found() -> None:
+    cases: list[tuple[str, str]] = [
         ("mailbox", "submit"),
         ("recipients", "submit"),
         ("retrieve a folder", "list_directory"),
         ("listing directories", "list_directory"),
         ("modified", "git_log"),
         ("committed", "git_log"),
-    ],
-)
-def test_arguments_synonyms_and_forms_of_words_are_found(words: str, best: str) -> None:
-    scores = rank(TOOLS, words)
-    assert TOOLS[scores.index(max(scores))].name == best
+    ]
+    for words, best in cases:
+        scores = rank(TOOLS, words)
+        assert TOOLS[scores.index(max(scores))].name == best
 
 
 def test_a_word_that_nothing_is_about_has_no_score() -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.tools.calling.text import docstring, first_line, plain
 
 
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
+def test_nothing_is_hidden() -> None:
+    cases: list[tuple[str, str]] = [
         ("  a\tb \r\n c  ", "a    b\n c"),
         ("\x1b[31mred", "\\x1b[31mred"),
         ("a\u202eb\u2066c", "a\\u202eb\\u2066c"),
@@ -21,10 +19,9 @@ from cellblock.tools.calling.text import docstring, first_line, plain
         ("a\u2028b", "a\\u2028b"),
         ("zero\u200bwidth", "zero\\u200bwidth"),
         ("Grüße, 世界", "Grüße, 世界"),
-    ],
-)
-def test_nothing_is_hidden(words: str, shown: str) -> None:
-    assert plain(words) == shown
+    ]
+    for words, shown in cases:
+        assert plain(words) == shown
 
 
 def test_long_words_are_cut_and_say_so() -> None:
@@ -32,12 +29,16 @@ def test_long_words_are_cut_and_say_so() -> None:
     assert plain("x" * 10, 10) == "x" * 10
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [("One. Two.", "One."), ("One\nTwo", "One"), ("a" * 200, "a" * 120 + "…"), ("No end", "No end"), ("", "")],
-)
-def test_the_first_sentence_or_line_stands_for_all(words: str, line: str) -> None:
-    assert first_line(words) == line
+def test_the_first_sentence_or_line_stands_for_all() -> None:
+    cases: list[tuple[str, str]] = [
+        ("One. Two.", "One."),
+        ("One\nTwo", "One"),
+        ("a" * 200, "a" * 120 + "…"),
+        ("No end", "No end"),
+        ("", ""),
+    ]
+    for words, line in cases:
+        assert first_line(words) == line
 
 
 @given(st.text())
@@ -47,6 +48,7 @@ def test_a_docstring_evaluates_to_its_text(words: str) -> None:
     assert ast.literal_eval(source) == (f"{text}\n" if "\n" in text else text)
 
 
-@pytest.mark.parametrize("text", ['"', '""" + evil()', "\\", '\\"', 'a"', '"""', '"' * 4, '"' * 5, '"' * 6, 'a""'])
-def test_a_docstring_cannot_be_left(text: str) -> None:
-    assert ast.literal_eval(docstring(text)) == text
+def test_a_docstring_cannot_be_left() -> None:
+    cases: list[str] = ['"', '""" + evil()', "\\", '\\"', 'a"', '"""', '"' * 4, '"' * 5, '"' * 6, 'a""']
+    for text in cases:
+        assert ast.literal_eval(docstring(text)) == text

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from cellblock.tools.approvals.call import Hints
 from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.mcp.changes import GONE, changes, facts_of, hints_of
@@ -13,20 +11,18 @@ from cellblock.tools.mcp.changes import GONE, changes, facts_of, hints_of
 TOOL = ToolSpec("push", "Pushes.", {"type": "object"}, None, False, False)
 
 
-@pytest.mark.parametrize(
-    ("now", "said"),
-    [
+def test_what_differs_is_told() -> None:
+    cases: list[tuple[ToolSpec, str]] = [
         (TOOL, ""),
         (replace(TOOL, destructive=True), "destructiveHint was false and is true"),
         (replace(TOOL, read_only=None, destructive=True), "readOnlyHint was false and is not given; destructiveHint was"),
         (replace(TOOL, description="Pushes, and deletes."), "its description changed ("),
         (replace(TOOL, input_schema={}, output_schema={}), "its arguments changed ("),
-    ],
-)
-def test_what_differs_is_told(now: ToolSpec, said: str) -> None:
-    told = changes(facts_of(TOOL), facts_of(now))
-    assert told.startswith(said)
-    assert bool(told) is bool(said)
+    ]
+    for now, said in cases:
+        told = changes(facts_of(TOOL), facts_of(now))
+        assert told.startswith(said)
+        assert bool(told) is bool(said)
 
 
 def test_a_tool_that_came_or_went() -> None:

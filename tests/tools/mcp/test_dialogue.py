@@ -85,17 +85,19 @@ async def test_a_repeated_cursor_is_the_end_of_a_list() -> None:
         assert len(await spoken.list_tools()) == 2
 
 
-@pytest.mark.parametrize(("count", "size"), [(MAX_TOOLS + 1, 0), (0, MAX_LIST + 1)])
-def test_a_list_has_limits(count: int, size: int) -> None:
-    assert dialogue._check_list(MAX_TOOLS, MAX_LIST) == MAX_LIST
-    with pytest.raises(McpServerError, match="more than"):
-        dialogue._check_list(count, size)
+def test_a_list_has_limits() -> None:
+    cases: list[tuple[int, int]] = [(MAX_TOOLS + 1, 0), (0, MAX_LIST + 1)]
+    for count, size in cases:
+        assert dialogue._check_list(MAX_TOOLS, MAX_LIST) == MAX_LIST
+        with pytest.raises(McpServerError, match="more than"):
+            dialogue._check_list(count, size)
 
 
-@pytest.mark.parametrize("said", [{}, {"content": 1}, {"content": [{"type": "odd"}]}, {"content": [], "structuredContent": 3}])
-def test_what_is_no_result_is_an_error_of_the_server(said: dict[str, Any]) -> None:
-    with pytest.raises(McpServerError, match="returned"), dialogue._failures(OPEN):
-        dialogue._result_of(said)
+def test_what_is_no_result_is_an_error_of_the_server() -> None:
+    cases: list[dict[str, Any]] = [{}, {"content": 1}, {"content": [{"type": "odd"}]}, {"content": [], "structuredContent": 3}]
+    for said in cases:
+        with pytest.raises(McpServerError, match="returned"), dialogue._failures(OPEN):
+            dialogue._result_of(said)
 
 
 def test_a_result_has_no_more_than_the_protocol_knows() -> None:
@@ -103,17 +105,15 @@ def test_a_result_has_no_more_than_the_protocol_knows() -> None:
     assert result.structured_content == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("raised", "kind", "said"),
-    [
+def test_what_the_sdk_raises_is_told_in_our_errors() -> None:
+    cases: list[tuple[Exception, type[Exception], str]] = [
         (MCPError(code=types.CONNECTION_CLOSED, message="busy"), McpServerError, r"failed: busy \[-32000\]"),
         (MCPError(code=-32602, message="bad"), McpServerError, r"failed: bad \[-32602\]"),
         (McpServerError("as it is"), McpServerError, "as it is"),
         (InvalidInputError("ours"), InvalidInputError, "ours"),
         (ValueError("x" * 10_000), McpServerError, "returned something invalid: x"),
-    ],
-)
-def test_what_the_sdk_raises_is_told_in_our_errors(raised: Exception, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said) as caught, dialogue._failures(OPEN):
-        raise raised
-    assert len(str(caught.value)) < 3000
+    ]
+    for raised, kind, said in cases:
+        with pytest.raises(kind, match=said) as caught, dialogue._failures(OPEN):
+            raise raised
+        assert len(str(caught.value)) < 3000

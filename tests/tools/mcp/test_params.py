@@ -41,9 +41,8 @@ def test_a_url_as_documented() -> None:
     assert resolved.headers == {"Authorization": "Bearer t0k"}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("url", "said", "transport"),
-    [
+def test_the_transport_is_what_is_said_or_what_the_url_looks_like() -> None:
+    cases: list[tuple[str, str | None, str]] = [
         ("http://h/mcp", None, "http"),
         ("http://h/sse", None, "sse"),
         ("http://h/api/sse/", None, "sse"),
@@ -54,17 +53,15 @@ def test_a_url_as_documented() -> None:
         ("http://h/sse", "streamable_http", "http"),
         ("http://h/sse", "http", "http"),
         ("http://h/mcp", "sse", "sse"),
-    ],
-)
-def test_the_transport_is_what_is_said_or_what_the_url_looks_like(url: str, said: str | None, transport: str) -> None:
-    params = parse_params("s", {"url": url} | ({"type": said} if said else {}))
-    assert isinstance(params, RemoteServer)
-    assert params.transport == transport
+    ]
+    for url, said, transport in cases:
+        params = parse_params("s", {"url": url} | ({"type": said} if said else {}))
+        assert isinstance(params, RemoteServer)
+        assert params.transport == transport
 
 
-@pytest.mark.parametrize(
-    ("data", "key"),
-    [
+def test_what_is_wrong_is_named_and_so_is_the_server() -> None:
+    cases: list[tuple[Any, str]] = [
         ([], "dict"),
         ({}, "command"),
         ({"command": "a", "url": "http://h"}, "command"),
@@ -94,17 +91,17 @@ def test_the_transport_is_what_is_said_or_what_the_url_looks_like(url: str, said
         ({"url": "http://h", "startup_timeout_sec": 0}, "startup_timeout_sec"),
         ({"command": "a", "startup_timeout_sec": True}, "startup_timeout_sec"),
         ({"command": "a", "args": ["b" * 300_000]}, "characters"),
-    ],
-)
-def test_what_is_wrong_is_named_and_so_is_the_server(data: Any, key: str) -> None:
-    with pytest.raises(InvalidInputError, match=key) as caught:
-        parse_params("my_server", data)
-    assert "'my_server'" in str(caught.value)
+    ]
+    for data, key in cases:
+        with pytest.raises(InvalidInputError, match=key) as caught:
+            parse_params("my_server", data)
+        assert "'my_server'" in str(caught.value)
 
 
-@pytest.mark.parametrize(("environment", "value"), [({}, "b c"), ({"A": ""}, "b c"), ({"A": "1"}, "1")])
-def test_a_default_is_used_for_a_variable_that_is_not_set(environment: dict[str, str], value: str) -> None:
-    assert resolve(parse_params("s", {"command": "a", "args": ["--x=${A:-b c}"]}), environment).args == (f"--x={value}",)  # type: ignore[union-attr]
+def test_a_default_is_used_for_a_variable_that_is_not_set() -> None:
+    cases: list[tuple[dict[str, str], str]] = [({}, "b c"), ({"A": ""}, "b c"), ({"A": "1"}, "1")]
+    for environment, value in cases:
+        assert resolve(parse_params("s", {"command": "a", "args": ["--x=${A:-b c}"]}), environment).args == (f"--x={value}",)  # type: ignore[union-attr]
 
 
 def test_a_longer_start_is_another_limit_of_the_same_server() -> None:
@@ -120,12 +117,13 @@ def test_a_variable_that_is_not_set_is_named() -> None:
         resolve(params, {}, server_name="my_server")
 
 
-@pytest.mark.parametrize("value", ["a\r\nX: y", "a\0b", "ü"])
-def test_what_a_variable_holds_cannot_break_a_header(value: str) -> None:
-    params = parse_params("s", {"url": "http://h", "headers": {"A": "${KEY}"}})
-    with pytest.raises(InvalidInputError, match=r"headers\[A\]") as caught:
-        resolve(params, {"KEY": value})
-    assert value not in str(caught.value)
+def test_what_a_variable_holds_cannot_break_a_header() -> None:
+    cases: list[str] = ["a\r\nX: y", "a\0b", "ü"]
+    for value in cases:
+        params = parse_params("s", {"url": "http://h", "headers": {"A": "${KEY}"}})
+        with pytest.raises(InvalidInputError, match=r"headers\[A\]") as caught:
+            resolve(params, {"KEY": value})
+        assert value not in str(caught.value)
 
 
 def test_a_url_out_of_a_variable_is_looked_at_when_it_is_there() -> None:
@@ -135,9 +133,10 @@ def test_a_url_out_of_a_variable_is_looked_at_when_it_is_there() -> None:
         resolve(params, {"WHERE": "file:///etc/passwd"})
 
 
-@pytest.mark.parametrize("text", ["$HOME", "${}", "${1}", "${A-b}", "$${", "{HOME}"])
-def test_what_only_looks_like_a_reference_stays(text: str) -> None:
-    assert resolve(StdioServer("a", (text,)), {"HOME": "no", "A": "no"}) == StdioServer("a", (text,))
+def test_what_only_looks_like_a_reference_stays() -> None:
+    cases: list[str] = ["$HOME", "${}", "${1}", "${A-b}", "$${", "{HOME}"]
+    for text in cases:
+        assert resolve(StdioServer("a", (text,)), {"HOME": "no", "A": "no"}) == StdioServer("a", (text,))
 
 
 @given(
@@ -159,12 +158,13 @@ def test_parameters_survive_being_stored(params: StdioServer | RemoteServer) -> 
     assert stored_params("s", stored) == params
 
 
-@pytest.mark.parametrize("key", ["type", "transport"])
-def test_configurations_of_other_clients_are_taken(key: str) -> None:
-    assert parse_params("s", {"command": "x", key: "stdio", "disabled": False}) == StdioServer("x")
-    assert parse_params("s", {"url": "http://h/sse", key: "http"}) == RemoteServer("http://h/sse", "http")
-    with pytest.raises(InvalidInputError, match="'type' in the parameters of MCP server 's' must be one of"):
-        parse_params("s", {"url": "http://h/sse", key: "pigeon"})
+def test_configurations_of_other_clients_are_taken() -> None:
+    cases: list[str] = ["type", "transport"]
+    for key in cases:
+        assert parse_params("s", {"command": "x", key: "stdio", "disabled": False}) == StdioServer("x")
+        assert parse_params("s", {"url": "http://h/sse", key: "http"}) == RemoteServer("http://h/sse", "http")
+        with pytest.raises(InvalidInputError, match="'type' in the parameters of MCP server 's' must be one of"):
+            parse_params("s", {"url": "http://h/sse", key: "pigeon"})
 
 
 def deep() -> list[Any]:
@@ -174,10 +174,11 @@ def deep() -> list[Any]:
     return value
 
 
-@pytest.mark.parametrize("more", [{10**5000: 1}, {"type": 10**5000}, {"disabled": 10**5000}, {"type": deep()}])
-def test_what_is_wrong_can_have_any_size(more: dict[Any, Any]) -> None:
-    with pytest.raises(InvalidInputError, match="in the parameters of MCP server 's'"):
-        parse_params("s", {"command": "x", **more})
+def test_what_is_wrong_can_have_any_size() -> None:
+    cases: list[dict[Any, Any]] = [{10**5000: 1}, {"type": 10**5000}, {"disabled": 10**5000}, {"type": deep()}]
+    for more in cases:
+        with pytest.raises(InvalidInputError, match="in the parameters of MCP server 's'"):
+            parse_params("s", {"command": "x", **more})
 
 
 def test_types_that_disagree_and_servers_that_are_disabled_are_refused() -> None:
@@ -205,22 +206,23 @@ def test_a_deeply_nested_sandbox_is_refused() -> None:
         deep = deep.popitem()[1]
 
 
-@pytest.mark.parametrize(
-    "auth", ["oauth", {"client_id": "me", "client_secret": "${SECRET}", "scopes": ["a", "b"], "callback_port": 4000}]
-)
-def test_a_login_is_part_of_the_parameters(auth: Any) -> None:
-    given = {"type": "http", "url": "https://h/mcp", "headers": {}, "auth": auth}
-    params = parse_params("s", given)
-    assert params.to_dict() == given
-    resolved = resolve(params, {"SECRET": "hidden"})
-    assert digest_of(resolved) == digest_of(params)
-    assert ("hidden" in secrets(params, {"SECRET": "hidden"})) == (auth != "oauth")
-    assert ("hidden" in secrets(resolved, {})) == (auth != "oauth")
+def test_a_login_is_part_of_the_parameters() -> None:
+    cases: list[Any] = [
+        "oauth",
+        {"client_id": "me", "client_secret": "${SECRET}", "scopes": ["a", "b"], "callback_port": 4000},
+    ]
+    for auth in cases:
+        given = {"type": "http", "url": "https://h/mcp", "headers": {}, "auth": auth}
+        params = parse_params("s", given)
+        assert params.to_dict() == given
+        resolved = resolve(params, {"SECRET": "hidden"})
+        assert digest_of(resolved) == digest_of(params)
+        assert ("hidden" in secrets(params, {"SECRET": "hidden"})) == (auth != "oauth")
+        assert ("hidden" in secrets(resolved, {})) == (auth != "oauth")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_a_wrong_login_is_named() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"auth": "basic"}, "'auth' in the parameters of MCP server 's' must be 'oauth' or a dict, not 'basic'"),
         ({"auth": {"client": "x"}}, r"auth\[client\]"),
         ({"auth": {"client_secret": "x"}}, "needs a client_id"),
@@ -230,11 +232,10 @@ def test_a_login_is_part_of_the_parameters(auth: Any) -> None:
         ({"auth": "oauth", "headers": {"authorization": "Bearer x"}}, "would replace the header Authorization"),
         ({"auth": "oauth", "url": "https://a:b@h.example/mcp"}, "the password in the URL"),
         ({"auth": "oauth", "url": "http://h.example/mcp"}, "needs a URL that starts with https://"),
-    ],
-)
-def test_a_wrong_login_is_named(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        parse_params("s", {"url": "https://h/mcp"} | given)
+    ]
+    for login, said in cases:
+        with pytest.raises(InvalidInputError, match=said):
+            parse_params("s", {"url": "https://h/mcp"} | login)
 
 
 def test_servers_on_this_machine_need_no_https() -> None:

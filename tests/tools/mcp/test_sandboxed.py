@@ -212,21 +212,19 @@ async def test_a_script_that_the_sandbox_does_not_show_is_named(project: Path) -
             await running.call("s", "pid", {})
 
 
-@pytest.mark.parametrize(
-    ("sandbox", "said"),
-    [
+async def test_a_sandbox_that_cannot_be_is_an_error_that_says_why() -> None:
+    cases: list[tuple[object, str]] = [
         (
             {"filesystem": {"allowWrite": ["/no/such/place"]}},
             "cannot open /no/such/place: openat2: No such file or directory",
         ),
         ({"network": {"allowedDomains": ["http://x.org/"]}}, "http://x.org/"),
         ({"filesystem": {"allowWrite": ["/etc"]}}, "a sandbox cannot have /etc as its workspace"),
-    ],
-)
-async def test_a_sandbox_that_cannot_be_is_an_error_that_says_why(sandbox: object, said: str) -> None:
-    async with servers(command=sys.executable, args=[HOSTILE, "good"], sandbox=sandbox) as running:
-        with pytest.raises((McpServerError, InvalidInputError), match=said):
-            await running.call("s", "pid", {})
+    ]
+    for sandbox, said in cases:
+        async with servers(command=sys.executable, args=[HOSTILE, "good"], sandbox=sandbox) as running:
+            with pytest.raises((McpServerError, InvalidInputError), match=said):
+                await running.call("s", "pid", {})
 
 
 @pytest.mark.slow
@@ -309,9 +307,8 @@ async def test_no_sandboxed_server_outlives_its_host(victim: str, project: Path)
 # -- how it is said ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_what_is_no_policy_is_an_error_that_names_the_key() -> None:
+    cases: list[tuple[object, str]] = [
         (
             {"filesystem": {"alowWrite": []}},
             "filesystem.alowWrite is not a known key; did you mean 'allowWrite'",
@@ -322,13 +319,12 @@ async def test_no_sandboxed_server_outlives_its_host(victim: str, project: Path)
         ("/no/such/file.json", "/no/such/file.json cannot be read"),
         (3, "must be True, a dict or the path of a file, not int"),
         ({"policy": {"filesystem": 3}}, "holds a policy that is damaged"),
-    ],
-)
-def test_what_is_no_policy_is_an_error_that_names_the_key(given: object, said: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        parse_params("files", {"command": "x", "sandbox": given})
-    assert said in str(caught.value)
-    assert "'sandbox' in the parameters of MCP server 'files'" in str(caught.value)
+    ]
+    for given, said in cases:
+        with pytest.raises(InvalidInputError) as caught:
+            parse_params("files", {"command": "x", "sandbox": given})
+        assert said in str(caught.value)
+        assert "'sandbox' in the parameters of MCP server 'files'" in str(caught.value)
 
 
 def test_a_sandbox_is_for_a_server_that_is_started_here() -> None:

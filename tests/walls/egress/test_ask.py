@@ -87,12 +87,13 @@ async def test_what_a_rule_allows_or_denies_is_not_asked_for() -> None:
         assert there.asked == []
 
 
-@pytest.mark.parametrize("name", ["inner.test", "mixed.test"])
-async def test_nobody_can_let_an_inner_address_through(name: str) -> None:
-    async with world(True) as there:
-        with pytest.raises(DeniedError):
-            await there.open(name)
-        assert (there.asked, there.dialled) == ([(name, 443)], [])
+async def test_nobody_can_let_an_inner_address_through() -> None:
+    cases: list[str] = ["inner.test", "mixed.test"]
+    for name in cases:
+        async with world(True) as there:
+            with pytest.raises(DeniedError):
+                await there.open(name)
+            assert (there.asked, there.dialled) == ([(name, 443)], [])
 
 
 async def test_waiting_for_an_answer_takes_nothing_off_the_time_to_connect() -> None:

@@ -80,17 +80,18 @@ async def test_what_is_denied_is_not_looked_up_and_nobody_is_asked() -> None:
     assert [denial.host for denial in world.denied] == ["a.example"]
 
 
-@pytest.mark.parametrize("yes", [True, False])
-async def test_somebody_is_asked_about_what_no_rule_names(yes: bool) -> None:
-    world = World({"a.example": [PUBLIC]})
-    world.lets_through = yes
-    if yes:
-        await world.open("a.example")
-    else:
-        with pytest.raises(DeniedError):
+async def test_somebody_is_asked_about_what_no_rule_names() -> None:
+    cases: list[bool] = [True, False]
+    for yes in cases:
+        world = World({"a.example": [PUBLIC]})
+        world.lets_through = yes
+        if yes:
             await world.open("a.example")
-    assert world.asked == [("a.example", 443)]
-    assert world.dialled == [f"{PUBLIC}:443"] * yes
+        else:
+            with pytest.raises(DeniedError):
+                await world.open("a.example")
+        assert world.asked == [("a.example", 443)]
+        assert world.dialled == [f"{PUBLIC}:443"] * yes
 
 
 async def test_nobody_can_let_an_address_through_that_is_never_reached() -> None:
@@ -101,12 +102,13 @@ async def test_nobody_can_let_an_address_through_that_is_never_reached() -> None
     assert world.dialled == []
 
 
-@pytest.mark.parametrize("found", [[PUBLIC, METADATA], [METADATA, PUBLIC]])
-async def test_one_bad_address_spoils_a_name(found: list[str]) -> None:
-    world = World({"a.example": found})
-    with pytest.raises(DeniedError, match="metadata"):
-        await world.open("a.example", "a.example")
-    assert world.dialled == []
+async def test_one_bad_address_spoils_a_name() -> None:
+    cases: list[list[str]] = [[PUBLIC, METADATA], [METADATA, PUBLIC]]
+    for found in cases:
+        world = World({"a.example": found})
+        with pytest.raises(DeniedError, match="metadata"):
+            await world.open("a.example", "a.example")
+        assert world.dialled == []
 
 
 async def test_the_next_address_is_tried_if_one_refuses() -> None:
@@ -115,13 +117,14 @@ async def test_the_next_address_is_tried_if_one_refuses() -> None:
     assert world.dialled == [f"{PUBLIC}:443", f"{OTHER}:443"]
 
 
-@pytest.mark.parametrize(("found", "cause"), [([], "lookup"), ([PUBLIC], "refused")])
-async def test_what_cannot_be_reached_says_why(found: list[str], cause: str) -> None:
-    world = World({"a.example": found}, refusing=(PUBLIC,))
-    with pytest.raises(UnreachableError) as caught:
-        await world.open("a.example", "a.example")
-    assert caught.value.cause == cause
-    assert world.denied == []
+async def test_what_cannot_be_reached_says_why() -> None:
+    cases: list[tuple[list[str], str]] = [([], "lookup"), ([PUBLIC], "refused")]
+    for found, cause in cases:
+        world = World({"a.example": found}, refusing=(PUBLIC,))
+        with pytest.raises(UnreachableError) as caught:
+            await world.open("a.example", "a.example")
+        assert caught.value.cause == cause
+        assert world.denied == []
 
 
 async def test_an_address_is_not_looked_up() -> None:

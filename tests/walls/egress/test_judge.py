@@ -254,10 +254,11 @@ async def test_an_answer_does_not_outlast_the_lines(world: Callable[..., World])
     assert "the rules have changed" in str(refused)
 
 
-@pytest.mark.parametrize("pattern", ["*", "*:8443"])
-def test_every_host_cannot_be_combined_with_lines(pattern: str) -> None:
-    with pytest.raises(InvalidInputError, match="by their addresses"):
-        check_open_hosts(["a.example", pattern])
+def test_every_host_cannot_be_combined_with_lines() -> None:
+    cases: list[str] = ["*", "*:8443"]
+    for pattern in cases:
+        with pytest.raises(InvalidInputError, match="by their addresses"):
+            check_open_hosts(["a.example", pattern])
 
 
 async def test_every_host_cannot_be_added_to_a_running_session_with_lines() -> None:

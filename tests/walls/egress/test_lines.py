@@ -16,24 +16,21 @@ def head(text: str) -> RequestHead:
     return RequestHead(parse_authority(host, 443), method, readings(f"/{path}"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_line_is_written_as_it_was_read() -> None:
+    cases: list[str] = [
         "GET api.example/**",
         "ask POST api.example:8443/repos/*/issues",
         "deny * api.example/admin/**",
         "WEBSOCKET api.example/socket",
         "* [::1]:8080/",
         "GET api.example/with blanks/*",
-    ],
-)
-def test_a_line_is_written_as_it_was_read(text: str) -> None:
-    assert str(RequestLine.parse(text)) == text
+    ]
+    for text in cases:
+        assert str(RequestLine.parse(text)) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
+def test_a_wrong_line_says_what_to_write() -> None:
+    cases: list[tuple[object, str]] = [
         ("GET api.example", "the path is missing"),
         ("api.example/", "it needs a method"),
         ("get api.example/", "in capitals"),
@@ -49,11 +46,10 @@ def test_a_line_is_written_as_it_was_read(text: str) -> None:
         ("CONNECT api.example/", "never possible"),
         ("GET a.example/" + "a" * 5000, "too long"),
         (3, "not a text"),
-    ],
-)
-def test_a_wrong_line_says_what_to_write(text: object, why: str) -> None:
-    with pytest.raises(InvalidInputError, match=why):
-        RequestLine.parse(text)
+    ]
+    for text, why in cases:
+        with pytest.raises(InvalidInputError, match=why):
+            RequestLine.parse(text)
 
 
 def test_lines_are_a_bounded_list() -> None:

@@ -189,30 +189,32 @@ async def test_what_both_rules_allow_goes_on_during_a_change() -> None:
     await world.close()
 
 
-@pytest.mark.parametrize(
-    ("change", "opened"),
-    [({"allow": ["a.example"]}, True), ({"deny": ["a.example"]}, False), ({"allow": ["b.example"]}, None)],
-)
-async def test_a_waiting_question_is_judged_anew(change: Any, opened: bool | None) -> None:
-    network = live(ask=True)
-    world = World(network)
-    opening = world.open()
-    question = await world.asked.get()
-    await network.change(**change)
-    if opened is None:
-        await asyncio.sleep(0.01)
-        assert not opening.done()
-        assert world.asked.empty()  # it is not asked a second time
-        question.set_result(True)
-        await opening
-    elif opened:
-        await opening
-        assert question.cancelled()
-    else:
-        with pytest.raises(DeniedError, match=r"the rule 'a\.example' denies it"):
+async def test_a_waiting_question_is_judged_anew() -> None:
+    cases: list[tuple[Any, bool | None]] = [
+        ({"allow": ["a.example"]}, True),
+        ({"deny": ["a.example"]}, False),
+        ({"allow": ["b.example"]}, None),
+    ]
+    for change, opened in cases:
+        network = live(ask=True)
+        world = World(network)
+        opening = world.open()
+        question = await world.asked.get()
+        await network.change(**change)
+        if opened is None:
+            await asyncio.sleep(0.01)
+            assert not opening.done()
+            assert world.asked.empty()  # it is not asked a second time
+            question.set_result(True)
             await opening
-        assert question.cancelled()
-    await world.close()
+        elif opened:
+            await opening
+            assert question.cancelled()
+        else:
+            with pytest.raises(DeniedError, match=r"the rule 'a\.example' denies it"):
+                await opening
+            assert question.cancelled()
+        await world.close()
 
 
 async def test_what_a_person_let_through_once_survives_changes_until_a_line_denies_it() -> None:
@@ -316,9 +318,8 @@ async def test_request_lines_come_with_their_hosts_and_go_with_them() -> None:
     assert [*again.state.http] == ["GET a.example/**"]
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "told"),
-    [
+async def test_a_wrong_change_of_lines_changes_nothing() -> None:
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"http": ["get a.example/"]}, InvalidInputError, "in capitals"),
         ({"http": "GET a.example/"}, InvalidInputError, "are a list"),
         ({"remove": "GET a.example/"}, InvalidInputError, "are a list"),
@@ -327,14 +328,13 @@ async def test_request_lines_come_with_their_hosts_and_go_with_them() -> None:
         ({"http": ["GET other.example/"]}, InvalidInputError, "'other.example' is not allowed by the host's policy"),
         ({"allow": ["*"]}, InvalidInputError, "by their addresses"),
         ({"http": [f"GET a.example/{number}" for number in range(200)]}, InvalidInputError, "can have 200 request lines"),
-    ],
-)
-async def test_a_wrong_change_of_lines_changes_nothing(change: dict[str, Any], error: type[Exception], told: str) -> None:
-    network = lines("deny POST a.example/**", allow=["a.example"], ceiling=Network(("a.example", "*")))
-    before = network.state
-    with pytest.raises(error, match=re.escape(told)):
-        await network.change(**change)
-    assert network.state is before
+    ]
+    for change, error, told in cases:
+        network = lines("deny POST a.example/**", allow=["a.example"], ceiling=Network(("a.example", "*")))
+        before = network.state
+        with pytest.raises(error, match=re.escape(told)):
+            await network.change(**change)
+        assert network.state is before
 
 
 async def test_lines_cannot_be_added_while_every_host_is_allowed_or_the_network_is_closed() -> None:

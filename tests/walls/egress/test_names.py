@@ -143,31 +143,31 @@ def test_user_information_is_called_that() -> None:
         parse_authority("allowed.example@evil.example:443")
 
 
-@pytest.mark.parametrize("text", ["0", "65536", "", "+1", " 1", "1 ", "1_0", "١", "0x50", "000080"])
-def test_bad_ports(text: str) -> None:
-    with pytest.raises(BadNameError, match="port"):
-        parse_port(text)
+def test_bad_ports() -> None:
+    cases: list[str] = ["0", "65536", "", "+1", " 1", "1 ", "1_0", "١", "0x50", "000080"]
+    for text in cases:
+        with pytest.raises(BadNameError, match="port"):
+            parse_port(text)
 
 
-@pytest.mark.parametrize("text", ["[::1", "::1]", "[::1]]", "[[::1]]", "[]", "[::1]x:80", "::1:80", "[1.2.3.4]:80"])
-def test_bad_brackets(text: str) -> None:
-    with pytest.raises(BadNameError):
-        parse_authority(text, 80)
+def test_bad_brackets() -> None:
+    cases: list[str] = ["[::1", "::1]", "[::1]]", "[[::1]]", "[]", "[::1]x:80", "::1:80", "[1.2.3.4]:80"]
+    for text in cases:
+        with pytest.raises(BadNameError):
+            parse_authority(text, 80)
 
 
-@pytest.mark.parametrize(
-    ("text", "host"),
-    [
+def test_names() -> None:
+    cases: list[tuple[str, str]] = [
         ("Bücher.example", "xn--bcher-kva.example"),
         ("bu\u0308cher.example.", "xn--bcher-kva.example"),
         ("faß.example", "xn--fa-hia.example"),  # IDNA 2003, in the standard library, would make it fass.example
         ("例え。テスト", "xn--r8jz45g.xn--zckzah"),
         ("my_bucket.example", "my_bucket.example"),
         ("localhost", "localhost"),
-    ],
-)
-def test_names(text: str, host: str) -> None:
-    assert canonical_host(text) == host
+    ]
+    for text, host in cases:
+        assert canonical_host(text) == host
 
 
 def test_what_the_resolver_is_given_is_short_enough() -> None:

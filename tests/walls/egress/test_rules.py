@@ -18,9 +18,8 @@ def at(host: str, port: int = 443) -> Target:
     return Target(canonical_host(host), port)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "canonical"),
-    [
+def test_patterns() -> None:
+    cases: list[tuple[str, str]] = [
         ("Index.Example.", "index.example"),
         ("*.Example.com", "*.example.com"),
         ("*", "*"),
@@ -32,16 +31,14 @@ def at(host: str, port: int = 443) -> Target:
         ("git.corp.example  private", "git.corp.example private"),
         ("0x7f.1:80", "127.0.0.1:80"),
         ("bücher.example", "xn--bcher-kva.example"),
-    ],
-)
-def test_patterns(pattern: str, canonical: str) -> None:
-    assert str(Rule.parse(pattern)) == canonical
-    assert Rule.parse(canonical) == Rule.parse(pattern)
+    ]
+    for pattern, canonical in cases:
+        assert str(Rule.parse(pattern)) == canonical
+        assert Rule.parse(canonical) == Rule.parse(pattern)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "why"),
-    [
+def test_bad_patterns_are_named() -> None:
+    cases: list[tuple[str, str]] = [
         ("", "not a valid host name"),
         ("https://index.example", "more than a host and a port"),
         ("index.example/simple", "more than a host and a port"),
@@ -63,14 +60,13 @@ def test_patterns(pattern: str, canonical: str) -> None:
         ("*.corp private", "without a '*'"),
         ("* private", "without a '*'"),
         ("index.example\0", "not a valid host name"),
-    ],
-)
-def test_bad_patterns_are_named(pattern: str, why: str) -> None:
-    with pytest.raises(InvalidInputError, match=why) as caught:
-        Rules.parse(["good.example", pattern])
-    assert repr(pattern) in str(caught.value)
-    with pytest.raises(InvalidInputError, match=why):
-        Rules.parse([], [pattern])
+    ]
+    for pattern, why in cases:
+        with pytest.raises(InvalidInputError, match=why) as caught:
+            Rules.parse(["good.example", pattern])
+        assert repr(pattern) in str(caught.value)
+        with pytest.raises(InvalidInputError, match=why):
+            Rules.parse([], [pattern])
 
 
 def test_bad_lists() -> None:
@@ -110,9 +106,8 @@ def test_what_is_denied_stays_denied() -> None:
     assert refusal == Refusal("the rule '93.184.216.34' denies it")
 
 
-@pytest.mark.parametrize(
-    ("patterns", "host", "address", "port", "needed"),
-    [
+def test_addresses() -> None:
+    cases: list[tuple[list[str], str, str, int, str | None]] = [
         (["db.corp"], "db.corp", "93.184.216.34", 443, None),
         (["db.corp"], "db.corp", "10.0.0.5", 443, "db.corp private"),
         (["db.corp:5432"], "db.corp", "10.0.0.5", 5432, "db.corp:5432 private"),
@@ -131,18 +126,17 @@ def test_what_is_denied_stays_denied() -> None:
         (["localhost:8000", "127.0.0.1:8000"], "localhost", "127.0.0.1", 8000, None),
         (["*"], "10.0.0.5", "10.0.0.5", 443, "10.0.0.5"),
         (["10.0.0.5"], "10.0.0.5", "10.0.0.5", 443, None),
-    ],
-)
-def test_addresses(patterns: list[str], host: str, address: str, port: int, needed: str | None) -> None:
-    rules, target = Rules.parse(patterns), at(host, port)
-    assert rules.judge(target) is None
-    refusal = rules.judge_address(target, at(address, port), objection(ip_address(address)))
-    assert (refusal and refusal.rule_needed) == needed
-    if refusal is not None:
-        # The rule that is said to be missing is the one.
-        assert refusal.rule_needed is not None
-        more = Rules.parse([*patterns, refusal.rule_needed])
-        assert more.judge_address(target, at(address, port), objection(ip_address(address))) is None
+    ]
+    for patterns, host, address, port, needed in cases:
+        rules, target = Rules.parse(patterns), at(host, port)
+        assert rules.judge(target) is None
+        refusal = rules.judge_address(target, at(address, port), objection(ip_address(address)))
+        assert (refusal and refusal.rule_needed) == needed
+        if refusal is not None:
+            # The rule that is said to be missing is the one.
+            assert refusal.rule_needed is not None
+            more = Rules.parse([*patterns, refusal.rule_needed])
+            assert more.judge_address(target, at(address, port), objection(ip_address(address))) is None
 
 
 def test_denials_as_lines() -> None:

@@ -19,50 +19,45 @@ def request(kind: int, host: bytes, port: int = 443, command: int = 1, version: 
 NAME = request(3, b"\x09a.example")
 
 
-@pytest.mark.parametrize(
-    ("sent", "target"),
-    [
+def test_a_request_is_understood_in_whatever_pieces_it_comes() -> None:
+    cases: list[tuple[bytes, str]] = [
         (NAME, "a.example:443"),
         (request(3, b"\x09A.EXAMPLE"), "a.example:443"),
         (request(1, bytes([93, 184, 216, 34]), 80), "93.184.216.34:80"),
         (request(4, bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 1])), "127.0.0.1:443"),
         (request(3, b"\x0512345"), "0.0.48.57:443"),
-    ],
-)
-def test_a_request_is_understood_in_whatever_pieces_it_comes(sent: bytes, target: str) -> None:
-    for size in (1, 2, 5, 100):
-        handshake, answered, data = SocksHandshake(), b"", GREETING + sent + b"early"
-        for place in range(0, len(data), size):
-            answered += handshake.receive(data[place : place + size])
-        assert answered == b"\x05\x00"
-        assert str(handshake.target) == target
-        assert handshake.trailing() == b"early"
+    ]
+    for sent, target in cases:
+        for size in (1, 2, 5, 100):
+            handshake, answered, data = SocksHandshake(), b"", GREETING + sent + b"early"
+            for place in range(0, len(data), size):
+                answered += handshake.receive(data[place : place + size])
+            assert answered == b"\x05\x00"
+            assert str(handshake.target) == target
+            assert handshake.trailing() == b"early"
 
 
-@pytest.mark.parametrize(
-    ("sent", "answer"),
-    [
+def test_anything_else_is_refused() -> None:
+    cases: list[tuple[bytes, bytes]] = [
         (b"\x04\x01\x00", b""),
         (b"\x05\x01\x02", b"\x05\xff"),
         (b"\x05\x00", b"\x05\xff"),
         (GREETING + request(3, b"\x01a", command=2), socks.reply(socks.COMMAND_UNSUPPORTED)),
         (GREETING + request(2, b"\x01a"), socks.reply(socks.ADDRESS_UNSUPPORTED)),
         (GREETING + request(3, b"\x01a", version=4), socks.reply(socks.GENERAL_FAILURE)),
-    ],
-)
-def test_anything_else_is_refused(sent: bytes, answer: bytes) -> None:
-    with pytest.raises(SocksError) as caught:
-        SocksHandshake().receive(sent)
-    assert caught.value.answer == answer
+    ]
+    for sent, answer in cases:
+        with pytest.raises(SocksError) as caught:
+            SocksHandshake().receive(sent)
+        assert caught.value.answer == answer
 
 
-@pytest.mark.parametrize(
-    ("host", "port"), [(b"\x00", 443), (b"\x01\xff", 443), (b"\x03a b", 443), (b"\x03a\0b", 443), (b"\x01a", 0)]
-)
-def test_a_host_without_a_canonical_form_is_named(host: bytes, port: int) -> None:
-    with pytest.raises(BadSocksNameError) as caught:
-        SocksHandshake().receive(GREETING + request(3, host, port))
-    assert caught.value.named == host[1:].decode(errors="backslashreplace")
+def test_a_host_without_a_canonical_form_is_named() -> None:
+    cases: list[tuple[bytes, int]] = [(b"\x00", 443), (b"\x01\xff", 443), (b"\x03a b", 443), (b"\x03a\0b", 443), (b"\x01a", 0)]
+    for host, port in cases:
+        with pytest.raises(BadSocksNameError) as caught:
+            SocksHandshake().receive(GREETING + request(3, host, port))
+        assert caught.value.named == host[1:].decode(errors="backslashreplace")
 
 
 SENT = st.lists(

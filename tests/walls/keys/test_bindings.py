@@ -21,27 +21,26 @@ def test_a_known_name_needs_nothing_else() -> None:
     assert patterns([found]) == ("api.github.com", "uploads.github.com", "github.com")
 
 
-@pytest.mark.parametrize("name", ["GITHUB_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "GEMINI_API_KEY", "ACME"])
-def test_a_placeholder_is_random_and_stays(name: str) -> None:
-    found = bind(name, Secret(hosts=("a.test",)))
-    one = found.placeholder(SEED)
-    assert one == found.placeholder(SEED) != found.placeholder(b"t" * 32)
-    assert re.fullmatch(r"[A-Za-z0-9_-]*cellblock[A-Za-z0-9]{20,}", one)
-    if name == "GITHUB_TOKEN":
-        assert (one[:4], len(one)) == ("ghp_", 40)
+def test_a_placeholder_is_random_and_stays() -> None:
+    cases: list[str] = ["GITHUB_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "GEMINI_API_KEY", "ACME"]
+    for name in cases:
+        found = bind(name, Secret(hosts=("a.test",)))
+        one = found.placeholder(SEED)
+        assert one == found.placeholder(SEED) != found.placeholder(b"t" * 32)
+        assert re.fullmatch(r"[A-Za-z0-9_-]*cellblock[A-Za-z0-9]{20,}", one)
+        if name == "GITHUB_TOKEN":
+            assert (one[:4], len(one)) == ("ghp_", 40)
 
 
-@pytest.mark.parametrize(
-    ("given", "uses"),
-    [
+def test_hosts_and_places_are_given() -> None:
+    cases: list[tuple[dict[str, Any], list[tuple[Any, ...]]]] = [
         ({"hosts": ["A.test"]}, [("a.test:443", ("Authorization: Bearer {}",), False)]),
         ({"hosts": ["a.test:8443"], "header": "X: {}"}, [("a.test:8443", ("X: {}",), False)]),
         ({"hosts": ["a.test"], "attach": True}, [("a.test:443", ("Authorization: Bearer {}",), True)]),
-    ],
-)
-def test_hosts_and_places_are_given(given: dict[str, Any], uses: list[tuple[Any, ...]]) -> None:
-    found = bind("ACME", Secret(**given))
-    assert [(*use.hosts, use.header, use.attach) for use in found.uses] == uses
+    ]
+    for given, uses in cases:
+        found = bind("ACME", Secret(**given))
+        assert [(*use.hosts, use.header, use.attach) for use in found.uses] == uses
 
 
 def test_a_secret_for_bodies_only_is_in_no_header() -> None:
@@ -56,10 +55,11 @@ def test_another_host_of_a_service_has_its_places() -> None:
     assert bind("GITHUB_TOKEN", Secret(hosts=("api.github.com",))).uses[0].basic == ""
 
 
-@pytest.mark.parametrize("host", ["*", "*.a.test", "a b", "a.test:80", "a@b.test", ""])
-def test_a_secret_is_for_exact_hosts(host: str) -> None:
-    with pytest.raises(InvalidInputError):
-        bind("ACME", Secret(hosts=(host,)))
+def test_a_secret_is_for_exact_hosts() -> None:
+    cases: list[str] = ["*", "*.a.test", "a b", "a.test:80", "a@b.test", ""]
+    for host in cases:
+        with pytest.raises(InvalidInputError):
+            bind("ACME", Secret(hosts=(host,)))
 
 
 def test_an_unknown_name_needs_a_host() -> None:

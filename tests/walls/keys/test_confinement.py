@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 import cellblock
 
 SRC = Path(cellblock.__file__).parents[1]
@@ -99,17 +97,18 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("confined", [True, False])
-def test_21_processes_of_its_user_see_nothing_of_it(confined: bool) -> None:
-    command = [sys.executable, "-c", VICTIM.format(confined=confined)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={"PYTHONPATH": str(SRC)}) as victim:
-        assert victim.stdin
-        assert victim.stdout
-        owner = int(os.read(victim.stdout.fileno(), 20))
-        about = Path(f"/proc/{victim.pid}")
-        # Of an undumpable process, these files belong to root: its user can neither trace it nor read its memory.
-        assert ((about / "environ").stat().st_uid != owner) is confined
-        if confined:
-            assert "Max core file size        0                    0 " in (about / "limits").read_text()
-        victim.stdin.close()
+def test_21_processes_of_its_user_see_nothing_of_it() -> None:
+    cases: list[bool] = [True, False]
+    for confined in cases:
+        command = [sys.executable, "-c", VICTIM.format(confined=confined)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={"PYTHONPATH": str(SRC)}) as victim:
+            assert victim.stdin
+            assert victim.stdout
+            owner = int(os.read(victim.stdout.fileno(), 20))
+            about = Path(f"/proc/{victim.pid}")
+            # Of an undumpable process, these files belong to root: its user can neither trace it nor read its memory.
+            assert ((about / "environ").stat().st_uid != owner) is confined
+            if confined:
+                assert "Max core file size        0                    0 " in (about / "limits").read_text()
+            victim.stdin.close()

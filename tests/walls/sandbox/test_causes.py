@@ -18,9 +18,8 @@ DOCKER = Surroundings(container="Docker", filtered=True, apparmor="docker-defaul
 UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileged_userns"}))
 
 
-@pytest.mark.parametrize(
-    ("step", "code", "around", "why", "line"),
-    [
+def test_the_cause_and_the_first_way_out() -> None:
+    cases: list[tuple[StepName, int, Surroundings, str, str]] = [
         ("user namespace", errno.EPERM, DOCKER, "Docker's default", "systempaths=unconfined --security-opt apparmor=unconf"),
         ("identity", errno.EPERM, PODMAN, "podman's default", "podman run --security-opt seccomp=deploy/seccomp.json"),
         ("process", errno.ENOSYS, PODMAN, "podman's default", "podman run"),
@@ -79,13 +78,12 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("files", errno.ENOENT, Surroundings(), "a path that the policy names", "cellblock policy show"),
         ("files", errno.EPERM, Surroundings(), "not known", "docker run"),
         ("cell", 0, Surroundings(), "not known", "doctor --json"),
-    ],
-)
-def test_the_cause_and_the_first_way_out(step: StepName, code: int, around: Surroundings, why: str, line: str) -> None:
-    said = "cannot open /root/py: openat2: Permission denied" if code == errno.EACCES and around.root else "it said so"
-    cause = find_cause(Failure(step, code, said), around)
-    assert re.search(why, cause.why)
-    assert re.search(line, cause.ways[0].line)
+    ]
+    for step, code, around, why, line in cases:
+        said = "cannot open /root/py: openat2: Permission denied" if code == errno.EACCES and around.root else "it said so"
+        cause = find_cause(Failure(step, code, said), around)
+        assert re.search(why, cause.why)
+        assert re.search(line, cause.ways[0].line)
 
 
 @pytest.mark.parametrize("step", STEPS)

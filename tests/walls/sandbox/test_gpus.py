@@ -213,12 +213,11 @@ def test_the_gpus_of_a_machine_are_listed(machine: Path) -> None:
     assert known_gpus() == ("gpu:0", "gpu:1", "gpu:all", "gpu:GPU-955ef018-3bd9-5f27-80b3-fa20ee8d19c5")
 
 
-@pytest.mark.parametrize(
-    "name", ["gpu", "gpu:", "gpu:0:", "gpu:../0", "gpu:a b", "gpu:" + 101 * "0", "tpu:0", "/dev/kvm", "gpu:٣"]
-)
-def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidInputError, match="name GPUs, such as 'gpu:0'"):
-        Policy(devices=(name,)).checked()
+def test_other_names_are_refused() -> None:
+    cases: list[str] = ["gpu", "gpu:", "gpu:0:", "gpu:../0", "gpu:a b", "gpu:" + 101 * "0", "tpu:0", "/dev/kvm", "gpu:٣"]
+    for name in cases:
+        with pytest.raises(InvalidInputError, match="name GPUs, such as 'gpu:0'"):
+            Policy(devices=(name,)).checked()
 
 
 def test_a_policy_with_devices_can_be_written_read_and_narrowed() -> None:

@@ -142,20 +142,16 @@ def _tmpfs(made: Plan, target: str) -> Tmpfs:
     return next(step for step in made.steps if isinstance(step, Tmpfs) and step.target == target)
 
 
-@pytest.mark.parametrize(
-    ("filesystem", "workspace", "interpreter"),
-    [
+def test_a_name_that_is_needed_for_something_else_is_not_given() -> None:
+    cases: list[tuple[Filesystem, str, tuple[str, ...]]] = [
         (Filesystem(read=("/",)), WORKSPACE, INTERPRETER),
         (Filesystem(read=("/home/user/.cache",)), WORKSPACE, INTERPRETER),
         (Filesystem(), "/home/user/project", INTERPRETER),
         (Filesystem(), WORKSPACE, ("/home/user/venv",)),
-    ],
-)
-def test_a_name_that_is_needed_for_something_else_is_not_given(
-    filesystem: Filesystem, workspace: str, interpreter: tuple[str, ...]
-) -> None:
-    with pytest.raises(InvalidInputError, match="home_is_workspace"):
-        plan(replace(filesystem, home_is_workspace=True), workspace, interpreter)
+    ]
+    for filesystem, workspace, interpreter in cases:
+        with pytest.raises(InvalidInputError, match="home_is_workspace"):
+            plan(replace(filesystem, home_is_workspace=True), workspace, interpreter)
 
 
 def test_settings_are_written_before_they_are_sealed() -> None:
@@ -164,12 +160,13 @@ def test_settings_are_written_before_they_are_sealed() -> None:
     assert steps.index(Proc("/proc")) < min(settings) < max(settings) < steps.index(ReadOnly("/proc/sys"))
 
 
-@pytest.mark.parametrize("lies", ["/w/.venv", "/w/tools/venv"])
-def test_an_interpreter_in_the_workspace_stays_read_only(lies: str) -> None:
-    made = plan(interpreter=(lies,))
-    assert access(made, f"{lies}/bin/python") == READ
-    assert access(made, "/w/file") == WRITE
-    assert Protect("/w", lies) in made.steps
+def test_an_interpreter_in_the_workspace_stays_read_only() -> None:
+    cases: list[str] = ["/w/.venv", "/w/tools/venv"]
+    for lies in cases:
+        made = plan(interpreter=(lies,))
+        assert access(made, f"{lies}/bin/python") == READ
+        assert access(made, "/w/file") == WRITE
+        assert Protect("/w", lies) in made.steps
 
 
 def test_a_workspace_inside_of_an_interpreters_directory_can_be_written() -> None:
@@ -182,21 +179,34 @@ def test_a_workspace_that_packages_are_imported_from_is_read_only() -> None:
     assert access(plan(interpreter=("/w",)), "/w/file") == READ
 
 
-@pytest.mark.parametrize(
-    "workspace",
-    ["/", "/tmp", "/usr", "/usr/local", "/etc", "/etc/ssl", "/proc/1", "/dev/shm/x", "/sys/x", "/home", "/var", "/run", HOME],
-)
-def test_the_system_is_no_workspace(workspace: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"cannot have .* as its workspace"):
-        check_workspace(workspace)
-    with pytest.raises(InvalidInputError):
-        plan(Filesystem(write=(workspace,)))
+def test_the_system_is_no_workspace() -> None:
+    cases: list[str] = [
+        "/",
+        "/tmp",
+        "/usr",
+        "/usr/local",
+        "/etc",
+        "/etc/ssl",
+        "/proc/1",
+        "/dev/shm/x",
+        "/sys/x",
+        "/home",
+        "/var",
+        "/run",
+        HOME,
+    ]
+    for workspace in cases:
+        with pytest.raises(InvalidInputError, match=r"cannot have .* as its workspace"):
+            check_workspace(workspace)
+        with pytest.raises(InvalidInputError):
+            plan(Filesystem(write=(workspace,)))
 
 
-@pytest.mark.parametrize("pattern", ["//", "/./", "/x/..", "/x/../etc", "//etc", "../usr"])
-def test_no_spelling_of_the_system_is_writable(pattern: str) -> None:
-    with pytest.raises(InvalidInputError):
-        plan(Filesystem(write=(pattern,)))
+def test_no_spelling_of_the_system_is_writable() -> None:
+    cases: list[str] = ["//", "/./", "/x/..", "/x/../etc", "//etc", "../usr"]
+    for pattern in cases:
+        with pytest.raises(InvalidInputError):
+            plan(Filesystem(write=(pattern,)))
 
 
 def test_denials_are_kept_inside_of_a_narrower_workspace() -> None:
@@ -206,11 +216,12 @@ def test_denials_are_kept_inside_of_a_narrower_workspace() -> None:
     assert access(made, "/w/file") == READ
 
 
-@pytest.mark.parametrize("write", [(), ("/elsewhere",)])
-def test_a_workspace_that_is_not_writable_is_readable(write: tuple[str, ...]) -> None:
-    made = plan(Filesystem(write=write))
-    assert access(made, "/w/file") == READ
-    assert access(made, "/w/.env") == NOTHING
+def test_a_workspace_that_is_not_writable_is_readable() -> None:
+    cases: list[tuple[str, ...]] = [(), ("/elsewhere",)]
+    for write in cases:
+        made = plan(Filesystem(write=write))
+        assert access(made, "/w/file") == READ
+        assert access(made, "/w/.env") == NOTHING
 
 
 def reserved(filesystem: Filesystem) -> object:
@@ -254,26 +265,25 @@ def test_limits_are_those_of_the_policy() -> None:
     assert (limits["DATA"], limits["NPROC"], limits["NOFILE"], limits["FSIZE"], limits["CORE"]) == (2**30, 50, 100, 2**21, 0)
 
 
-@pytest.mark.parametrize(
-    ("read", "unix_sockets", "allowed"), [((), False, True), (("/",), False, False), (("/",), True, True)]
-)
-def test_local_sockets_are_forbidden_where_everything_can_be_read(
-    read: tuple[str, ...], unix_sockets: bool, allowed: bool
-) -> None:
-    policy = replace(Policy(Filesystem(read=read)), unix_sockets=unix_sockets)
-    program = base64.b64decode(make_plan(policy, FACTS, WORKSPACE, INTERPRETER).restrictions.seccomp)
-    assert program == seccomp.program("x86_64", unix_sockets=allowed)
+def test_local_sockets_are_forbidden_where_everything_can_be_read() -> None:
+    cases: list[tuple[tuple[str, ...], bool, bool]] = [((), False, True), (("/",), False, False), (("/",), True, True)]
+    for read, unix_sockets, allowed in cases:
+        policy = replace(Policy(Filesystem(read=read)), unix_sockets=unix_sockets)
+        program = base64.b64decode(make_plan(policy, FACTS, WORKSPACE, INTERPRETER).restrictions.seccomp)
+        assert program == seccomp.program("x86_64", unix_sockets=allowed)
 
 
-@pytest.mark.parametrize("workspace", ["/homes/me", "/homes", "/", "/tmp"])
-def test_where_a_program_happens_to_run_is_no_workspace_if_the_home_directory_is_in_it(workspace: str) -> None:
-    with pytest.raises(InvalidInputError, match="working_dir="):
+def test_where_a_program_happens_to_run_is_no_workspace_if_the_home_directory_is_in_it() -> None:
+    cases: list[str] = ["/homes/me", "/homes", "/", "/tmp"]
+    for workspace in cases:
+        with pytest.raises(InvalidInputError, match="working_dir="):
+            check_unnamed_workspace(workspace, "/homes/me")
+
+
+def test_where_a_program_runs_is_its_workspace_otherwise() -> None:
+    cases: list[str] = ["/homes/me/project", "/homes/meadow", "/srv/project"]
+    for workspace in cases:
         check_unnamed_workspace(workspace, "/homes/me")
-
-
-@pytest.mark.parametrize("workspace", ["/homes/me/project", "/homes/meadow", "/srv/project"])
-def test_where_a_program_runs_is_its_workspace_otherwise(workspace: str) -> None:
-    check_unnamed_workspace(workspace, "/homes/me")
 
 
 def test_a_zygote_has_a_trusted_environment_where_sessions_have_it() -> None:

@@ -46,9 +46,10 @@ def test_documented_configurations_are_understood(text: str, tmp_path: Path) -> 
     assert make_plan(policy, FACTS, WORKSPACE, INTERPRETER).everything
 
 
-@pytest.mark.parametrize("data", [{}, {"filesystem": {}, "network": {}, "resources": {}}, {"defaults": "cellblock"}])
-def test_what_is_not_said_is_the_default(data: dict[str, Any]) -> None:
-    assert Policy.parse(data) == Policy()
+def test_what_is_not_said_is_the_default() -> None:
+    cases: list[dict[str, Any]] = [{}, {"filesystem": {}, "network": {}, "resources": {}}, {"defaults": "cellblock"}]
+    for data in cases:
+        assert Policy.parse(data) == Policy()
 
 
 def test_a_key_changes_its_own_part_only() -> None:
@@ -68,16 +69,17 @@ def test_nothing_said_in_the_words_of_sandbox_runtime_is_all_reading_and_no_writ
     assert files == Filesystem(("/",), (), (".env",))
 
 
-@pytest.mark.parametrize("home", ["/h/u", "/h"])
-def test_secrets_are_masked_at_the_top_of_all_that_is_shown(home: str) -> None:
-    policy = Policy(Filesystem(read=(home, "/h/u/.aws/config"), write=(".", "/x")))
-    plan = make_plan(policy, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER)
-    for place in ("/h/u/.ssh", "/h/u/.env", "/x/.env", f"{WORKSPACE}/.env"):
-        assert access(plan, place) == NOTHING, place
-    for place in ("/h/u/.aws/config", "/h/u/notes", "/h/u/x/.env"):
-        assert access(plan, place) == READ, place
-    named = Policy(Filesystem(read=("/h/u", "/h/u/.ssh")))
-    assert access(make_plan(named, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER), "/h/u/.ssh") == READ
+def test_secrets_are_masked_at_the_top_of_all_that_is_shown() -> None:
+    cases: list[str] = ["/h/u", "/h"]
+    for home in cases:
+        policy = Policy(Filesystem(read=(home, "/h/u/.aws/config"), write=(".", "/x")))
+        plan = make_plan(policy, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER)
+        for place in ("/h/u/.ssh", "/h/u/.env", "/x/.env", f"{WORKSPACE}/.env"):
+            assert access(plan, place) == NOTHING, place
+        for place in ("/h/u/.aws/config", "/h/u/notes", "/h/u/x/.env"):
+            assert access(plan, place) == READ, place
+        named = Policy(Filesystem(read=("/h/u", "/h/u/.ssh")))
+        assert access(make_plan(named, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER), "/h/u/.ssh") == READ
 
 
 def test_the_default_is_the_workspace_and_nothing_else() -> None:
@@ -85,9 +87,8 @@ def test_the_default_is_the_workspace_and_nothing_else() -> None:
     assert (policy.filesystem.read, policy.filesystem.write, policy.network.allow) == ((), (".",), ())
 
 
-@pytest.mark.parametrize(
-    ("data", "named", "meant"),
-    [
+def test_a_typo_is_named_and_the_right_key_suggested() -> None:
+    cases: list[tuple[dict[str, Any], str, str]] = [
         ({"filesytem": {}}, "filesytem", "filesystem"),
         ({"filesystem": {"allowWrit": []}}, "filesystem.allowWrit", "allowWrite"),
         ({"filesystem": {"denyread": []}}, "filesystem.denyread", "denyRead"),
@@ -95,14 +96,13 @@ def test_the_default_is_the_workspace_and_nothing_else() -> None:
         ({"network": {"allowUnixSockets": []}}, "network.allowUnixSockets", "allowAllUnixSockets"),
         ({"resources": {"memroy": 1}}, "resources.memroy", "memory"),
         ({"resources": {"open_files": 100}}, "resources.open_files", "openFiles"),
-    ],
-)
-def test_a_typo_is_named_and_the_right_key_suggested(data: dict[str, Any], named: str, meant: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        Policy.parse(data, "here.json")
-    assert "here.json" in str(caught.value)
-    assert named in str(caught.value)
-    assert repr(meant) in str(caught.value)
+    ]
+    for data, named, meant in cases:
+        with pytest.raises(InvalidInputError) as caught:
+            Policy.parse(data, "here.json")
+        assert "here.json" in str(caught.value)
+        assert named in str(caught.value)
+        assert repr(meant) in str(caught.value)
 
 
 def test_a_key_that_resembles_nothing_is_told_what_there_is() -> None:
@@ -110,9 +110,8 @@ def test_a_key_that_resembles_nothing_is_told_what_there_is() -> None:
         Policy.parse({"zzz": 1})
 
 
-@pytest.mark.parametrize(
-    ("data", "named"),
-    [
+def test_a_value_of_the_wrong_kind_is_named() -> None:
+    cases: list[tuple[Any, str]] = [
         ([], "here.json"),
         ({"filesystem": []}, "filesystem"),
         ({"filesystem": {"denyRead": ".env"}}, "filesystem.denyRead"),
@@ -123,22 +122,29 @@ def test_a_key_that_resembles_nothing_is_told_what_there_is() -> None:
         ({"resources": {"memory": "4G"}}, "resources.memory"),
         ({"resources": {"memory": 1.5e9}}, "resources.memory"),
         ({"resources": {"processes": True}}, "resources.processes"),
-    ],
-)
-def test_a_value_of_the_wrong_kind_is_named(data: Any, named: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        Policy.parse(data, "here.json")
-    assert named in str(caught.value)
+    ]
+    for data, named in cases:
+        with pytest.raises(InvalidInputError) as caught:
+            Policy.parse(data, "here.json")
+        assert named in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("memory", 0), ("memory", -1), ("memory", 2**51), ("processes", 1), ("processes", 10**6), ("openFiles", 3), ("tmp", 0),
-     ("fileSize", 1), ("cpu", 0), ("cpu", 101)],
-)  # fmt: skip
-def test_an_impossible_limit_is_named_with_what_is_possible(key: str, value: int) -> None:
-    with pytest.raises(InvalidInputError, match=rf"must be an integer from \d+ to \d+, not {value}"):
-        Policy.parse({"resources": {key: value}})
+def test_an_impossible_limit_is_named_with_what_is_possible() -> None:
+    cases: list[tuple[str, int]] = [
+        ("memory", 0),
+        ("memory", -1),
+        ("memory", 2**51),
+        ("processes", 1),
+        ("processes", 10**6),
+        ("openFiles", 3),
+        ("tmp", 0),
+        ("fileSize", 1),
+        ("cpu", 0),
+        ("cpu", 101),
+    ]
+    for key, value in cases:
+        with pytest.raises(InvalidInputError, match=rf"must be an integer from \d+ to \d+, not {value}"):
+            Policy.parse({"resources": {key: value}})
 
 
 def test_a_policy_survives_the_way_to_a_session() -> None:
@@ -149,9 +155,8 @@ def test_a_policy_survives_the_way_to_a_session() -> None:
 # -- narrowing -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wider", "named"),
-    [
+def test_a_policy_that_allows_more_is_refused_by_name() -> None:
+    cases: list[tuple[Policy, str]] = [
         (Policy(filesystem=Filesystem(read=("/",))), "filesystem.read"),
         (Policy(filesystem=Filesystem(read=("/etc",))), "filesystem.read"),
         (Policy(filesystem=Filesystem(write=("~",))), "filesystem.write"),
@@ -161,18 +166,18 @@ def test_a_policy_survives_the_way_to_a_session() -> None:
         (Policy(filesystem=Filesystem(write=("/",))), "filesystem.write"),
         (Policy(network=Network(allow=("example.org",))), "network.allow"),
         (Policy(unix_sockets=True), "unix_sockets"),
-    ],
-)
-def test_a_policy_that_allows_more_is_refused_by_name(wider: Policy, named: str) -> None:
-    with pytest.raises(InvalidInputError, match=named):
-        Policy().narrow(wider)
+    ]
+    for wider, named in cases:
+        with pytest.raises(InvalidInputError, match=named):
+            Policy().narrow(wider)
 
 
-@pytest.mark.parametrize("wanted", ["*.example.org", "evil.org", "aexample.org", "a.example.org:22", "*", "example.org"])
-def test_a_pattern_covers_no_more_than_it_says(wanted: str) -> None:
-    host = Policy(network=Network(allow=("*.a.example.org", "example.org:443")))
-    with pytest.raises(InvalidInputError, match=r"network\.allow"):
-        host.narrow(Policy(network=Network(allow=(wanted,))))
+def test_a_pattern_covers_no_more_than_it_says() -> None:
+    cases: list[str] = ["*.example.org", "evil.org", "aexample.org", "a.example.org:22", "*", "example.org"]
+    for wanted in cases:
+        host = Policy(network=Network(allow=("*.a.example.org", "example.org:443")))
+        with pytest.raises(InvalidInputError, match=r"network\.allow"):
+            host.narrow(Policy(network=Network(allow=(wanted,))))
 
 
 def test_narrowing_keeps_what_both_deny_and_the_smaller_limits() -> None:

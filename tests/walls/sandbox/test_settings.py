@@ -52,11 +52,12 @@ def test_a_pipe_in_the_place_of_settings_is_refused(tmp_path: Path) -> None:
         Policy.load(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize("data", [{"x" * MIB: 1}, {"filesystem": {"allowWrite": "x" * MIB}}, {"network": {"ask": [[]] * MIB}}])
-def test_what_is_wrong_is_shown_in_short(data: Any) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        Policy.parse(data)
-    assert len(str(caught.value)) < 500
+def test_what_is_wrong_is_shown_in_short() -> None:
+    cases: list[Any] = [{"x" * MIB: 1}, {"filesystem": {"allowWrite": "x" * MIB}}, {"network": {"ask": [[]] * MIB}}]
+    for data in cases:
+        with pytest.raises(InvalidInputError) as caught:
+            Policy.parse(data)
+        assert len(str(caught.value)) < 500
 
 
 def test_lines_that_begin_with_slashes_are_comments_and_lines_keep_their_numbers(tmp_path: Path) -> None:
@@ -74,33 +75,29 @@ def test_values_of_the_right_kind_are_returned_and_missing_ones_have_a_default()
     assert (section({}).texts("names"), section({}).boolean("flag"), section({}).get("count", 7)) == ((), False, 7)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "complaint"),
-    [
+def test_a_value_of_the_wrong_kind_is_named_with_its_place() -> None:
+    cases: list[tuple[str, object, str]] = [
         ("names", "a", "must be a list of strings, not 'a'"),
         ("names", [""], "must be a list of strings"),
         ("names", ["a", 1], "must be a list of strings"),
         ("flag", 1, "must be true or false, not 1"),
         ("count", True, "must be an integer, not True"),
         ("count", 1.0, "must be an integer, not 1.0"),
-    ],
-)
-def test_a_value_of_the_wrong_kind_is_named_with_its_place(key: str, value: object, complaint: str) -> None:
-    given = section({key: value})
-    read = {"names": given.texts, "flag": given.boolean, "count": given.integer}[key]
-    with pytest.raises(InvalidInputError, match=rf"^a\.json: part\.{key} {complaint}"):
-        read(key)
+    ]
+    for key, value, complaint in cases:
+        given = section({key: value})
+        read = {"names": given.texts, "flag": given.boolean, "count": given.integer}[key]
+        with pytest.raises(InvalidInputError, match=rf"^a\.json: part\.{key} {complaint}"):
+            read(key)
 
 
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
+def test_what_is_no_section_is_named() -> None:
+    cases: list[tuple[object, str]] = [
         ([], "a.json: part must be an object, not list"),
         ({"name": 1}, "part.name is not a known key; did you mean 'names'?"),
         ({"zebra": 1}, "part.zebra is not a known key; known are names, flag, count"),
-    ],
-)
-def test_what_is_no_section_is_named(data: object, complaint: str) -> None:
-    with pytest.raises(InvalidInputError) as raised:
-        section(data)
-    assert complaint in str(raised.value)
+    ]
+    for data, complaint in cases:
+        with pytest.raises(InvalidInputError) as raised:
+            section(data)
+        assert complaint in str(raised.value)

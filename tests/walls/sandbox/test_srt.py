@@ -84,20 +84,18 @@ def test_only_what_is_there_is_protected_from_writing() -> None:
     assert made(policy, there=there)["filesystem"]["denyWrite"] == [".vscode", "~/.ssh", "/srv/data"]
 
 
-@pytest.mark.parametrize(
-    ("names", "denied"),
-    [
+def test_a_repository_is_protected_as_a_whole_where_srt_can() -> None:
+    cases: list[tuple[tuple[str, ...], list[str]]] = [
         (("HEAD", "config", "hooks"), [".git"]),
         # srt would put hooks there to protect them, and could not where all of it is read-only.
         (("HEAD", "config"), [".git/HEAD", ".git/config"]),
         ((), []),
         # That of a worktree is a file.
         (("",), [".git"]),
-    ],
-)
-def test_a_repository_is_protected_as_a_whole_where_srt_can(names: tuple[str, ...], denied: list[str]) -> None:
-    policy = Policy(Filesystem(deny_write=(".git",)))
-    assert made(policy, there={"/home/me/project/.git": names})["filesystem"]["denyWrite"] == denied
+    ]
+    for names, denied in cases:
+        policy = Policy(Filesystem(deny_write=(".git",)))
+        assert made(policy, there={"/home/me/project/.git": names})["filesystem"]["denyWrite"] == denied
 
 
 def test_what_is_there_is_seen(tmp_path: Path) -> None:

@@ -29,9 +29,8 @@ def test_plain_values_come_back_as_they_were(value: Any) -> None:
     assert decode(encode(value, LIMIT), LIMIT) == value
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
+def test_arrays_come_back_as_they_were() -> None:
+    cases: list[Any] = [
         np.arange(12).reshape(3, 4)[:, ::2],
         np.asfortranarray(np.ones((2, 3), "float32")),
         np.array(5),
@@ -39,32 +38,29 @@ def test_plain_values_come_back_as_they_were(value: Any) -> None:
         np.array(["a", "bcd"]),
         np.array(["2020-01-01"], "datetime64[s]"),
         np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
-    ],
-)
-def test_arrays_come_back_as_they_were(array: Any) -> None:
-    back = decode(encode(array, LIMIT), LIMIT)
-    assert back.dtype == array.dtype
-    assert back.shape == array.shape
-    assert (back == array).all()
-    assert back.flags.writeable
+    ]
+    for array in cases:
+        back = decode(encode(array, LIMIT), LIMIT)
+        assert back.dtype == array.dtype
+        assert back.shape == array.shape
+        assert (back == array).all()
+        assert back.flags.writeable
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     assert decode(encode({"sum": np.int64(3), "mean": np.float32(0.5)}, LIMIT), LIMIT) == {"sum": 3, "mean": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
+def test_what_cannot_be_carried_is_named() -> None:
+    cases: list[tuple[Any, str]] = [
         ({1, 2}, "value is of type set"),
         ([{"when": datetime.date(2020, 1, 1)}], r"value\[0\]\['when'\] is of type datetime.date"),
         ({"a": {3: 4}}, r"value\['a'\] has the key 3 of type int"),
         (np.array([object()]), "of objects"),
-    ],
-)
-def test_what_cannot_be_carried_is_named(value: Any, told: str) -> None:
-    with pytest.raises(InvalidInputError, match=told):
-        encode(value, LIMIT)
+    ]
+    for value, told in cases:
+        with pytest.raises(InvalidInputError, match=told):
+            encode(value, LIMIT)
 
 
 def test_what_contains_itself_is_refused() -> None:
@@ -108,19 +104,17 @@ def array_of(header: str, data: bytes = b"") -> bytes:
     return b"npy\n\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_an_array_that_claims_more_than_it_has_is_refused() -> None:
+    cases: list[str] = [
         "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,)}",
         "{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}",
         "{'descr': '|S0', 'fortran_order': False, 'shape': (1000000000000,)}",
         "{'descr': '|V0', 'fortran_order': False, 'shape': (1000000, 1000000)}",
         "{'descr': '<f8', 'fortran_order': False, 'shape': (0, " + "9" * 30 + ")}",
-    ],
-)
-def test_an_array_that_claims_more_than_it_has_is_refused(header: str) -> None:
-    with pytest.raises(InvalidInputError):
-        decode(array_of(header), LIMIT)
+    ]
+    for header in cases:
+        with pytest.raises(InvalidInputError):
+            decode(array_of(header), LIMIT)
 
 
 @pytest.mark.parametrize(
