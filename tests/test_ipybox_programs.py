@@ -141,6 +141,7 @@ async def test_a_command_is_shown_under_the_name_that_ipybox_has_for_it(workspac
                 await streamed(executor, code, reject)
 
 
+@pytest.mark.slow
 async def test_a_name_that_is_not_defined_stays_in_the_command(workspace: Path) -> None:
     async with CodeExecutor(approve_shell_cmds=True) as executor:
         seen = await streamed(executor, "!echo {nothing_of_this_name}")
@@ -200,6 +201,7 @@ async def test_a_timeout_says_how_long_it_was(workspace: Path) -> None:
             await executor.execute("while True: pass", timeout=0.2)
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_is_not_ready_in_time_is_an_error_and_leaves_nothing(workspace: Path) -> None:
     executor = CodeExecutor(kernel_init_timeout=1e-9)
     assert executor.kernel_init_timeout == 1e-9
@@ -319,6 +321,7 @@ async def test_arguments_of_a_tool_are_made_json(no_idle_connections: None) -> N
             await runner.run("echo", {"value": object()})
 
 
+@pytest.mark.slow
 async def test_a_tool_server_says_that_it_runs_and_what_came_of_a_request(no_idle_connections: None) -> None:
     async with ToolServer(port=0, approval_required=True, approval_timeout=0.05, log_level="ERROR") as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import cellblock
 from cellblock import tools
 from cellblock.fronts.cli.app import made_command
@@ -152,6 +150,6 @@ def test_documents_that_messages_name_exist() -> None:
     assert [name for name in found(_DOCUMENT) if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("name", _MAKE_SESSIONS)
-def test_what_makes_sessions_takes_the_options_that_messages_name(name: str) -> None:
-    assert {*_FOR_SESSIONS} <= options_of(command_of(name.split()))
+def test_what_makes_sessions_takes_the_options_that_messages_name() -> None:
+    for name in _MAKE_SESSIONS:
+        assert {*_FOR_SESSIONS} <= options_of(command_of(name.split()))

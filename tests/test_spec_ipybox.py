@@ -111,6 +111,7 @@ async def test_custom_timeouts() -> None:
                 ...
 
 
+@pytest.mark.slow
 async def test_kernel_environment() -> None:
     async with CodeExecutor(kernel_env={"TEST_VAR": "test_val"}) as executor:
         result = await executor.execute("import os; print(os.environ['TEST_VAR'])")
@@ -306,6 +307,7 @@ def test_errors_are_what_the_documents_say() -> None:
     assert str(CodeExecutionError("as documented")) == "as documented"
 
 
+@pytest.mark.slow
 async def test_text_is_none_without_output_and_stripped_with_it() -> None:
     async with CodeExecutor() as executor:
         assert (await executor.execute("x = 1")).text is None

@@ -48,13 +48,13 @@ def steers(text: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
-def test_sequences_are_shown_and_not_obeyed(sequence: str) -> None:
-    assert steers(sequence)
-    shown = printable(f"before {sequence} after")
-    assert not steers(shown)
-    assert shown.startswith("before \\")
-    assert shown.endswith(" after")
+def test_sequences_are_shown_and_not_obeyed() -> None:
+    for sequence in SEQUENCES.values():
+        assert steers(sequence)
+        shown = printable(f"before {sequence} after")
+        assert not steers(shown)
+        assert shown.startswith("before \\")
+        assert shown.endswith(" after")
 
 
 @given(st.text(st.characters(codec=None)))

@@ -68,6 +68,7 @@ async def test_the_lines_of_a_message_stay(session: Session) -> None:
     assert result.for_model().startswith("Error: ValueError: syntax error at\nLINE 1: SELEC 1\n        ^\n\nCell In")
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_not_registered_is_what_an_import_of_its_tools_fails_by(session: Session) -> None:
     for code, missing in (("import mcptools", "mcptools"), ("from mcptools.github.search import run", "mcptools")):
         first = (await session.execute(code)).for_model().split("\n")[0]
@@ -182,6 +183,7 @@ async def test_an_error_that_the_cell_survived_is_told_once(session: Session, tm
     assert text.count("division by zero") == 1
 
 
+@pytest.mark.slow
 async def test_code_with_a_network_is_not_told_otherwise(session: Session) -> None:
     result = await session.execute("import socket\nsocket.getaddrinfo('name.invalid', 80)")
     assert result.error is not None
@@ -284,6 +286,7 @@ def test_a_crash_of_python_314_shows_no_addresses() -> None:
     assert result.for_model() == ("The kernel died: SIGABRT.\n\nso far\nFatal Python error: Aborted\n  line 3 of cell 2, in f")
 
 
+@pytest.mark.slow
 async def test_what_is_said_once_is_not_said_again(session: Session) -> None:
     assert (await session.execute("raise SystemExit(3)")).for_model() == "Error: SystemExit: 3"
     text = (await session.execute("x = = 1")).for_model()

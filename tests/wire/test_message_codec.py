@@ -194,14 +194,14 @@ TEXT_FIELDS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", TEXT_FIELDS)
-def test_a_string_in_a_header_has_a_limit(name: str) -> None:
-    make, header = TEXT_FIELDS[name]
-    assert round_trip(make("é" * MAX_TEXT)) == make("é" * MAX_TEXT)
-    with pytest.raises(ProtocolError, match=str(MAX_TEXT)):
-        encode(make("x" * (MAX_TEXT + 1)))
-    with pytest.raises(ProtocolError, match=name):
-        read(header("x" * (MAX_TEXT + 1)))
+def test_a_string_in_a_header_has_a_limit() -> None:
+    for name in TEXT_FIELDS:
+        make, header = TEXT_FIELDS[name]
+        assert round_trip(make("é" * MAX_TEXT)) == make("é" * MAX_TEXT)
+        with pytest.raises(ProtocolError, match=str(MAX_TEXT)):
+            encode(make("x" * (MAX_TEXT + 1)))
+        with pytest.raises(ProtocolError, match=name):
+            read(header("x" * (MAX_TEXT + 1)))
 
 
 def test_the_name_of_an_exception_has_a_limit() -> None:

@@ -83,6 +83,7 @@ def test_what_is_closed_is_no_error(closed: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_completion_knows_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CELLBLOCK_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "cellblock st")
@@ -91,6 +92,7 @@ def test_completion_knows_commands(capsys: pytest.CaptureFixture[str], monkeypat
     assert capsys.readouterr().out.split() == ["status"]
 
 
+@pytest.mark.slow
 def test_a_script_for_completion_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CELLBLOCK_COMPLETE", "")  # so that what the command sets is taken back
     assert main(["completion", "bash"]) == 0

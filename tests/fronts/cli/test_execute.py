@@ -63,6 +63,7 @@ def test_bash_a_file_and_standard_input(
     assert run(capsys, "--name", "ways", "-")[1]["return_value"] == "'from a pipe'"
 
 
+@pytest.mark.slow
 def test_what_code_prints_is_printed_in_a_pipe_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """README's first command says 7, wherever it is run. KernelBox's form prints JSON in a pipe."""
     assert main(["exec", "words", "prices = [3, 4]; sum(prices)"]) == 0
@@ -78,6 +79,7 @@ def test_what_code_prints_is_printed_in_a_pipe_too(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "from a file\n"
 
 
+@pytest.mark.slow
 def test_code_alone_runs_in_a_session_that_is_called_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["exec", "x = 20"]) == 0
     assert main(["exec", "x + 1"]) == 0

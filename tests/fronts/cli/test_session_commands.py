@@ -59,6 +59,7 @@ def test_no_name_at_all_says_how_to_give_one(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.slow
 def test_wiping_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
     names = {run(capsys, "create")[1]["kernel_id"] for _ in range(2)}
     status, wiped = run(capsys, "wipe")

@@ -20,6 +20,7 @@ from gateways import Gateway
 from processes import eventually
 
 
+@pytest.mark.slow
 def test_what_code_shows_comes_in_order_one_object_a_line(api: httpx.Client) -> None:
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\ndisplay({'text/latex': '$x$'}, raw=True)\n'value'"
     begun, out, err, shown, value = run(api, code)

@@ -34,6 +34,7 @@ def test_files_are_those_of_the_code(api: httpx.Client) -> None:
     assert api.get("/files", params={"path": "empty"}).content == b""
 
 
+@pytest.mark.slow
 def test_several_files_come_in_one_form(api: httpx.Client) -> None:
     files = [("file", ("one.txt", b"1")), ("file", ("/home/user/two/three.txt", b"3")), ("other", ("no.txt", b"no"))]
     assert [one["path"] for one in api.post("/files", files=files).json()] == [

@@ -110,6 +110,7 @@ def test_a_command_is_started_and_its_output_and_end_are_told(api: httpx.Client)
     assert printed(start(api, {"process": {"cmd": "/bin/echo", "args": ["$HOME", "*"]}})) == "$HOME *\n"
 
 
+@pytest.mark.slow
 def test_programs_have_the_files_of_the_code_and_run_beside_it(api: httpx.Client) -> None:
     run(api, "open('from-code.txt', 'w').write('code')")
     assert printed(start(api, bash("cat from-code.txt; echo program > from-program.txt"))) == "code"
@@ -185,6 +186,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(begun: Any) -> None:
     assert size == 10_000_000
 
 
+@pytest.mark.slow
 async def test_input_ends_and_signals_end_a_program(api: httpx.Client, begun: Any) -> None:
     pid, events = await begun(bash("cat; echo end", stdin=True))
     assert call(api, "CloseStdin", {"process": {"pid": pid}}) == {}

@@ -135,6 +135,7 @@ def own(executor: SyncCodeExecutor, tmp_path: Path) -> Iterator[SyncCodeExecutor
         yield own
 
 
+@pytest.mark.slow
 def test_programs_run_beside_the_kernel(own: SyncCodeExecutor) -> None:
     seen: list[ProgramOutput] = []
     done = own.exec("cat; exit 3", input="given", on_output=seen.append)

@@ -57,6 +57,7 @@ def test_a_session_is_not_taken_for_one_with_another_isolation() -> None:
         cellblock.get_or_create("safe", sandbox=False)
 
 
+@pytest.mark.slow
 def test_fields_of_a_result() -> None:
     result = cellblock.execute(cellblock.get_or_create("fields"), "print('hello')\n2 + 2")
     assert (result.status, result.ok, result.output, result.return_value) == ("success", True, "hello\n", "4")
@@ -140,6 +141,7 @@ def test_what_is_wrong_is_named() -> None:
         cellblock.status(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_list_can_look_at_the_kernels_first() -> None:
     cellblock.execute(cellblock.get_or_create("ending"), "import os, threading; threading.Timer(0.05, os._exit, (7,)).start()")
     deadline = time.monotonic() + 30
@@ -202,6 +204,7 @@ async def test_what_would_be_done_twice_is_not_asked_twice() -> None:
     assert await _ask_and_lose_the_connection(lambda: cellblock.status(kernel).name) == "once"
 
 
+@pytest.mark.slow
 def test_a_key_stops_its_own_execution_only() -> None:
     cellblock.get_or_create("keys")
     running = call(Submit("keys", key="one"), b"import time; time.sleep(60)")
@@ -244,6 +247,7 @@ async def test_an_idle_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     await eventually(lambda: kernel.kernel_id not in {record.kernel_id for record in cellblock.list_kernels()})
 
 
+@pytest.mark.slow
 def test_paths_are_those_of_the_client(daemon: Path) -> None:
     Path("below").mkdir()
     kernel = cellblock.get_or_create("placed", working_dir="below")

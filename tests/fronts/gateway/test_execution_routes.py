@@ -97,6 +97,7 @@ def test_a_client_waits_for_the_result_of_what_it_has_submitted(gateway: Gateway
     assert api.get(f"/executions/{waiting}/result").json()["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_model_reads_the_last_attempt(api: httpx.Client) -> None:
     body = {"code": "1 / 0", "replacement_codes": ["6 * 7"]}
     assert api.post("/kernels/s/execute/retry", params={"format": "model"}, json=body).text == "42"
@@ -147,6 +148,7 @@ def test_what_is_no_json_does_not_run(api: httpx.Client) -> None:
         assert (answer.status_code in (400, 413, 422), answer.headers["content-type"]) == (True, "application/problem+json")
 
 
+@pytest.mark.slow
 def test_large_results_come_whole(api: httpx.Client) -> None:
     code = """
 from IPython.display import display

@@ -228,6 +228,7 @@ def test_output_comes_as_bytes_from_where_a_reader_was(gateway: Gateway, api: ht
         assert json.loads(socket.recv())["result"]["status"] == "exited"
 
 
+@pytest.mark.slow
 def test_what_was_dropped_is_told(gateway: Gateway, api: httpx.Client) -> None:
     api.post(P, json={"command": ["head", "-c", "3000000", "/dev/zero"]})
     while api.get(P).json()["processes"][0]["running"]:
@@ -239,6 +240,7 @@ def test_what_was_dropped_is_told(gateway: Gateway, api: httpx.Client) -> None:
     assert first + sum(len(message) - 1 for message in received) == 3_000_000
 
 
+@pytest.mark.slow
 def test_a_terminal_takes_sizes_and_signals(gateway: Gateway, api: httpx.Client) -> None:
     script = "trap 'stty size' WINCH; trap 'echo usr; exit 4' USR1; echo ready; while :; do sleep 0.05; done"
     api.post(P, json={"command": ["sh", "-c", script], "rows": 10, "columns": 20})
@@ -290,6 +292,7 @@ async def test_a_signal_reaches_a_program_that_does_not_read(gateway: Gateway, a
         assert json.loads(socket.recv())["result"]["signal"] == signal.SIGINT
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_end_the_program(gateway: Gateway, api: httpx.Client) -> None:
     api.post(P, json={"command": NAP})
     with stream(gateway, "p1"):

@@ -15,6 +15,7 @@ from cellblock.host import Host
 from cellblock.model.sessions import SessionRecord
 from mcp_clients import connect, data, images, opened, png, run, show, text
 from processes import eventually
+from suite import first_quick
 
 
 @pytest.mark.slow
@@ -46,7 +47,9 @@ async def test_an_option_is_the_limit_whatever_the_client_is_called(native_host:
             assert (data(going)["status"], time.monotonic() - began < 4) == ("running", True)
 
 
-@pytest.mark.parametrize("how", [{"name": "google-adk", "wait": 60}, {"pictures_as_files": True}], ids=["client", "option"])
+@pytest.mark.parametrize(
+    "how", first_quick([{"name": "google-adk", "wait": 60}, {"pictures_as_files": True}]), ids=["client", "option"]
+)
 async def test_pictures_stay_files_where_a_model_would_get_base64(native_host: Host, tmp_path: Path, how: Any) -> None:
     async with connect(native_host, tmp_path, **how) as connected:
         shown = await run(connected, show(png()) + "\nprint('after')")

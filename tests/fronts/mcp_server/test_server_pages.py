@@ -72,6 +72,7 @@ async def test_few_servers_are_named(client: Connect, tmp_path: Path) -> None:
         assert [text(await run(connected, code)).count("A server listens") for code in (many, "1")] == [8, 0]
 
 
+@pytest.mark.slow
 async def test_ports_of_the_machine_are_not_named(zygote_host: Host, tmp_path: Path) -> None:
     async with connect(zygote_host, tmp_path, sandbox=False) as connected:
         assert "A server listens" not in text(await run(connected, SERVER.replace("8501", "0")))

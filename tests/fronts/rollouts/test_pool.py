@@ -94,6 +94,7 @@ async def test_a_clock_begins_where_it_should_and_goes_on(host: Host, monkeypatc
                 pass
 
 
+@pytest.mark.slow
 async def test_a_key_names_one_rollout(host: Host) -> None:
     runs = 0
 

@@ -123,6 +123,7 @@ async def test_those_who_follow_a_flood_of_events_take_turns(
         assert max(calls.values()) <= 5 + 2
 
 
+@pytest.mark.slow
 async def test_a_list_of_executions_has_an_end(
     store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
 ) -> None:

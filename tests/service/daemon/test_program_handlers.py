@@ -118,6 +118,7 @@ def test_a_program_is_started_listed_read_written_to_and_stopped(workspace: Path
     assert ask(StopProcess("s", "p2")) == stopped.to_dict()
 
 
+@pytest.mark.slow
 def test_signals_and_sizes(workspace: Path) -> None:
     trapped = spawned("sh", "-c", "trap 'echo got; exit 5' USR1; echo ready; while :; do sleep 0.05; done", keep="all")
     assert ask(ReadProcess("s", trapped, 0, 10_000))["pieces"][0]["data"] == "ready\n"
@@ -155,6 +156,7 @@ def test_bad_requests_say_what_is_wrong(workspace: Path) -> None:
         assert running() == [NAP]
 
 
+@pytest.mark.slow
 def test_much_output_comes_in_several_answers(workspace: Path) -> None:
     process = spawned("head", "-c", "900000", "/dev/zero", keep="all")
     cellblock.read_process("s", process, 0, 10)

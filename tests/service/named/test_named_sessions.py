@@ -116,6 +116,7 @@ async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(ses
     assert (last.return_value, last.recovery, last.stderr) == ("1", None, "")
 
 
+@pytest.mark.slow
 async def test_context_variables_that_startup_code_sets_hold_in_all_executions(sessions: NamedSessions) -> None:
     code = "import decimal; decimal.getcontext().prec = 6"
     named = await sessions.create("one", {**OPTIONS, "startup_code": code, "recovery": "none"})

@@ -43,6 +43,7 @@ async def test_a_moment_is_taken_up_again(sessions: NamedSessions) -> None:
     assert change["ended"] == [first.record.kernel_id]
 
 
+@pytest.mark.slow
 async def test_who_has_seen_everything_is_told_nothing(sessions: NamedSessions) -> None:
     await sessions.create("only", OPTIONS)
     async with aclosing(sessions.overview.follow()) as changes:

@@ -48,6 +48,7 @@ async def test_the_loop_of_the_sessions_looks_while_a_cell_runs(native: NamedSes
     assert "cellblock open web " in ((await running.wait()).text or "")
 
 
+@pytest.mark.slow
 async def test_a_thousand_servers_are_not_all_told(native: NamedSessions, tmp_path: Path) -> None:
     named = await native.create("web", {"working_dir": str(tmp_path), "recovery": "none"})
     await submit(native, named, "import socket; made = [socket.create_server(('127.0.0.1', 0)) for _ in range(100)]").wait()
@@ -58,6 +59,7 @@ async def test_a_thousand_servers_are_not_all_told(native: NamedSessions, tmp_pa
     assert ((await submit(native, named, "print(1)").wait()).text or "").count("A server listens") == 8
 
 
+@pytest.mark.slow
 async def test_a_session_without_its_own_network_is_not_asked(sessions: NamedSessions) -> None:
     """The ports of the machine are not the session's."""
     named = await sessions.create("open", OPTIONS)
@@ -66,6 +68,7 @@ async def test_a_session_without_its_own_network_is_not_asked(sessions: NamedSes
     assert named.servers._looking is None
 
 
+@pytest.mark.slow
 async def test_listeners_of_other_languages_kernels_are_no_servers(native: NamedSessions, tmp_path: Path) -> None:
     named = await native.create("web", {"working_dir": str(tmp_path)})
     for kernel_type in ("bash", "python3"):

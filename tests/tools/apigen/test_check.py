@@ -58,17 +58,17 @@ def specs(payload: str) -> list[ToolSpec]:
     return [ToolSpec("tool", payload, schema, schema), ToolSpec(payload, "", {}), ToolSpec("other", payload, {})]
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_text_that_would_be_code_stays_text(payload: str) -> None:
-    modules = list(render(specs(payload)))
-    sources = [module.source for module in modules] + [render_package("server", modules)]
-    for source in sources:
-        tree = ast.parse(source.encode())  # as Python reads it: with whatever encoding it names
-        assert "__import__" not in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        assert "system" not in {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for module in modules:
-        assert module.tool in (payload, "tool", "other")
-        check_source(module.source, module.tool)
+def test_a_text_that_would_be_code_stays_text() -> None:
+    for payload in PAYLOADS:
+        modules = list(render(specs(payload)))
+        sources = [module.source for module in modules] + [render_package("server", modules)]
+        for source in sources:
+            tree = ast.parse(source.encode())  # as Python reads it: with whatever encoding it names
+            assert "__import__" not in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            assert "system" not in {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        for module in modules:
+            assert module.tool in (payload, "tool", "other")
+            check_source(module.source, module.tool)
 
 
 SOURCE = next(iter(render([ToolSpec("push", "Pushes.", {"type": "object", "properties": {"a": {"type": "string"}}})]))).source

@@ -37,6 +37,7 @@ def hostile(mode: str = "good", **more: Any) -> dict[str, Any]:
     return {"command": sys.executable, "args": [HOSTILE, mode], **more}
 
 
+@pytest.mark.slow
 async def test_calls_share_a_connection_that_ends_once() -> None:
     async with connected(hostile()) as connection:
         usable = [connection.usable]
@@ -68,6 +69,7 @@ async def test_a_server_that_cannot_be_used_says_why(params: dict[str, Any], sai
         assert connection.ended
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_not_ready_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "_SECONDS_TO_LEAVE", 0.05)
     async with connected(hostile("hangs"), timeout=0.1) as connection:
@@ -83,6 +85,7 @@ async def test_closing_during_the_start_ends_it() -> None:
             await waiting
 
 
+@pytest.mark.slow
 async def test_a_call_that_takes_too_long_is_an_error_and_the_connection_goes_on() -> None:
     async with connected(hostile()) as connection:
         await connection.opened()

@@ -64,6 +64,7 @@ async def test_no_code_of_a_server_stands_for_a_lost_connection(message: str, ba
         assert await call(spoken, "echo", {"a": 1}) == '{"a": 1}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bare", first_quick([True, False]), ids=["ours", "sdk"])
 async def test_the_last_words_of_a_server_are_told(bare: bool) -> None:
     async with talking(bare=bare) as spoken:
@@ -80,6 +81,7 @@ async def test_a_list_has_a_limit_of_pages(monkeypatch: pytest.MonkeyPatch) -> N
             await spoken.list_tools()
 
 
+@pytest.mark.slow
 async def test_a_repeated_cursor_is_the_end_of_a_list() -> None:
     async with talking("repeated-page") as spoken:
         assert len(await spoken.list_tools()) == 2

@@ -63,6 +63,7 @@ async def test_a_server_that_is_killed_is_explained_by_the_signal() -> None:
     assert why == "it ended with exit status 137 (SIGKILL)"
 
 
+@pytest.mark.slow
 async def test_a_program_that_does_not_exist_could_not_be_started() -> None:
     transport = python("", command="no-such-program")
     async with transport as (reader, _):
@@ -119,6 +120,7 @@ async def test_a_response_that_is_too_large_is_an_error_of_its_own_call(line: st
     assert f"the limit is {MAX_MESSAGE}" in messages[0].error.message
 
 
+@pytest.mark.slow
 async def test_a_large_message_that_is_nobodys_ends_the_connection() -> None:
     messages, why, _ = await heard(f"print('x' * {MAX_MESSAGE + 1}); print('{REQUEST % 1}')")
     assert messages == []

@@ -53,6 +53,7 @@ async def test_an_approval_channel_is_served_by_an_application_of_the_program() 
         assert not channel.open
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_too_long_or_not_text_ends_the_connection() -> None:
     channel = ApprovalChannel(approval_required=True)
     async with served(channel) as port:
@@ -66,6 +67,7 @@ async def test_a_message_that_is_too_long_or_not_text_ends_the_connection() -> N
             await channel.join()
 
 
+@pytest.mark.slow
 async def test_a_closed_channel_closes_the_connection() -> None:
     channel = ApprovalChannel(approval_required=True)
     async with served(channel) as port, connect(f"ws://127.0.0.1:{port}/approval") as websocket:

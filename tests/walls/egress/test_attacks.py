@@ -65,20 +65,20 @@ def plain(host: str, extra: str = "") -> bytes:
     return f"GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\n{extra}\r\n".encode("latin-1")
 
 
-@pytest.mark.parametrize(("host", "what"), FORBIDDEN)
-async def test_23_addresses_by_any_spelling(start: Starter, host: str, what: str) -> None:
+async def test_23_addresses_by_any_spelling(start: Starter) -> None:
     """Refused over each protocol, even where every public host is allowed; nothing is looked up or dialled."""
-    running = await start.proxy("*")
-    assert await running.connect_status(f"{host}:443") == 403
-    answer = await running.ask(plain(host))
-    assert answer.startswith(b"HTTP/1.1 403 Forbidden: it is ")
-    assert await running.socks_name(host.encode(), 443) == 2
-    assert await running.socks_name(host.strip("[]").encode(), 443) == 2
-    reasons = {denial.reason for denial in running.denials}
-    # On this machine its own addresses are refused as such, whatever else they are.
-    assert reasons <= {f"it is {what}", "it is an address of this machine"}
-    assert [denial.method for denial in running.denials] == ["CONNECT", "GET", "SOCKS5", "SOCKS5"]
-    assert running.lookups == running.dialled == []
+    for host, what in FORBIDDEN:
+        running = await start.proxy("*")
+        assert await running.connect_status(f"{host}:443") == 403
+        answer = await running.ask(plain(host))
+        assert answer.startswith(b"HTTP/1.1 403 Forbidden: it is ")
+        assert await running.socks_name(host.encode(), 443) == 2
+        assert await running.socks_name(host.strip("[]").encode(), 443) == 2
+        reasons = {denial.reason for denial in running.denials}
+        # On this machine its own addresses are refused as such, whatever else they are.
+        assert reasons <= {f"it is {what}", "it is an address of this machine"}
+        assert [denial.method for denial in running.denials] == ["CONNECT", "GET", "SOCKS5", "SOCKS5"]
+        assert running.lookups == running.dialled == []
 
 
 async def test_23_addresses_in_binary(start: Starter) -> None:
@@ -91,9 +91,9 @@ async def test_23_addresses_in_binary(start: Starter) -> None:
     assert running.dialled == []
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
+async def test_24_names_of_forbidden_addresses(start: Starter) -> None:
+    """One bad address among good ones is enough, and none is dialled."""
+    cases: list[Sequence[str]] = [
         ["127.0.0.1"],
         ["10.0.0.7"],
         ["169.254.169.254"],
@@ -102,16 +102,14 @@ async def test_23_addresses_in_binary(start: Starter) -> None:
         ["64:ff9b::a9fe:a9fe"],
         ["93.184.216.34", "127.0.0.1"],
         ["93.184.216.34", "2606:2800:220:1::1", "fd00::1"],
-    ],
-)
-async def test_24_names_of_forbidden_addresses(start: Starter, found: Sequence[str]) -> None:
-    """One bad address among good ones is enough, and none is dialled."""
-    running = await start.proxy("rebound.test", names={"rebound.test": found})
-    assert await running.connect_status("rebound.test:443") == 403
-    assert (await running.ask(plain("rebound.test"))).startswith(b"HTTP/1.1 403 Forbidden: it has the address ")
-    assert await running.socks_name(b"rebound.test", 80) == 2
-    assert running.lookups == ["rebound.test"] * 3
-    assert running.dialled == []
+    ]
+    for found in cases:
+        running = await start.proxy("rebound.test", names={"rebound.test": found})
+        assert await running.connect_status("rebound.test:443") == 403
+        assert (await running.ask(plain("rebound.test"))).startswith(b"HTTP/1.1 403 Forbidden: it has the address ")
+        assert await running.socks_name(b"rebound.test", 80) == 2
+        assert running.lookups == ["rebound.test"] * 3
+        assert running.dialled == []
 
 
 async def test_24_the_machines_own_addresses(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,20 +173,18 @@ async def test_25_one_canonical_form(start: Starter, spelling: bytes) -> None:
     assert denying.lookups == []
 
 
-@pytest.mark.parametrize(
-    "spelling", ["bücher.test", "BÜCHER.test", "bu\u0308cher.TEST.", "xn--bcher-kva.test", "XN--BCHER-KVA.test"]
-)
-async def test_25_international_names(start: Starter, spelling: str) -> None:
-    names = {"xn--bcher-kva.test": ["93.184.216.34"]}
-    running = await start.proxy("*", denied=["Bücher.test"], names=names)
-    assert await running.socks_name(spelling.encode(), 443) == 2
-    assert [denial.host for denial in running.denials] == ["xn--bcher-kva.test"]
-    assert running.lookups == []
+async def test_25_international_names(start: Starter) -> None:
+    cases: list[str] = ["bücher.test", "BÜCHER.test", "bu\u0308cher.TEST.", "xn--bcher-kva.test", "XN--BCHER-KVA.test"]
+    for spelling in cases:
+        names = {"xn--bcher-kva.test": ["93.184.216.34"]}
+        running = await start.proxy("*", denied=["Bücher.test"], names=names)
+        assert await running.socks_name(spelling.encode(), 443) == 2
+        assert [denial.host for denial in running.denials] == ["xn--bcher-kva.test"]
+        assert running.lookups == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+async def test_25_names_that_have_no_canonical_form(start: Starter) -> None:
+    cases: list[bytes] = [
         b"127.0.0.1\0.allowed.test",
         b"evil.test\0.allowed.test",
         b"evil.test\r\n.allowed.test",
@@ -214,30 +210,29 @@ async def test_25_international_names(start: Starter, spelling: str) -> None:
         b"127.0.0.08",
         b"allowed.test.0x",
         b"",
-    ],
-)
-async def test_25_names_that_have_no_canonical_form(start: Starter, name: bytes) -> None:
-    running = await start.proxy("*", "*.allowed.test", "allowed.test")
-    assert await running.socks_name(name, 443) == 2
-    [denial] = running.denials
-    assert (denial.port, denial.rule_needed, denial.method) == (0, None, "SOCKS5")
-    assert denial.host.isprintable()
-    assert running.lookups == running.dialled == []
+    ]
+    for name in cases:
+        running = await start.proxy("*", "*.allowed.test", "allowed.test")
+        assert await running.socks_name(name, 443) == 2
+        [denial] = running.denials
+        assert (denial.port, denial.rule_needed, denial.method) == (0, None, "SOCKS5")
+        assert denial.host.isprintable()
+        assert running.lookups == running.dialled == []
 
 
-@pytest.mark.parametrize("name", ["evil.test\0.allowed.test", "evil.test\x0b.allowed.test", "évil.test"])
-async def test_25_control_characters_in_http(start: Starter, name: str) -> None:
+async def test_25_control_characters_in_http(start: Starter) -> None:
     """They never get as far as a decision: HTTP itself forbids them."""
-    running = await start.proxy("*")
-    assert (await running.ask(plain(name))).startswith(b"HTTP/1.1 400 Bad Request\r\n")
-    request = f"CONNECT {name}:443 HTTP/1.1\r\nHost: x.test\r\n\r\n".encode("latin-1")
-    assert (await running.ask(request)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
-    assert running.lookups == []
+    cases: list[str] = ["evil.test\0.allowed.test", "evil.test\x0b.allowed.test", "évil.test"]
+    for name in cases:
+        running = await start.proxy("*")
+        assert (await running.ask(plain(name))).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        request = f"CONNECT {name}:443 HTTP/1.1\r\nHost: x.test\r\n\r\n".encode("latin-1")
+        assert (await running.ask(request)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert running.lookups == []
 
 
-@pytest.mark.parametrize(
-    "authority",
-    [
+async def test_26_confusing_authorities(start: Starter) -> None:
+    cases: list[str] = [
         "evil.test:443.allowed.test",
         "evil.test:443.allowed.test:443",
         "allowed.test@evil.test:443",
@@ -252,16 +247,15 @@ async def test_25_control_characters_in_http(start: Starter, name: str) -> None:
         "allowed.test:+443",
         "allowed.test:4_4_3",
         "[allowed.test]:443",
-    ],
-)
-async def test_26_confusing_authorities(start: Starter, authority: str) -> None:
-    running = await start.proxy("allowed.test", "*.allowed.test", names={})
-    assert await running.connect_status(authority) == 403
-    answer = await running.ask(f"GET http://{authority}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n".encode())
-    # A name that has a canonical form is another one than the Host header's.
-    assert answer.startswith((b"HTTP/1.1 403 ", b"HTTP/1.1 400 "))
-    assert running.lookups == []
-    assert running.denials
+    ]
+    for authority in cases:
+        running = await start.proxy("allowed.test", "*.allowed.test", names={})
+        assert await running.connect_status(authority) == 403
+        answer = await running.ask(f"GET http://{authority}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n".encode())
+        # A name that has a canonical form is another one than the Host header's.
+        assert answer.startswith((b"HTTP/1.1 403 ", b"HTTP/1.1 400 "))
+        assert running.lookups == []
+        assert running.denials
 
 
 async def test_26_wildcards_end_at_a_dot(start: Starter) -> None:
@@ -279,19 +273,19 @@ async def test_26_wildcards_end_at_a_dot(start: Starter) -> None:
     }
 
 
-@pytest.mark.parametrize("port", [22, 25, 8080, 444])
-async def test_27_ports(start: Starter, port: int) -> None:
-    running = await start.proxy("allowed.test", names={"allowed.test": ["93.184.216.34"]})
-    assert await running.connect_status(f"allowed.test:{port}") == 403
-    assert (await running.ask(plain(f"allowed.test:{port}"))).startswith(b"HTTP/1.1 403 ")
-    assert await running.socks_name(b"allowed.test", port) == 2
-    assert {denial.rule_needed for denial in running.denials} == {f"allowed.test:{port}"}
-    assert running.lookups == []
+async def test_27_ports(start: Starter) -> None:
+    cases: list[int] = [22, 25, 8080, 444]
+    for port in cases:
+        running = await start.proxy("allowed.test", names={"allowed.test": ["93.184.216.34"]})
+        assert await running.connect_status(f"allowed.test:{port}") == 403
+        assert (await running.ask(plain(f"allowed.test:{port}"))).startswith(b"HTTP/1.1 403 ")
+        assert await running.socks_name(b"allowed.test", port) == 2
+        assert {denial.rule_needed for denial in running.denials} == {f"allowed.test:{port}"}
+        assert running.lookups == []
 
 
-@pytest.mark.parametrize(
-    ("headers", "body"),
-    [
+async def test_28_heads_that_could_be_framed_in_two_ways(start: Starter) -> None:
+    cases: list[tuple[str, bytes]] = [
         ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\nGET /"),
         ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", b"0\r\n\r\nGET /"),
         ("Content-Length: 5\r\nContent-Length: 6\r\n", b"hello!"),
@@ -309,17 +303,16 @@ async def test_27_ports(start: Starter, port: int) -> None:
         ("X: 1\rContent-Length: 5\r\n", b"hello"),
         ("X: a\0b\r\n", b""),
         ("Host: other.test\r\n", b""),
-    ],
-)
-async def test_28_heads_that_could_be_framed_in_two_ways(start: Starter, headers: str, body: bytes) -> None:
-    port, heard = await start.http()
-    running = await start.proxy(f"127.0.0.1:{port}")
-    answer = await running.ask(
-        f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}\r\n".encode() + body
-    )
-    assert answer.startswith((b"HTTP/1.1 400 Bad Request\r\n", b"HTTP/1.1 501 Not Implemented\r\n"))
-    assert answer.count(b"HTTP/1.1") == 1  # nothing after it was taken for a request
-    assert heard == []
+    ]
+    for headers, body in cases:
+        port, heard = await start.http()
+        running = await start.proxy(f"127.0.0.1:{port}")
+        answer = await running.ask(
+            f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}\r\n".encode() + body
+        )
+        assert answer.startswith((b"HTTP/1.1 400 Bad Request\r\n", b"HTTP/1.1 501 Not Implemented\r\n"))
+        assert answer.count(b"HTTP/1.1") == 1  # nothing after it was taken for a request
+        assert heard == []
 
 
 async def test_28_codings_before_http_1_1(start: Starter) -> None:
@@ -414,9 +407,8 @@ async def test_28_hosts_that_disagree(start: Starter) -> None:
     assert heard == []
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
+async def test_28_requests_that_are_for_no_proxy(start: Starter) -> None:
+    cases: list[str] = [
         "/",
         "*",
         "https://allowed.test/",
@@ -424,14 +416,13 @@ async def test_28_hosts_that_disagree(start: Starter) -> None:
         "http:/allowed.test/",
         "http://allowed.test/#x",
         "allowed.test",
-    ],
-)
-async def test_28_requests_that_are_for_no_proxy(start: Starter, target: str) -> None:
-    running = await start.proxy("allowed.test")
-    answer = await running.ask(f"GET {target} HTTP/1.1\r\nHost: allowed.test\r\n\r\n".encode())
-    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-    assert not running.lookups
-    assert not running.denials
+    ]
+    for target in cases:
+        running = await start.proxy("allowed.test")
+        answer = await running.ask(f"GET {target} HTTP/1.1\r\nHost: allowed.test\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert not running.lookups
+        assert not running.denials
 
 
 async def test_28_a_connect_with_a_body(start: Starter) -> None:

@@ -55,10 +55,10 @@ AMBIGUOUS = {
 }
 
 
-@pytest.mark.parametrize("name", AMBIGUOUS)
-def test_a_path_that_servers_read_differently_is_refused(name: str) -> None:
-    with pytest.raises(AmbiguousPathError):
-        readings(AMBIGUOUS[name])
+def test_a_path_that_servers_read_differently_is_refused() -> None:
+    for name in AMBIGUOUS:
+        with pytest.raises(AmbiguousPathError):
+            readings(AMBIGUOUS[name])
 
 
 @given(st.text("/.%2efF5cC;a\\?é", max_size=24))

@@ -68,10 +68,10 @@ def test_other_messages_are_typed() -> None:
         assert parse_report(json.dumps(said).encode(), HOSTS, {"KEY"}) == report
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_report_is_refused(name: str) -> None:
-    with pytest.raises(ProtocolError):
-        parse_report(json.dumps(WRONG[name]).encode(), HOSTS, {"KEY"})
+def test_a_wrong_report_is_refused() -> None:
+    for name in WRONG:
+        with pytest.raises(ProtocolError):
+            parse_report(json.dumps(WRONG[name]).encode(), HOSTS, {"KEY"})
 
 
 def test_a_report_is_json() -> None:
