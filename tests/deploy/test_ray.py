@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -87,6 +86,8 @@ def test_all_files_name_one_release_of_ray(objects: dict[str, dict[str, Any]]) -
 
 
 def test_the_launchers_file_fits_the_schema_of_ray(launcher: dict[str, Any]) -> None:
+    import jsonschema  # here, as it takes two seconds, in each process that collects
+
     found = importlib.util.find_spec("ray")
     if found is None or found.origin is None:
         pytest.skip("Ray is not installed")
@@ -97,6 +98,8 @@ def test_the_launchers_file_fits_the_schema_of_ray(launcher: dict[str, Any]) -> 
 
 
 def test_the_manifest_fits_the_schema_of_kuberay(objects: dict[str, dict[str, Any]]) -> None:
+    import jsonschema  # here, as it takes two seconds, in each process that collects
+
     path = os.environ.get("KUBERAY_CRD")
     if not path:
         pytest.skip("KUBERAY_CRD does not name KubeRay's ray-operator/config/crd/bases/ray.io_rayclusters.yaml")
