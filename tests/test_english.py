@@ -78,14 +78,12 @@ def test_docstrings_comments_and_messages_are_in_standard_english() -> None:
 
 
 def test_phrases_are_found() -> None:
-    cases: list[str] = ["the state\nof which it is", "It goes\non", "None if there is none", "Somebody", "is gone"]
-    for text in cases:
+    for text in ("the state\nof which it is", "It goes\non", "None if there is none", "Somebody", "is gone"):
         assert len([*found_in(text)]) == 1
 
 
 def test_standard_phrases_are_not() -> None:
-    cases: list[str] = ["all of which", "as soon as they were", "``nobody``", "is told to", "there is no session"]
-    for text in cases:
+    for text in ("all of which", "as soon as they were", "``nobody``", "is told to", "there is no session"):
         assert [*found_in(text)] == []
 
 

@@ -48,8 +48,7 @@ def test_workflows_call_targets_of_the_makefile() -> None:
 
 
 def test_documents_for_contributors_name_targets_of_the_makefile() -> None:
-    cases: list[str] = ["AGENTS.md", "CONTRIBUTING.md"]
-    for page in cases:
+    for page in ("AGENTS.md", "CONTRIBUTING.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         commands = re.findall(r"^(make [^#\n]+)", text, re.MULTILINE) + re.findall(r"`(make [^`]+)`", text)
         assert len(commands) > 2

@@ -59,8 +59,7 @@ def test_whatever_asks_who_the_user_is_runs_as_another() -> None:
 
 
 def test_whatever_asks_for_the_version_of_python_runs_on_others() -> None:
-    cases: list[str] = ["newest-python", "other-python"]
-    for name in cases:
+    for name in ("newest-python", "other-python"):
         assert missing(_PYTHON, name) == []
 
 

@@ -200,8 +200,7 @@ def test_modules_import_without_extras_and_check_before_they_import_others() -> 
 
 @pytest.mark.slow
 def test_an_extra_brings_what_its_rooms_import() -> None:
-    cases: list[str] = ["mcp", "serve"]
-    for extra in cases:
+    for extra in ("mcp", "serve"):
         assert run_with((extra,), _IMPORTS, names=names(extra)) == {}
 
 

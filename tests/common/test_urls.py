@@ -9,8 +9,7 @@ from cellblock.common.urls import check, is_url, local_path, split
 
 
 def test_a_url_has_a_scheme() -> None:
-    cases: list[str] = ["s3://bucket/a", "memory://a", "file:///a", "S3A://b/c", "a+b.c-d://"]
-    for text in cases:
+    for text in ("s3://bucket/a", "memory://a", "file:///a", "S3A://b/c", "a+b.c-d://"):
         assert is_url(text)
 
 
@@ -32,8 +31,7 @@ def test_a_url_is_a_folder_and_a_name() -> None:
 
 
 def test_a_folder_is_not_a_file() -> None:
-    cases: list[str] = ["s3://bucket", "s3://bucket/", "s3://", "memory://a/"]
-    for url in cases:
+    for url in ("s3://bucket", "s3://bucket/", "s3://", "memory://a/"):
         with pytest.raises(InvalidInputError, match="not the URL of a file"):
             split(url)
 

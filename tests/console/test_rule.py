@@ -53,8 +53,7 @@ def said(calls: list[tuple[Any, ...]], scope: str) -> list[dict[str, str]]:
 
 
 def test_a_rule_allows_the_call_from_which_it_was_made() -> None:
-    cases: list[str] = ["call", "tool"]
-    for scope in cases:
+    for scope in ("call", "tool"):
         for (kind, server, tool, arguments), rule in zip(HARMLESS, said(HARMLESS, scope), strict=True):
             rules = Rules.parse(tomllib.loads(rule["text"]))
             assert rules.rules[0].matches(Call.freeze(kind, server, tool, arguments)), rule

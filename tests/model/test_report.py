@@ -197,8 +197,7 @@ async def test_images_are_named(session: Session) -> None:
 
 
 def test_long_output_loses_its_middle_and_says_how_much() -> None:
-    cases: list[int] = [200, 1000, 20_000]
-    for limit in cases:
+    for limit in (200, 1000, 20_000):
         result = _shown("".join(f"line {number}\n" for number in range(20_000)))
         text = result.for_model(limit)
         assert len(text) <= limit
@@ -225,8 +224,7 @@ async def test_what_is_left_out_is_named_by_its_file(host: Host, tmp_path: Path)
 
 
 def test_short_texts_are_cut_and_say_so() -> None:
-    cases: list[int] = [1, 2, 50, 199]
-    for limit in cases:
+    for limit in (1, 2, 50, 199):
         result = _shown("word " * 1000)
         text = result.for_model(limit)
         assert len(text) <= limit
@@ -259,8 +257,7 @@ def test_whatever_is_printed_no_control_character_is_left(text: str) -> None:
 
 def test_hostile_text_takes_as_long_as_it_is() -> None:
     """It would take minutes in quadratic time, and the test its limit."""
-    cases: list[str] = ["\x1bP" * 250_000, "\x1b[" * 250_000, "a" * 250_000 + "\x08" * 250_000, "\x9d" * 500_000]
-    for text in cases:
+    for text in ("\x1bP" * 250_000, "\x1b[" * 250_000, "a" * 250_000 + "\x08" * 250_000, "\x9d" * 500_000):
         clean(text)
 
 

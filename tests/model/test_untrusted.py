@@ -43,8 +43,7 @@ def test_what_is_valid_is_parsed_exactly(data: object) -> None:
 
 
 def test_many_values_are_too_many() -> None:
-    cases: list[bytes] = [b"[],", b"{},", b'"",', b"1,", b"[", b'{"":']
-    for one in cases:
+    for one in (b"[],", b"{},", b'"",', b"1,", b"[", b'{"":'):
         data = b"[" + one * (MAX_VALUES + 1)
         assert has_too_many_values(data)
         with pytest.raises(InvalidInputError, match=f"the body has more than {MAX_VALUES:,} values"):

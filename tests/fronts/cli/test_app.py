@@ -130,8 +130,7 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs(
 
 
 def test_a_number_of_decisions_that_is_none_is_refused() -> None:
-    cases: list[str] = ["0", "-1", "many", "1" * 20, "²"]
-    for count in cases:
+    for count in ("0", "-1", "many", "1" * 20, "²"):
         done = run_here("approvals", f"--last={count}")
         assert done.returncode == 2
         assert done.stderr.startswith("cellblock: invalid value for '--last'")

@@ -45,8 +45,7 @@ def test_of_several_fields_a_line_is_json() -> None:
 
 
 def test_what_is_not_an_answer() -> None:
-    cases: list[str] = ["", "nonsense", "[]", "[" * 100_000]
-    for typed in cases:
+    for typed in ("", "nonsense", "[]", "[" * 100_000):
         with pytest.raises(InvalidInputError, match="JSON object"):
             read_answer(typed)
         with pytest.raises(InvalidInputError):

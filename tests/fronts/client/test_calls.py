@@ -73,8 +73,7 @@ def test_what_must_not_be_repeated_is_asked_once() -> None:
 
 
 def test_what_would_be_another_address_is_refused() -> None:
-    cases: list[str] = ["", ".", "..", "a/b"]
-    for name in cases:
+    for name in ("", ".", "..", "a/b"):
         with pytest.raises(InvalidInputError, match="cannot be part of an address: use the id of the checkpoint"):
             calls.of(Restore("a", name))
         with pytest.raises(InvalidInputError, match="cannot be part of an address: use the id of the session"):

@@ -51,15 +51,13 @@ def test_whatever_comes_is_a_body_or_an_error(data: bytes) -> None:
 
 
 def test_the_type_has_to_be_right() -> None:
-    cases: list[str] = ["", "text/plain", "multipart/form-data", "multipart/form-data; boundary=" + "x" * 71]
-    for content_type in cases:
+    for content_type in ("", "text/plain", "multipart/form-data", "multipart/form-data; boundary=" + "x" * 71):
         with pytest.raises(InvalidInputError, match="Content-Type"):
             read(TWO, content_type=content_type)
 
 
 def test_what_is_no_such_body_or_ends_too_soon_is_refused() -> None:
-    cases: list[bytes] = [b"", b"x", TWO[:-4], TWO.replace(b"\r\n", b"\n")]
-    for data in cases:
+    for data in (b"", b"x", TWO[:-4], TWO.replace(b"\r\n", b"\n")):
         with pytest.raises(InvalidInputError):
             read(data)
 

@@ -50,8 +50,7 @@ def test_results_have_what_kernelbox_has(api: httpx.Client, path: str) -> None:
 
 @pytest.mark.slow
 def test_a_language_model_is_answered_with_one_short_text(api: httpx.Client) -> None:
-    cases: list[str] = ["/kernels/s/execute", "/sessions/s/execute", "/sessions/of-its-own/execute"]
-    for path in cases:
+    for path in ("/kernels/s/execute", "/sessions/s/execute", "/sessions/of-its-own/execute"):
         failed = api.post(path, params={"format": "model"}, json={"code": "print('so far')\n1 / 0"})
         assert failed.headers["content-type"] == "text/plain; charset=utf-8"
         assert failed.text.startswith("Error: ZeroDivisionError: division by zero\n\nso far\nCell In[")
@@ -142,8 +141,7 @@ def test_what_is_wrong_does_not_run(api: httpx.Client) -> None:
 
 
 def test_what_is_no_json_does_not_run(api: httpx.Client) -> None:
-    cases: list[bytes] = [b"", b"{", b"[" * 100_000, b'{"code": "\\ud800"}', b"\xff", b'{"code": NaN}']
-    for body in cases:
+    for body in (b"", b"{", b"[" * 100_000, b'{"code": "\\ud800"}', b"\xff", b'{"code": NaN}'):
         answer = api.post("/kernels/s/execute", content=body, headers={"Content-Type": "application/json"})
         assert (answer.status_code in (400, 413, 422), answer.headers["content-type"]) == (True, "application/problem+json")
 

@@ -67,8 +67,7 @@ def test_a_foreign_name_is_refused(gateway: Gateway, host: str) -> None:
 
 
 def test_names_of_this_machine_are_known() -> None:
-    cases: list[str] = ["localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:8", "[::1]:8", "[::1]", "10.0.0.1", "my.name."]
-    for host in cases:
+    for host in ("localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:8", "[::1]:8", "[::1]", "10.0.0.1", "my.name."):
         check_host(host, {"localhost", "my.name"})
 
 

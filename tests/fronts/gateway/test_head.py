@@ -6,8 +6,7 @@ import httpx
 
 
 def test_head_is_get_without_a_body(api: httpx.Client) -> None:
-    cases: list[str] = ["/health", "/console", "/kernels", "/nosuch"]
-    for path in cases:
+    for path in ("/health", "/console", "/kernels", "/nosuch"):
         found, whole = api.head(path), api.get(path)
         assert (found.status_code, found.headers["content-type"]) == (whole.status_code, whole.headers["content-type"])
         assert found.content == b""

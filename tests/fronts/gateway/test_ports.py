@@ -190,8 +190,7 @@ def test_a_port_without_a_server_is_not_opened(gateway: Gateway, session: str) -
 
 
 def test_other_names_below_a_page_are_no_host(browser: Browser) -> None:
-    cases: list[str] = ["x.", "frame.frame.", "p1-0123456789abcdef."]
-    for prefix in cases:
+    for prefix in ("x.", "frame.frame.", "p1-0123456789abcdef."):
         assert browser.get("/console", host=prefix + browser.host).status_code in (404, 421, 502)
 
 
@@ -323,8 +322,7 @@ async def test_pages_below_a_domain_have_its_scheme_and_labels() -> None:
 
 
 async def test_another_page_of_the_domain_loads_no_part_of_a_page() -> None:
-    cases: list[str] = ["same-site", "cross-site"]
-    for site in cases:
+    for site in ("same-site", "cross-site"):
         asked = Asked()
         url = asked.hosts.open("id", 8501, 8080, bare=True)
         host = url.split("/")[2]
@@ -336,14 +334,12 @@ async def test_another_page_of_the_domain_loads_no_part_of_a_page() -> None:
 
 
 async def test_other_names_are_not_of_pages() -> None:
-    cases: list[str] = ["ports.example.org", "x.ports.example.org", "p1-0123456789abcdef.localhost", "example.org"]
-    for host in cases:
+    for host in ("ports.example.org", "x.ports.example.org", "p1-0123456789abcdef.localhost", "example.org"):
         assert (await Asked().get(host))[0] == 299
 
 
 def test_what_is_no_domain_for_pages_is_refused() -> None:
-    cases: list[str] = ["ports.example.org", "https://localhost", "https://a.b/c", "ftp://a.b", "https://*.a.b"]
-    for url in cases:
+    for url in ("ports.example.org", "https://localhost", "https://a.b/c", "ftp://a.b", "https://*.a.b"):
         with pytest.raises(InvalidInputError, match="ports_domain \\(--ports-domain\\) must be like 'https://ports"):
             Names.parse(url)
 

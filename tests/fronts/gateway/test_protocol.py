@@ -156,8 +156,7 @@ HANDSHAKE = (
 
 
 async def test_a_wrong_handshake_is_answered() -> None:
-    cases: list[bytes] = [b"Content-Length: 9\r\n", b"X: y\r\n" * 200, b"X: " + b"y" * 9000 + b"\r\n"]
-    for more in cases:
+    for more in (b"Content-Length: 9\r\n", b"X: y\r\n" * 200, b"X: " + b"y" * 9000 + b"\r\n"):
         async with server(refusing) as (port, _):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(HANDSHAKE + more + b"\r\n")

@@ -105,6 +105,5 @@ async def test_large_json_is_checked_in_another_process_and_sent_whole() -> None
 
 
 async def test_what_is_not_json_is_not_put_into_a_message() -> None:
-    cases: list[str] = ['{"a": 1}, "content": {', "[" * 100_000, "", "[1,]", "nonsense"]
-    for text in cases:
+    for text in ('{"a": 1}, "content": {', "[" * 100_000, "", "[1,]", "nonsense"):
         assert await check(text) is None

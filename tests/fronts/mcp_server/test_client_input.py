@@ -71,8 +71,7 @@ async def test_what_is_no_request_is_answered() -> None:
 
 
 async def test_a_notification_may_have_an_id_among_its_parameters() -> None:
-    cases: list[bytes] = [b"1", b"1" * 5000]
-    for number in cases:
+    for number in (b"1", b"1" * 5000):
         notification = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"id":%s}}' % number
         messages, answered = await read(notification, b'{"jsonrpc":"2.0","id":8,"method":"ping"}')
         assert len(messages) + len(answered) == 2

@@ -214,8 +214,7 @@ async def test_a_branch_obeys_the_same_lines(native_host: Host, tmp_path: Path, 
 
 
 def test_other_isolations_refuse_lines() -> None:
-    cases: list[str] = ["landlock", "srt", "none"]
-    for isolate in cases:
+    for isolate in ("landlock", "srt", "none"):
         with pytest.raises(UnsupportedError, match=f"need isolate='native': with isolate='{isolate}'"):
             check_requests(find_tier(isolate))
 

@@ -334,8 +334,7 @@ async def test_keys_of_a_session_that_moved_here_are_known_at_once(tmp_path: Pat
 
 
 def test_an_id_that_is_none_is_not_found() -> None:
-    cases: list[str] = ["", "x", "f" * 32, "0" * 32, "../../etc/passwd", "0x" + "1" * 30, "１" * 32]
-    for number in cases:
+    for number in ("", "x", "f" * 32, "0" * 32, "../../etc/passwd", "0x" + "1" * 30, "１" * 32):
         with closing(NamedStore()) as store:
             assert store.journal.find(number) is None
 

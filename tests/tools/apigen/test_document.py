@@ -32,8 +32,7 @@ def test_a_schema_that_is_part_of_itself_comes_to_an_end() -> None:
 
 
 def test_what_is_elsewhere_is_noted_and_says_nothing() -> None:
-    cases: list[str] = ["#/nowhere", "other.json#/a", "https://a.example/schema"]
-    for place in cases:
+    for place in ("#/nowhere", "other.json#/a", "https://a.example/schema"):
         reader = Document({"$ref": place})
         assert reader.follow(reader.root) is EMPTY
         assert [*reader.notes] == ["it refers to a missing definition"]

@@ -114,8 +114,7 @@ def test_classes_take_no_name_that_is_used(hint: str) -> None:
 
 
 def test_a_server_has_the_name_of_a_package() -> None:
-    cases: list[str] = ["git", "brave_search", "a1", "match"]
-    for name in cases:
+    for name in ("git", "brave_search", "a1", "match"):
         assert names.check_server_name(name) == name
 
 

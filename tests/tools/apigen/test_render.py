@@ -91,8 +91,7 @@ def test_what_is_generated_type_checks(tmp_path: Path) -> None:
 
 
 def test_code_in_a_schema_is_text() -> None:
-    cases: list[str] = ["code_in_strings", "code_in_keywords"]
-    for schema in cases:
+    for schema in ("code_in_strings", "code_in_keywords"):
         source = source_of(SCHEMAS[schema][0], SCHEMAS[schema][0], INJECTION)
         tree = ast.parse(source)
         assert {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & {
@@ -444,8 +443,7 @@ def test_words_of_an_object_with_one_property_reach_its_class() -> None:
 
 
 def test_forms_of_the_arguments_do_not_let_misspelt_ones_through() -> None:
-    cases: list[str] = ["oneOf", "anyOf"]
-    for word in cases:
+    for word in ("oneOf", "anyOf"):
         schema = {
             "type": "object",
             "properties": {"path": {"type": "string"}, "url": {"type": "string"}},

@@ -89,8 +89,7 @@ def test_arguments_that_are_allowed() -> None:
 
 
 def test_detours_do_not_avoid_a_rule_that_denies() -> None:
-    cases: list[str] = ["/etc/shadow", "/srv/../etc/shadow", "/etc/../etc/shadow", "/etc/x/../../srv"]
-    for path in cases:
+    for path in ("/etc/shadow", "/srv/../etc/shadow", "/etc/../etc/shadow", "/etc/x/../../srv"):
         assert outcome({"decision": "deny", "arguments": {"path": "/etc/**"}}, call(path=path)) == "deny"
 
 
@@ -121,8 +120,7 @@ def test_the_text_of_a_command_is_not_enough_where_the_code_has_changed_variable
 
 
 def test_the_text_of_a_script_is_not_enough_without_the_program_that_reads_it() -> None:
-    cases: list[str] = ["shell", "shell_magic"]
-    for tool in cases:
+    for tool in ("shell", "shell_magic"):
         evil = Call.freeze("shell", "shell", tool, {"command": "git status", "program": ["sh", "-c", "evil"]})
         for arguments in (
             {"command": "git status"},
@@ -263,8 +261,7 @@ def test_rules_of_any_form_are_refused_or_decide(data: Any) -> None:
 
 
 def test_a_pattern_that_is_too_long_is_refused_when_it_is_read() -> None:
-    cases: list[str] = ["server", "tool"]
-    for key in cases:
+    for key in ("server", "tool"):
         for length, broken in ((4096, False), (4097, True)):
             rule = {"decision": "deny", key: "a" * (length - 1) + "*"}
             arguments = {"decision": "deny", "arguments": {"a": "a" * (length - 1) + "*"}}
@@ -273,8 +270,7 @@ def test_a_pattern_that_is_too_long_is_refused_when_it_is_read() -> None:
 
 
 def test_values_of_any_depth_are_refused_or_compared() -> None:
-    cases: list[int] = [50, 400, 100_000]
-    for depth in cases:
+    for depth in (50, 400, 100_000):
         deep: Any = 1
         for _ in range(depth):
             deep = [deep]

@@ -49,6 +49,5 @@ def test_a_docstring_evaluates_to_its_text(words: str) -> None:
 
 
 def test_a_docstring_cannot_be_left() -> None:
-    cases: list[str] = ['"', '""" + evil()', "\\", '\\"', 'a"', '"""', '"' * 4, '"' * 5, '"' * 6, 'a""']
-    for text in cases:
+    for text in ('"', '""" + evil()', "\\", '\\"', 'a"', '"""', '"' * 4, '"' * 5, '"' * 6, 'a""'):
         assert ast.literal_eval(docstring(text)) == text

@@ -118,8 +118,7 @@ def test_a_variable_that_is_not_set_is_named() -> None:
 
 
 def test_what_a_variable_holds_cannot_break_a_header() -> None:
-    cases: list[str] = ["a\r\nX: y", "a\0b", "ü"]
-    for value in cases:
+    for value in ("a\r\nX: y", "a\0b", "ü"):
         params = parse_params("s", {"url": "http://h", "headers": {"A": "${KEY}"}})
         with pytest.raises(InvalidInputError, match=r"headers\[A\]") as caught:
             resolve(params, {"KEY": value})
@@ -134,8 +133,7 @@ def test_a_url_out_of_a_variable_is_looked_at_when_it_is_there() -> None:
 
 
 def test_what_only_looks_like_a_reference_stays() -> None:
-    cases: list[str] = ["$HOME", "${}", "${1}", "${A-b}", "$${", "{HOME}"]
-    for text in cases:
+    for text in ("$HOME", "${}", "${1}", "${A-b}", "$${", "{HOME}"):
         assert resolve(StdioServer("a", (text,)), {"HOME": "no", "A": "no"}) == StdioServer("a", (text,))
 
 
@@ -159,8 +157,7 @@ def test_parameters_survive_being_stored(params: StdioServer | RemoteServer) -> 
 
 
 def test_configurations_of_other_clients_are_taken() -> None:
-    cases: list[str] = ["type", "transport"]
-    for key in cases:
+    for key in ("type", "transport"):
         assert parse_params("s", {"command": "x", key: "stdio", "disabled": False}) == StdioServer("x")
         assert parse_params("s", {"url": "http://h/sse", key: "http"}) == RemoteServer("http://h/sse", "http")
         with pytest.raises(InvalidInputError, match="'type' in the parameters of MCP server 's' must be one of"):

@@ -118,8 +118,7 @@ async def test_a_path_is_told_without_its_query_and_escapes() -> None:
 
 
 async def test_a_client_that_wants_no_second_answer_gets_one_and_the_end() -> None:
-    cases: list[bytes] = [post(b"x", "Connection: close"), post(b"x", version="1.0")]
-    for data in cases:
+    for data in (post(b"x", "Connection: close"), post(b"x", version="1.0")):
         async with served(Echo()) as (reader, writer):
             writer.write(data)
             assert (await ended(reader)).lower().endswith(b"connection: close\r\n\r\nx")

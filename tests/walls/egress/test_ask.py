@@ -88,8 +88,7 @@ async def test_what_a_rule_allows_or_denies_is_not_asked_for() -> None:
 
 
 async def test_nobody_can_let_an_inner_address_through() -> None:
-    cases: list[str] = ["inner.test", "mixed.test"]
-    for name in cases:
+    for name in ("inner.test", "mixed.test"):
         async with world(True) as there:
             with pytest.raises(DeniedError):
                 await there.open(name)

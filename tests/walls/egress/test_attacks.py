@@ -174,8 +174,7 @@ async def test_25_one_canonical_form(start: Starter, spelling: bytes) -> None:
 
 
 async def test_25_international_names(start: Starter) -> None:
-    cases: list[str] = ["bücher.test", "BÜCHER.test", "bu\u0308cher.TEST.", "xn--bcher-kva.test", "XN--BCHER-KVA.test"]
-    for spelling in cases:
+    for spelling in ("bücher.test", "BÜCHER.test", "bu\u0308cher.TEST.", "xn--bcher-kva.test", "XN--BCHER-KVA.test"):
         names = {"xn--bcher-kva.test": ["93.184.216.34"]}
         running = await start.proxy("*", denied=["Bücher.test"], names=names)
         assert await running.socks_name(spelling.encode(), 443) == 2
@@ -222,8 +221,7 @@ async def test_25_names_that_have_no_canonical_form(start: Starter) -> None:
 
 async def test_25_control_characters_in_http(start: Starter) -> None:
     """They never get as far as a decision: HTTP itself forbids them."""
-    cases: list[str] = ["evil.test\0.allowed.test", "evil.test\x0b.allowed.test", "évil.test"]
-    for name in cases:
+    for name in ("evil.test\0.allowed.test", "evil.test\x0b.allowed.test", "évil.test"):
         running = await start.proxy("*")
         assert (await running.ask(plain(name))).startswith(b"HTTP/1.1 400 Bad Request\r\n")
         request = f"CONNECT {name}:443 HTTP/1.1\r\nHost: x.test\r\n\r\n".encode("latin-1")
@@ -274,8 +272,7 @@ async def test_26_wildcards_end_at_a_dot(start: Starter) -> None:
 
 
 async def test_27_ports(start: Starter) -> None:
-    cases: list[int] = [22, 25, 8080, 444]
-    for port in cases:
+    for port in (22, 25, 8080, 444):
         running = await start.proxy("allowed.test", names={"allowed.test": ["93.184.216.34"]})
         assert await running.connect_status(f"allowed.test:{port}") == 403
         assert (await running.ask(plain(f"allowed.test:{port}"))).startswith(b"HTTP/1.1 403 ")

@@ -255,8 +255,7 @@ async def test_an_answer_does_not_outlast_the_lines(world: Callable[..., World])
 
 
 def test_every_host_cannot_be_combined_with_lines() -> None:
-    cases: list[str] = ["*", "*:8443"]
-    for pattern in cases:
+    for pattern in ("*", "*:8443"):
         with pytest.raises(InvalidInputError, match="by their addresses"):
             check_open_hosts(["a.example", pattern])
 

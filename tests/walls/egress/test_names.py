@@ -144,15 +144,13 @@ def test_user_information_is_called_that() -> None:
 
 
 def test_bad_ports() -> None:
-    cases: list[str] = ["0", "65536", "", "+1", " 1", "1 ", "1_0", "١", "0x50", "000080"]
-    for text in cases:
+    for text in ("0", "65536", "", "+1", " 1", "1 ", "1_0", "١", "0x50", "000080"):
         with pytest.raises(BadNameError, match="port"):
             parse_port(text)
 
 
 def test_bad_brackets() -> None:
-    cases: list[str] = ["[::1", "::1]", "[::1]]", "[[::1]]", "[]", "[::1]x:80", "::1:80", "[1.2.3.4]:80"]
-    for text in cases:
+    for text in ("[::1", "::1]", "[::1]]", "[[::1]]", "[]", "[::1]x:80", "::1:80", "[1.2.3.4]:80"):
         with pytest.raises(BadNameError):
             parse_authority(text, 80)
 

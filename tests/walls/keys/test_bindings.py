@@ -22,8 +22,7 @@ def test_a_known_name_needs_nothing_else() -> None:
 
 
 def test_a_placeholder_is_random_and_stays() -> None:
-    cases: list[str] = ["GITHUB_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "GEMINI_API_KEY", "ACME"]
-    for name in cases:
+    for name in ("GITHUB_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "GEMINI_API_KEY", "ACME"):
         found = bind(name, Secret(hosts=("a.test",)))
         one = found.placeholder(SEED)
         assert one == found.placeholder(SEED) != found.placeholder(b"t" * 32)
@@ -56,8 +55,7 @@ def test_another_host_of_a_service_has_its_places() -> None:
 
 
 def test_a_secret_is_for_exact_hosts() -> None:
-    cases: list[str] = ["*", "*.a.test", "a b", "a.test:80", "a@b.test", ""]
-    for host in cases:
+    for host in ("*", "*.a.test", "a b", "a.test:80", "a@b.test", ""):
         with pytest.raises(InvalidInputError):
             bind("ACME", Secret(hosts=(host,)))
 

@@ -41,8 +41,7 @@ def test_both_forms_say_the_same() -> None:
 
 
 def test_files_that_are_not_reached_by_http_are_left_out() -> None:
-    cases: list[str] = ["file:///etc/passwd", "ftp://a.example/a.whl", "javascript:x", "http://[x/a.whl", "git+https://a/a"]
-    for url in cases:
+    for url in ("file:///etc/passwd", "ftp://a.example/a.whl", "javascript:x", "http://[x/a.whl", "git+https://a/a"):
         assert of_json({"filename": "a.whl", "url": url}) == {}
         assert read(URL, "text/html", f'<a href="{url}">a.whl</a>'.encode()) == {}
 
@@ -67,8 +66,7 @@ def test_a_base_moves_what_follows_it() -> None:
 
 
 def test_a_page_without_files_is_refused() -> None:
-    cases: list[bytes] = [b"[]", b"{}", b'{"files": {}}', b"{", b'{"files": 1}']
-    for body in cases:
+    for body in (b"[]", b"{}", b'{"files": {}}', b"{", b'{"files": 1}'):
         with pytest.raises(ValueError):  # of json, or ours
             read(URL, JSON, body)
 

@@ -214,8 +214,7 @@ def test_the_gpus_of_a_machine_are_listed(machine: Path) -> None:
 
 
 def test_other_names_are_refused() -> None:
-    cases: list[str] = ["gpu", "gpu:", "gpu:0:", "gpu:../0", "gpu:a b", "gpu:" + 101 * "0", "tpu:0", "/dev/kvm", "gpu:٣"]
-    for name in cases:
+    for name in ("gpu", "gpu:", "gpu:0:", "gpu:../0", "gpu:a b", "gpu:" + 101 * "0", "tpu:0", "/dev/kvm", "gpu:٣"):
         with pytest.raises(InvalidInputError, match="name GPUs, such as 'gpu:0'"):
             Policy(devices=(name,)).checked()
 

@@ -161,8 +161,7 @@ def test_settings_are_written_before_they_are_sealed() -> None:
 
 
 def test_an_interpreter_in_the_workspace_stays_read_only() -> None:
-    cases: list[str] = ["/w/.venv", "/w/tools/venv"]
-    for lies in cases:
+    for lies in ("/w/.venv", "/w/tools/venv"):
         made = plan(interpreter=(lies,))
         assert access(made, f"{lies}/bin/python") == READ
         assert access(made, "/w/file") == WRITE
@@ -203,8 +202,7 @@ def test_the_system_is_no_workspace() -> None:
 
 
 def test_no_spelling_of_the_system_is_writable() -> None:
-    cases: list[str] = ["//", "/./", "/x/..", "/x/../etc", "//etc", "../usr"]
-    for pattern in cases:
+    for pattern in ("//", "/./", "/x/..", "/x/../etc", "//etc", "../usr"):
         with pytest.raises(InvalidInputError):
             plan(Filesystem(write=(pattern,)))
 
@@ -274,15 +272,13 @@ def test_local_sockets_are_forbidden_where_everything_can_be_read() -> None:
 
 
 def test_where_a_program_happens_to_run_is_no_workspace_if_the_home_directory_is_in_it() -> None:
-    cases: list[str] = ["/homes/me", "/homes", "/", "/tmp"]
-    for workspace in cases:
+    for workspace in ("/homes/me", "/homes", "/", "/tmp"):
         with pytest.raises(InvalidInputError, match="working_dir="):
             check_unnamed_workspace(workspace, "/homes/me")
 
 
 def test_where_a_program_runs_is_its_workspace_otherwise() -> None:
-    cases: list[str] = ["/homes/me/project", "/homes/meadow", "/srv/project"]
-    for workspace in cases:
+    for workspace in ("/homes/me/project", "/homes/meadow", "/srv/project"):
         check_unnamed_workspace(workspace, "/homes/me")
 
 

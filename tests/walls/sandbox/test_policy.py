@@ -70,8 +70,7 @@ def test_nothing_said_in_the_words_of_sandbox_runtime_is_all_reading_and_no_writ
 
 
 def test_secrets_are_masked_at_the_top_of_all_that_is_shown() -> None:
-    cases: list[str] = ["/h/u", "/h"]
-    for home in cases:
+    for home in ("/h/u", "/h"):
         policy = Policy(Filesystem(read=(home, "/h/u/.aws/config"), write=(".", "/x")))
         plan = make_plan(policy, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER)
         for place in ("/h/u/.ssh", "/h/u/.env", "/x/.env", f"{WORKSPACE}/.env"):
@@ -173,8 +172,7 @@ def test_a_policy_that_allows_more_is_refused_by_name() -> None:
 
 
 def test_a_pattern_covers_no_more_than_it_says() -> None:
-    cases: list[str] = ["*.example.org", "evil.org", "aexample.org", "a.example.org:22", "*", "example.org"]
-    for wanted in cases:
+    for wanted in ("*.example.org", "evil.org", "aexample.org", "a.example.org:22", "*", "example.org"):
         host = Policy(network=Network(allow=("*.a.example.org", "example.org:443")))
         with pytest.raises(InvalidInputError, match=r"network\.allow"):
             host.narrow(Policy(network=Network(allow=(wanted,))))
