@@ -139,7 +139,7 @@ def test_no_route_forgets_to_ask(open_app: Application) -> None:
             if not asks:
                 open_routes.add(route.path)
     # Of these, the guard wants a token for /api. Pages about the API, and the console, tell nothing about sessions.
-    files = ("/console.js", "/console.css", "/icon.svg", "/figure", "/frame", "/frame-with-scripts")
+    files = ("/console.js", "/libraries.js", "/console.css", "/icon.svg", "/figure", "/frame", "/frame-with-scripts")
     page = {f"/console{path}" for path in ("", "/login", *files)}
     assert open_routes == {"/", "/api", "/health", "/docs", "/redoc"} | page
     assert {"/", "/health"} < set(PUBLIC)
