@@ -6,13 +6,19 @@ import ast
 import functools
 import gc
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 
 
+def nodes(path: Path, *kinds: type[ast.AST]) -> list[Any]:
+    """Return the nodes of a file that are of some kinds, in no order."""
+    found = _by_kind(path)
+    return [node for kind in kinds for node in found.get(kind, ())]
+
+
 @functools.cache
-def nodes(path: Path) -> list[ast.AST]:
-    """Return all nodes of a file."""
+def _by_kind(path: Path) -> dict[type[ast.AST], list[ast.AST]]:
     source = path.read_text(encoding="utf-8")
     gc.disable()  # it would visit the nodes of all files again and again, which takes four times as long as parsing
     try:
@@ -23,7 +29,10 @@ def nodes(path: Path) -> list[ast.AST]:
                     found.append(value)
                 elif isinstance(value, list):
                     found += [one for one in value if isinstance(one, ast.AST)]
-        return found
+        by_kind: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in found:
+            by_kind.setdefault(type(node), []).append(node)
+        return by_kind
     finally:
         gc.enable()
         gc.freeze()  # nor later: the nodes stay until the process ends

@@ -390,7 +390,7 @@ def _name(called: ast.expr) -> str:
 def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """Yield every module that a file imports, anywhere in it, as line and absolute name."""
     here = ["cellblock", *path.relative_to(package).parent.parts]
-    for node in nodes(path):
+    for node in nodes(path, ast.Import, ast.ImportFrom, ast.Call):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -557,7 +557,7 @@ def test_the_table_for_contributors_names_what_exists() -> None:
 def test_adapters_are_thin() -> None:
     """An adapter says what a framework calls what; what it would have to do beyond that belongs below."""
     for path in (PACKAGE / "adapters").glob("*.py"):
-        strings = [node.value for node in nodes(path) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+        strings = [node.value for node in nodes(path, ast.Expr) if isinstance(node.value, ast.Constant)]
         documented = {line for node in strings for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
         lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         code = [
@@ -568,8 +568,8 @@ def test_adapters_are_thin() -> None:
 
 def decisions(path: Path) -> int:
     """Return how often a module decides something, beside what is imported for types only."""
-    types_only = {node for node in nodes(path) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"}
-    return sum(isinstance(node, _DECISIONS) for node in nodes(path) if node not in types_only)
+    types_only = {node for node in nodes(path, ast.If) if ast.unparse(node.test) == "TYPE_CHECKING"}
+    return sum(node not in types_only for node in nodes(path, *_DECISIONS))
 
 
 @functools.cache
@@ -577,8 +577,8 @@ def users() -> dict[str, set[str]]:
     """Return the modules that import each module. Those that only pass names on are not counted."""
     found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in nodes(path) if path.stem != "__init__" else ():
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cellblock"):
+        for node in nodes(path, ast.ImportFrom) if path.stem != "__init__" else ():
+            if (node.module or "").startswith("cellblock"):
                 for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                     below = (name or "").replace(".", "/").removeprefix("cellblock/")
                     found.setdefault(below, set()).add(str(path.relative_to(PACKAGE).with_suffix("")))

@@ -60,7 +60,7 @@ def messages() -> list[tuple[str, str]]:
 
 def _messages() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        found = nodes(path)
+        found = nodes(path, ast.JoinedStr, ast.Expr, ast.Constant)
         parts = {id(part) for node in found if isinstance(node, ast.JoinedStr) for part in node.values}
         parts |= {id(node.value) for node in found if isinstance(node, ast.Expr)}
         for node in found:

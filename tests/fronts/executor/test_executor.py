@@ -245,6 +245,7 @@ async def test_chunks_come_while_the_cell_runs(executor: CodeExecutor) -> None:
     assert texts[0] == "first\n"
 
 
+@pytest.mark.slow
 async def test_programs_run_beside_the_kernel(executor: CodeExecutor) -> None:
     done = await executor.exec(["sh", "-c", "cat; exit 3"], input=b"given")
     assert (done.stdout, done.exit_code) == (b"given", 3)

@@ -75,6 +75,7 @@ def test_a_session_is_made_by_its_first_execution(api: httpx.Client) -> None:
     assert api.post("/kernels/fresh/execute", json={"code": "x"}).json()["return_value"] == "1"
 
 
+@pytest.mark.slow
 def test_a_client_waits_for_the_result_of_what_it_has_submitted(gateway: Gateway, api: httpx.Client) -> None:
     code = "import time; time.sleep(0.2); print('line\\n' * 1500)\n7"
     execution = api.post("/sessions/s/executions", json={"code": code}).json()["id"]

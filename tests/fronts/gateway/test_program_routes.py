@@ -135,6 +135,7 @@ async def test_an_exec_whose_daemon_is_killed_has_an_unknown_outcome(gateway: Ga
     assert running(api) == []
 
 
+@pytest.mark.slow
 def test_the_client(gateway: Gateway) -> None:
     with Client(gateway.url, token("run")) as client:
         done = client.exec_process("s", "cat; printf '\\377'; exit 2", input="ü")

@@ -186,6 +186,7 @@ async def test_what_a_bound_program_has_left_goes_on(workspace: Path) -> None:
     assert [len(one.left) for one in cellblock.processes("s")] == [1]
 
 
+@pytest.mark.slow
 async def test_a_bound_program_of_an_earlier_session_is_no_other_one(workspace: Path) -> None:
     with closing(open_connection(Place())) as bound:
         bound.call(Spawn("s", NAP, bound=True))

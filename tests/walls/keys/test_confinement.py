@@ -37,6 +37,7 @@ ATTACKS = {
 
 CODE = """
 import _thread, fcntl, json, mmap, os, resource, socket, sys
+from cellblock.walls.keys.confinement import confine
 server = socket.create_server(('127.0.0.1', 0)); port = server.getsockname()[1]
 outcomes = {}
 for name, attack in json.loads(sys.argv[2]).items():
@@ -44,7 +45,6 @@ for name, attack in json.loads(sys.argv[2]).items():
     if (child := os.fork()) == 0:
         given = socket.socket()
         if sys.argv[1] == "confined":
-            from cellblock.walls.keys.confinement import confine
             confine()
         try:
             exec(attack)
