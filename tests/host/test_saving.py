@@ -121,6 +121,7 @@ async def test_what_cannot_be_kept_is_named_and_costs_nothing_else(session: Sess
     assert LoadReport.from_dict(loaded.to_dict()) == loaded
 
 
+@pytest.mark.slow
 async def test_a_library_that_is_missing_costs_only_what_needs_it(native_host: Host, tmp_path: Path) -> None:
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
@@ -151,6 +152,7 @@ async def test_very_many_variables_are_counted(session: Session, tmp_path: Path)
     assert len((await session.load(tmp_path / "s")).loaded) == 1001
 
 
+@pytest.mark.slow
 async def test_functions_of_another_python_are_left_out(session: Session, tmp_path: Path) -> None:
     await session.execute("x = 1\ndef f(): pass")
     path = tmp_path / "s"
@@ -233,6 +235,7 @@ async def test_much_goes_in_pieces_whatever_a_value_may_have(host: Host, tmp_pat
             await session.save(tmp_path / "s")
 
 
+@pytest.mark.slow
 async def test_a_kernel_without_cloudpickle_gets_it(session: Session, tmp_path: Path) -> None:
     hide = (
         "import sys\nclass Hidden:\n    def find_spec(self, name, path=None, target=None):\n"
@@ -316,6 +319,7 @@ async def test_a_load_that_fails_leaves_the_state_before_it(host: Host, tmp_path
         assert {path.name: path.read_text() for path in workspace.iterdir()} == {"a": "mine"}
 
 
+@pytest.mark.slow
 async def test_a_load_that_fails_leaves_the_listeners_of_the_state_before_it(native_host: Host, tmp_path: Path) -> None:
     """And each state has the tools and the proxy of its own sandbox, also while it is loaded."""
     policy = Policy(network=Network(allow=("example.org",)))
@@ -345,6 +349,7 @@ def all_heard():
         assert ((await executor.execute(connect + "x, all_heard()")).text or "").endswith("('heard', True)")
 
 
+@pytest.mark.slow
 async def test_a_load_is_refused_where_no_second_kernel_has_room(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

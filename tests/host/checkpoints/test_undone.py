@@ -249,6 +249,7 @@ async def test_no_cell_is_undone_in_part_that_changed_what_snapshots_leave_out(z
             assert sorted(tmp_path.rglob("*")) == there
 
 
+@pytest.mark.slow
 async def test_a_change_deep_in_what_snapshots_leave_out_is_found_by_the_undo(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "import os\nfor n in range(400): os.makedirs(f'.venv/{n}/1')")
@@ -330,6 +331,7 @@ async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
         assert await value(session, "'os' in globals(), 'x' in globals()") == f"(False, {bool(first)})"
 
 
+@pytest.mark.slow
 async def test_a_named_checkpoint_keeps_files_that_an_undo_could_not_bring_back(zygote_host: Host, tmp_path: Path) -> None:
     (tmp_path / "env").write_text("1")
     async with zygote_host.session(working_dir=tmp_path, recovery="none") as session:
@@ -420,6 +422,7 @@ async def test_files_without_a_name_have_a_position_for_each_branch(native_host:
         assert "has no name" in (await session.execute("1")).stderr
 
 
+@pytest.mark.slow
 async def test_descriptors_of_folders_and_of_what_branches_share(any_host: Host, tmp_path: Path) -> None:
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules" / "big").write_text("abcdef")
@@ -460,6 +463,7 @@ async def test_event_objects_have_their_counts_again_and_what_only_one_process_c
         assert (await session.execute("os.eventfd_read(b)")).error is not None
 
 
+@pytest.mark.slow
 async def test_a_map_of_a_file_that_was_replaced_is_told(native_host: Host, tmp_path: Path) -> None:
     made = "import mmap; f = open('m', 'w+b'); f.write(b'1' * 9); f.flush(); m = mmap.mmap(f.fileno(), 9); f.close()"
     async with native_host.session(working_dir=tmp_path) as session:
@@ -573,6 +577,7 @@ async def test_tasks_and_cells_in_any_order_are_undone(any_host: Host, tmp_path:
             await ticks(session, tmp_path)
 
 
+@pytest.mark.slow
 async def test_tasks_go_on_after_a_checkpoint_of_any_kind(any_host: Host, tmp_path: Path) -> None:
     for recovery in ("exact", "rolling", "none"):
         workspace = tmp_path / recovery

@@ -299,6 +299,7 @@ open('a', 'w').write('cell')
 """
 
 
+@pytest.mark.slow
 async def test_programs_that_are_started_all_the_time_can_be_stopped(any_host: Host, tmp_path: Path) -> None:
     """Half of the time, a thread waits for a new process that is stopped, and so does not stop itself."""
     async with made(any_host, tmp_path, "exact") as session:
@@ -405,6 +406,7 @@ async def test_a_session_that_begins_with_a_checkpoint_has_its_files(zygote_host
     await eventually(lambda: zygote_host.store().bytes == 0)
 
 
+@pytest.mark.slow
 async def test_a_next_cell_does_not_wait_for_files(zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

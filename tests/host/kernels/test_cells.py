@@ -17,6 +17,7 @@ from cellblock.model import OutputItem
 from iterations import cancelled_after
 
 
+@pytest.mark.slow
 async def test_a_reader_who_reads_no_more_keeps_nobody_waiting_past_the_timeout(session: Session) -> None:
     code = "import sys\nwhile True: sys.stdout.write('x' * 10000)"
     async with aclosing(session.stream(code, timeout=0.3)) as events:

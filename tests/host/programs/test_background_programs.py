@@ -41,7 +41,7 @@ NAP = f"sleep {1000 + os.getpid()}"
 @pytest.fixture
 async def native(native_host: Host, tmp_path: Path) -> AsyncIterator[Session]:
     """A sandboxed session on the shared host."""
-    async with native_host.session(working_dir=tmp_path) as made:
+    async with native_host.session(working_dir=tmp_path, recovery="none") as made:
         yield made
 
 
@@ -358,22 +358,23 @@ async def test_an_end_is_known_also_if_its_watcher_has_left_a_signal_unread() ->
     assert (await process.wait(5)).status == "exited"
 
 
-async def test_a_program_is_no_cell(native: Session) -> None:
-    await native.execute("x = 1")
-    await native.execute("x = 2")
-    process = await native.spawn(NAP)
-    await native.exec("echo done > file")
-    assert [entry.code for entry in native.history()] == ["x = 1", "x = 2"]
-    undone = await native.undo()
-    assert [cell.code for cell in undone.cells] == ["x = 2"]
-    assert undone.outside == [f"process {process.id} keeps running: /bin/sh -c '{NAP}'"]
-    assert await native.get("x") == 1
-    with pytest.raises(CheckpointError):
-        await native.undo(2, processes="stop")
-    assert process.info.running
-    await native.execute("x = 3")
-    assert (await native.undo(processes="stop")).outside == []
-    assert not process.info.running
+async def test_a_program_is_no_cell(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as native:
+        await native.execute("x = 1")
+        await native.execute("x = 2")
+        process = await native.spawn(NAP)
+        await native.exec("echo done > file")
+        assert [entry.code for entry in native.history()] == ["x = 1", "x = 2"]
+        undone = await native.undo()
+        assert [cell.code for cell in undone.cells] == ["x = 2"]
+        assert undone.outside == [f"process {process.id} keeps running: /bin/sh -c '{NAP}'"]
+        assert await native.get("x") == 1
+        with pytest.raises(CheckpointError):
+            await native.undo(2, processes="stop")
+        assert process.info.running
+        await native.execute("x = 3")
+        assert (await native.undo(processes="stop")).outside == []
+        assert not process.info.running
 
 
 async def test_a_branch_has_programs_of_its_own(native: Session) -> None:
