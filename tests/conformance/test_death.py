@@ -222,7 +222,6 @@ async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_
 
 async def test_a_hundred_deaths_in_a_row_leave_nothing(session: Session) -> None:
     """Nor does a forged reply, or garbage without end."""
-    # A hundred deaths in a row leave nothing.
     for _ in range(10):
         assert (await session.execute("import os; os._exit(1)")).status == "died"
     assert await value(session, "1") == 1

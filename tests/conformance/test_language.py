@@ -73,7 +73,6 @@ async def test_execution_counts_go_up_by_one(session: Session) -> None:
 
 async def test_display_shows_values_of_every_kind(session: Session) -> None:
     """Also anew, and not any more."""
-    # Display shows values of every kind.
     code = """
 from IPython.display import display, HTML, Markdown, Latex, SVG, JSON, Javascript
 display(1, HTML("<b>h</b>"), Markdown("*m*"), Latex("$x$"), SVG("<svg xmlns='http://www.w3.org/2000/svg'/>"), JSON({"a": [1]}))
@@ -229,7 +228,6 @@ async def test_errors_of_every_shape_are_told(session: Session) -> None:
 
 async def test_leaving_ends_the_cell_and_not_the_kernel(session: Session) -> None:
     """With a status, it is an error."""
-    # Leaving ends the cell and not the kernel.
     for code in ["exit()", "quit()", "exit", "quit", "import sys; sys.exit()", "raise SystemExit", "import sys; sys.exit(0)"]:
         await ok(session, "kept = 1")
         result = await session.execute(f"print('before')\n{code}\nprint('after')")
@@ -247,7 +245,6 @@ async def test_leaving_ends_the_cell_and_not_the_kernel(session: Session) -> Non
 
 async def test_warnings_are_shown_once(session: Session) -> None:
     """Also those of the code itself."""
-    # Warnings are shown once.
     result = await ok(session, "import warnings\ndef f(): warnings.warn('careful')\nf(); f()")
     assert result.stderr.count("careful") >= 1
     assert "UserWarning" in result.stderr
@@ -261,7 +258,6 @@ async def test_warnings_are_shown_once(session: Session) -> None:
 
 async def test_the_namespace_holds_only_what_ipython_puts_there(session: Session) -> None:
     """And is what scripts expect."""
-    # The namespace holds only what ipython puts there.
     names = await value(session, "sorted(n for n in dir() if not n.startswith('_'))")
     assert names == ["In", "Out", "exit", "get_ipython", "open", "quit"]
     # Names of the interpreter are what scripts expect.

@@ -48,7 +48,6 @@ HEARD = {
 
 async def test_output_is_heard(session: Session) -> None:
     """Whoever writes it, in the order in which it was written, and on which stream."""
-    # Output is heard.
     for kind, (code, output) in HEARD.items():
         result = await ok(session, code)
         assert (kind, result.output, result.stderr) == (kind, output, "")
@@ -220,7 +219,6 @@ display("in the parent")
 
 async def test_carriage_returns_are_shown_as_a_terminal_shows_them(session: Session) -> None:
     """Also those of a progress bar."""
-    # Carriage returns are shown as a terminal shows them.
     result = await ok(session, "print('10%', end='\\r'); print('100%', end='\\r'); print('done')")
     assert result.text == "done"
     assert result.output == "10%\r100%\rdone\n"
@@ -266,7 +264,6 @@ buffer.getvalue()
 
 async def test_chunks_arrive_while_the_cell_runs(session: Session) -> None:
     """Also a text without the end of its line; a stream without chunks has a result."""
-    # Chunks arrive while the cell runs.
     code = "import time\nfor i in range(3):\n    print(i)\n    time.sleep(0.15)"
     seen: list[str] = []
     async for event in session.stream(code):

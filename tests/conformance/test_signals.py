@@ -13,7 +13,6 @@ from processes import eventually
 
 async def test_an_alarm_whose_handler_raises_ends_the_cell_with_its_error(session: Session) -> None:
     """Also a cell that awaits."""
-    # An alarm whose handler raises ends the cell with its error.
     code = """
 import signal, time
 def late(number, frame):

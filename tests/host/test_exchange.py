@@ -75,7 +75,6 @@ async def test_a_hostile_answer_is_an_error(session: Session) -> None:
 
 async def test_values_wait_for_the_running_cell(session: Session) -> None:
     """What background work prints meanwhile is in the next result."""
-    # Values wait for the running cell.
     running = asyncio.create_task(session.execute("import asyncio\nawait asyncio.sleep(0.05)\nx = 5"))
     await asyncio.sleep(0)
     assert await session.get("x") == 5

@@ -54,7 +54,6 @@ async def echo(session: Session, port: int, line: bytes = b"hello\n") -> bytes:
 
 async def test_a_program_talks_to_a_server_of_the_code(native: Session) -> None:
     """And leaves nothing behind: not by hundreds of dials, nor if it gives up."""
-    # A program talks to a server of the code.
     port = await value(native, SERVER)
     assert await echo(native, port) == b"hello\n"
     assert await native.ports() == [port]

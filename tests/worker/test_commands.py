@@ -473,22 +473,23 @@ async def test_a_script_that_fails_or_is_interrupted_leaves_no_thread(session: S
     assert await value(session, THREADS) == ["MainThread"]
 
 
-async def test_a_script_in_the_background_allows_no_checkpoint_until_it_has_ended(session: Session) -> None:
-    await ok(session, "!mkfifo fifo")
-    await ok(session, "%%bash --bg --out said\nread line < fifo; echo $line")
-    with pytest.raises(CheckpointError, match=r"a program of a script cell .* still runs"):
-        await session.checkpoint()
-    first = await ok(session, "%%bash\necho first")
-    assert (first.output, "still runs" in first.not_undoable) == ("first\n", True)
-    await ok(session, "open('fifo', 'w').write('later\\n')")
+async def test_a_script_in_the_background_allows_no_checkpoint_until_it_has_ended(host: Host, tmp_path: Path) -> None:
+    async with host.session(working_dir=tmp_path, images_dir=tmp_path / "images") as session:
+        await ok(session, "!mkfifo fifo")
+        await ok(session, "%%bash --bg --out said\nread line < fifo; echo $line")
+        with pytest.raises(CheckpointError, match=r"a program of a script cell .* still runs"):
+            await session.checkpoint()
+        first = await ok(session, "%%bash\necho first")
+        assert (first.output, "still runs" in first.not_undoable) == ("first\n", True)
+        await ok(session, "open('fifo', 'w').write('later\\n')")
 
-    async def copied() -> bool:
-        try:
-            await session.restore(await session.checkpoint())
-        except CheckpointError:
-            return False
-        return True
+        async def copied() -> bool:
+            try:
+                await session.restore(await session.checkpoint())
+            except CheckpointError:
+                return False
+            return True
 
-    await eventually(copied)
-    assert await value(session, THREADS) == ["MainThread"]
-    assert await value(session, "await said.read()") == b"later\n"
+        await eventually(copied)
+        assert await value(session, THREADS) == ["MainThread"]
+        assert await value(session, "await said.read()") == b"later\n"

@@ -24,7 +24,6 @@ async def recovering(zygote_host: Host, tmp_path: Path) -> AsyncIterator[Session
 
 async def test_what_a_cell_sets_holds_in_later_cells(session: Session) -> None:
     """After an await, in tasks, in a completion, and when a cell was stopped."""
-    # What a cell sets holds in later cells.
     assert (await session.execute(SET)).ok
     assert await value(session, THIRD) == "'0.333333'"
     assert (await session.execute("import numpy as np; np.set_printoptions(precision=2); np.seterr(divide='raise')")).ok

@@ -26,7 +26,6 @@ SHOWN = {
 
 async def test_what_does_not_end_the_cell_is_an_output_of_its_own(session: Session, tmp_path: Path) -> None:
     """It stands where it was shown, and among the chunks."""
-    # What does not end the cell is an output of its own.
     (tmp_path / "failing.py").write_text("1 / 0\n")
     for code, last in SHOWN.values():
         await session.execute(f"import os; os.chdir({str(tmp_path)!r})\nmissing")
@@ -41,8 +40,9 @@ async def test_what_does_not_end_the_cell_is_an_output_of_its_own(session: Sessi
         assert str(result.text).count(last) == 1
     # It stands where it was shown and among the chunks.
     code = "get_ipython().run_cell('1 / 0')\nprint('after')\nraise KeyError('end')"
-    *chunks, result = [event async for event in session.stream(code)]
-    assert isinstance(result, CodeExecutionResult)
+    *chunks, last_event = [event async for event in session.stream(code)]
+    assert isinstance(last_event, CodeExecutionResult)
+    result = last_event
     assert [item.kind for item in result.outputs] == ["error", "stream", "error"]
     assert result.error is not None
     assert result.error.ename == "KeyError"

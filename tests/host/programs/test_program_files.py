@@ -15,7 +15,6 @@ from cellblock import Host, InvalidInputError, ProcessError, Session
 
 async def test_files_are_written_and_read_at_any_path(session: Session, tmp_path: Path) -> None:
     """In parts, too, by links, and in folders."""
-    # Files are written and read at any path.
     await session.fs.write_bytes("a/b/c.bin", bytes(range(256)))
     assert (tmp_path / "a/b/c.bin").read_bytes() == bytes(range(256))
     elsewhere = (await session.exec('printf "%s" "${TMPDIR:-/tmp}/elsewhere.txt"')).out

@@ -38,7 +38,6 @@ def seats() -> Iterator[list[Seat]]:
 
 def test_each_kernel_has_its_own_processes_and_those_of_none(seats: list[Seat]) -> None:
     """More than is enough is measured exactly."""
-    # Each kernel has its own processes and those of none.
     large, small = (Census().used(seat, seats, (), 1 << 40) for seat in seats)
     assert large - small > LARGE * 0.9
     # More than is enough is measured exactly.
