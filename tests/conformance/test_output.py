@@ -138,11 +138,11 @@ from IPython.display import display
 def later():
     print("thread")
     display("value")
-    pathlib.Path({str(tmp_path)!r}, "printed").touch()
+    pathlib.Path({str(tmp_path)!r}, "shown").touch()
 threading.Timer(0.05, later).start()
 """
     await ok(session, code)
-    await eventually((tmp_path / "printed").exists)
+    await eventually((tmp_path / "shown").exists)
     *chunks, result = [event async for event in session.stream("print('next')")]
     assert isinstance(result, CodeExecutionResult)
     assert (result.text or "").startswith("thread\n'value'\nnext")  # it may say that a thread ran before it
@@ -157,12 +157,12 @@ import os, subprocess, threading
 os.chdir({str(tmp_path)!r})
 def later():
     print('thread')
-    subprocess.run('echo process; touch printed', shell=True)
+    subprocess.run('echo process; touch done', shell=True)
 thread = threading.Timer(0.05, later)
 thread.start()
 """
     await ok(session, code)
-    await eventually((tmp_path / "printed").exists)
+    await eventually((tmp_path / "done").exists)
     assert ((await ok(session, "print('next')")).text or "").startswith("thread\nprocess\nnext")  # as above
 
 
