@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+
+Script = Callable[[str], list[str]]
+"""Runs a script, which must not fail or complain, and returns the lines that it prints"""
 
 
 def printed(script: str) -> list[str]:
@@ -11,8 +15,3 @@ def printed(script: str) -> list[str]:
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (process.returncode, process.stderr) == (0, "")
     return process.stdout.splitlines()
-
-
-def refusals(script: str) -> list[str]:
-    """Run a script that has the functions of `worker.forks.safety`, and return the lines that it prints."""
-    return printed(f"import os, sys, threading, time\nfrom cellblock.worker.forks.safety import *\n{script}")

@@ -99,16 +99,18 @@ def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return found
 
 
-def in_turns(values: Mapping[str, Any] | Sequence[Any]) -> list[ParameterSet]:
+def in_turns(values: Mapping[str, Any] | Sequence[Any], *quick: str) -> list[ParameterSet]:
     """Return a kind of isolation for each value: each value is tried in one kind, and each kind with one value or more.
 
     For what may differ from kind to kind, and from value to value, but for different reasons: all pairs would find no more.
-    What is tried without a sandbox is slow: cells run in the same kernels there, with fewer obstacles.
+    One value in the sandbox that sessions have by default is quick, and those in the kinds that are named.
     """
     named = [*values.items()] if isinstance(values, Mapping) else [(None, value) for value in values]
     kinds = ["none", "native", "landlock"]
     pairs = [(kinds[turn % 3], *named[turn % len(named)]) for turn in range(max(3, len(named)))]
     return [
-        pytest.param(kind, value, id=name and f"{kind}-{name}", marks=[pytest.mark.slow] if kind == "none" else [])
-        for kind, name, value in [*pairs, ("srt", *named[0])]
+        pytest.param(
+            kind, value, id=name and f"{kind}-{name}", marks=[] if kind in ("srt", *quick) or turn == 1 else [pytest.mark.slow]
+        )
+        for turn, (kind, name, value) in enumerate([*pairs, ("srt", *named[0])])
     ]

@@ -49,6 +49,7 @@ def _run(program: str, environment: dict[str, str], output: int) -> None:
     os.environ.clear()
     os.environ.update(environment)
     exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})  # a program of a test
+    sys.stdout.flush()
 
 
 def main(modules: list[str]) -> None:

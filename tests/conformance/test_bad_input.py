@@ -22,7 +22,9 @@ BAD_CODE: dict[str, tuple[Any, str]] = {
 BAD_TIMEOUTS: list[Any] = [10**400, -1, 0, 0.0, -0.5, math.nan, -math.inf, True, False, "5", b"5", [1]]
 
 
-async def test_code_that_cannot_be_source_is_refused(session: Session) -> None:
+async def test_what_cannot_be_run_is_refused(session: Session) -> None:
+    """And what looks odd runs."""
+    # Code that cannot be source is refused.
     for code, complaint in BAD_CODE.values():
         with pytest.raises(InvalidInputError, match=complaint):
             await session.execute(code)
@@ -33,20 +35,31 @@ async def test_code_that_cannot_be_source_is_refused(session: Session) -> None:
         with pytest.raises(InvalidInputError):
             await session.inspect(code)
         assert await value(session, "40 + 2") == 42
-
-
-async def test_a_timeout_that_is_no_positive_number_is_refused(session: Session) -> None:
+    # A timeout that is no positive number is refused.
     for timeout in BAD_TIMEOUTS:
         with pytest.raises(InvalidInputError, match="timeout must be a positive number"):
             await session.execute("1", timeout=timeout)
         with pytest.raises(InvalidInputError, match="timeout must be a positive number"):
             await anext(session.stream("1", timeout=timeout))
         assert await value(session, "40 + 2") == 42
-
-
-async def test_a_very_long_timeout_is_none(session: Session) -> None:
+    # A very long timeout is none.
     for timeout in [None, math.inf, 10**6, 1e9]:
         assert await value(session, "1", timeout=timeout) == 1
+    # Empty code is an empty cell.
+    for code in ("", "\n", "   ", "# a comment", ";"):
+        result = await session.execute(code)
+        assert (result.status, result.text) == ("success", None) if code != ";" else (result.status == "error", result.text)
+    # Other line ends are line ends.
+    for newline in ["\r\n", "\r", "\x0c\n"]:
+        assert await value(session, f"x = 1{newline}x") == 1
+    # A byte order mark and odd characters do not hurt.
+    for code in ("\ufeff1", "\x01", "\x1b[31m", "é = 1; é", "'😀'", "\u2028", "\x85"):
+        assert (await session.execute(code)).status in ("success", "error")
+    assert await value(session, "40 + 2") == 42
+    # A session cannot be started twice.
+    with pytest.raises(StateError, match="is running"):
+        await session.start()
+    assert await value(session, "1") == 1
 
 
 async def test_a_cursor_outside_of_the_code_is_refused(session: Session) -> None:
@@ -58,23 +71,6 @@ async def test_a_cursor_outside_of_the_code_is_refused(session: Session) -> None
             await session.inspect("abc", cursor)
         with pytest.raises(InvalidInputError, match="detail must be 0 or 1"):
             await session.inspect("abc", detail=2)
-
-
-async def test_empty_code_is_an_empty_cell(session: Session) -> None:
-    for code in ("", "\n", "   ", "# a comment", ";"):
-        result = await session.execute(code)
-        assert (result.status, result.text) == ("success", None) if code != ";" else (result.status == "error", result.text)
-
-
-async def test_other_line_ends_are_line_ends(session: Session) -> None:
-    for newline in ["\r\n", "\r", "\x0c\n"]:
-        assert await value(session, f"x = 1{newline}x") == 1
-
-
-async def test_a_byte_order_mark_and_odd_characters_do_not_hurt(session: Session) -> None:
-    for code in ("\ufeff1", "\x01", "\x1b[31m", "é = 1; é", "'😀'", "\u2028", "\x85"):
-        assert (await session.execute(code)).status in ("success", "error")
-    assert await value(session, "40 + 2") == 42
 
 
 @pytest.mark.slow
@@ -120,9 +116,3 @@ async def test_a_session_that_is_closed_says_so(host: Host) -> None:
     with pytest.raises(StateError, match="closed"):
         await session.start()
     assert await session.interrupt() is False
-
-
-async def test_a_session_cannot_be_started_twice(session: Session) -> None:
-    with pytest.raises(StateError, match="is running"):
-        await session.start()
-    assert await value(session, "1") == 1

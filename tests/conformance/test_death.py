@@ -117,7 +117,7 @@ async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
             pytest.param(*death, id=name, marks=pytest.mark.launcher if name in OF_PROCESSES else ())
             for name, death in DEATHS.items()
         ],
-        6,
+        4,
     ),
 )
 async def test_a_death_names_its_cause_and_the_session_goes_on(session: Session, code: str, cause: str) -> None:
@@ -132,13 +132,14 @@ async def test_nothing_is_lost_of_what_was_printed_just_before_the_process_ended
     assert result.output == "".join(f"{i}\n" for i in range(1000))
 
 
-async def test_a_segmentation_fault_shows_where_python_was(session: Session) -> None:
+async def test_a_death_is_one_whatever_goes_on(session: Session) -> None:
+    """While input is awaited, in a stream, with a traceback, and by a question."""
+    # A segmentation fault shows where python was.
     result = await session.execute("import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()")
     assert "Segmentation fault" in result.stderr
     assert "in crash" in result.stderr
 
-
-async def test_a_death_while_input_is_awaited_is_a_death(session: Session) -> None:
+    # A death while input is awaited is a death.
     async def answer(_prompt: str) -> str:
         await asyncio.sleep(60)
         return "never"
@@ -147,13 +148,23 @@ async def test_a_death_while_input_is_awaited_is_a_death(session: Session) -> No
     result = await session.execute(code, on_input=answer)
     assert result.status == "died"
     assert await value(session, "1") == 1
-
-
-async def test_a_death_during_a_stream_ends_it_with_a_result(session: Session) -> None:
+    # A death during a stream ends it with a result.
     events = [event async for event in session.stream("print('a')\nimport os; os._exit(1)")]
     assert isinstance(events[-1], CodeExecutionResult)
     assert events[-1].status == "died"
     assert events[-1].output == "a\n"
+    # What a kernel said before it died between cells is shown.
+    code = "import threading, os\nthreading.Timer(0.05, lambda: (os.write(2, b'famous last words\\n'), os._exit(7))).start()"
+    await ok(session, code)
+    await eventually(lambda: session._kernels.current is not None and session._kernels.current.death is not None)
+    assert "famous last words" in (await session.execute("1")).stderr
+    # A question to a kernel that dies of it is an error and the session goes on.
+    await ok(session, "import os\nclass Deadly:\n    def __dir__(self): os._exit(1)\nd = Deadly()")
+    with pytest.raises(KernelDiedError, match="exited with status 1"):
+        await session.complete("d.")
+    result = await session.execute("1")
+    assert result.return_value == "1"
+    assert result.state_lost
 
 
 @pytest.mark.slow
@@ -209,25 +220,26 @@ async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_
     assert not (await ok(session, "1")).state_lost
 
 
-async def test_what_a_kernel_said_before_it_died_between_cells_is_shown(session: Session) -> None:
-    code = "import threading, os\nthreading.Timer(0.05, lambda: (os.write(2, b'famous last words\\n'), os._exit(7))).start()"
-    await ok(session, code)
-    await eventually(lambda: session._kernels.current is not None and session._kernels.current.death is not None)
-    assert "famous last words" in (await session.execute("1")).stderr
-
-
-async def test_a_question_to_a_kernel_that_dies_of_it_is_an_error_and_the_session_goes_on(session: Session) -> None:
-    await ok(session, "import os\nclass Deadly:\n    def __dir__(self): os._exit(1)\nd = Deadly()")
-    with pytest.raises(KernelDiedError, match="exited with status 1"):
-        await session.complete("d.")
-    result = await session.execute("1")
-    assert result.return_value == "1"
-    assert result.state_lost
-
-
 async def test_a_hundred_deaths_in_a_row_leave_nothing(session: Session) -> None:
+    """Nor does a forged reply, or garbage without end."""
     for _ in range(10):
         assert (await session.execute("import os; os._exit(1)")).status == "died"
+    assert await value(session, "1") == 1
+    # A reply that the code forged costs only its own kernel.
+    forged = b'{"type":"reply","execution_count":1,"ename":null}'
+    code = f"import os; h = {forged!r}\nos.write(3, len(h).to_bytes(4, 'big') + bytes(4) + h)"
+    await session.execute(code)
+    for _ in range(3):
+        await session.execute("1", timeout=5)
+    # The kernel that forged may be out of step with its own replies; that ends with it.
+    await session.reset()
+    assert await value(session, "41 + 1") == 42
+    # A flood of garbage from a process that holds the channel costs only its own kernel.
+    code = (
+        "import os, time\nfd = os.dup(3)\nif os.fork() == 0:\n    while True: os.write(fd, os.urandom(65536))\ntime.sleep(60)"
+    )
+    result = await session.execute(code, timeout=10)
+    assert result.status == "died"
     assert await value(session, "1") == 1
 
 
@@ -241,26 +253,6 @@ os._exit(1)
 """
     # That nothing of it is left is what is checked after every test.
     assert (await session.execute(code)).status == "died"
-
-
-async def test_a_reply_that_the_code_forged_costs_only_its_own_kernel(session: Session) -> None:
-    forged = b'{"type":"reply","execution_count":1,"ename":null}'
-    code = f"import os; h = {forged!r}\nos.write(3, len(h).to_bytes(4, 'big') + bytes(4) + h)"
-    await session.execute(code)
-    for _ in range(3):
-        await session.execute("1", timeout=5)
-    # The kernel that forged may be out of step with its own replies; that ends with it.
-    await session.reset()
-    assert await value(session, "41 + 1") == 42
-
-
-async def test_a_flood_of_garbage_from_a_process_that_holds_the_channel_costs_only_its_own_kernel(session: Session) -> None:
-    code = (
-        "import os, time\nfd = os.dup(3)\nif os.fork() == 0:\n    while True: os.write(fd, os.urandom(65536))\ntime.sleep(60)"
-    )
-    result = await session.execute(code, timeout=10)
-    assert result.status == "died"
-    assert await value(session, "1") == 1
 
 
 @pytest.mark.parametrize("number", first_quick([signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE, signal.SIGQUIT], 2))

@@ -35,6 +35,7 @@ async def sessions(host: Host, count: int, tmp_path: Path, **options: object) ->
         yield [await stack.enter_async_context(session) for session in made]
 
 
+@pytest.mark.slow
 async def test_two_kernels_do_not_share_their_luck(host: Host, tmp_path: Path) -> None:
     async with sessions(host, 3, tmp_path) as several:
         for kind, code in LUCK.items():
@@ -156,7 +157,9 @@ async def test_the_largest_environment_that_is_accepted_works(host: Host, tmp_pa
 
 
 @pytest.mark.launcher
-async def test_a_kernel_has_only_its_own_descriptors(session: Session) -> None:
+async def test_a_kernel_has_only_its_own_descriptors_and_session(session: Session) -> None:
+    """And may set the scheduling that it has."""
+    # A kernel has only its own descriptors.
     if sys.platform != "linux":
         pytest.skip("/proc")
     code = "import os; sorted(int(n) for n in os.listdir('/proc/self/fd'))"
@@ -164,16 +167,9 @@ async def test_a_kernel_has_only_its_own_descriptors(session: Session) -> None:
     assert before[:4] == [0, 1, 2, 3]
     # The one on which copies come to be, the loop's own two, and the one of the directory that is being listed.
     assert len(before) <= 4 + 1 + 2 + 1
-
-
-@pytest.mark.launcher
-async def test_a_kernel_leads_its_own_session_and_cannot_be_stopped_from_a_terminal(session: Session) -> None:
+    # A kernel leads its own session and cannot be stopped from a terminal.
     assert await value(session, "import os; os.getsid(0) == os.getpid() == os.getpgrp()") is True
-
-
-@pytest.mark.launcher
-async def test_a_thread_may_set_the_scheduling_that_it_has(session: Session) -> None:
-    """As ZeroMQ does for its threads: it aborts the process if that fails."""
+    # A thread may set the scheduling that it has. As ZeroMQ does for its threads: it aborts the process if that fails.
     code = "import os, threading\nos.sched_setscheduler(threading.get_native_id(), os.SCHED_OTHER, os.sched_param(0))"
     await ok(session, code)
 

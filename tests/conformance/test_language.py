@@ -13,12 +13,12 @@ from cells import ok, value
 ANSI = re.compile(r"\x1b\[")
 
 
-async def test_top_level_await(session: Session) -> None:
+async def test_code_awaits_at_the_top(session: Session) -> None:
+    """Cells await, tasks go on between them, and asyncio.run works within the loop."""
+    # Top level await.
     code = "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 7\nawait f()"
     assert await value(session, code) == 7
-
-
-async def test_top_level_async_for_and_with(session: Session) -> None:
+    # Top level async for and with.
     code = """
 import contextlib
 async def numbers():
@@ -32,9 +32,7 @@ async with context() as c: seen.append(c)
 seen
 """
     assert await value(session, code) == [0, 1, 2, 9]
-
-
-async def test_a_task_goes_on_between_cells(session: Session) -> None:
+    # A task goes on between cells.
     code = """
 import asyncio
 ticks = 0
@@ -49,16 +47,12 @@ task = asyncio.create_task(tick())
     await ok(session, "import asyncio")
     assert await value(session, "import time; time.sleep(0.05); await asyncio.sleep(0.05); ticks") > 3
     await ok(session, "_ = task.cancel()")
-
-
-async def test_a_task_of_one_cell_is_awaited_in_another(session: Session) -> None:
+    # A task of one cell is awaited in another.
     await ok(
         session, "import asyncio\nasync def f():\n    await asyncio.sleep(0.02)\n    return 5\ntask = asyncio.create_task(f())"
     )
     assert await value(session, "await task") == 5
-
-
-async def test_asyncio_run_in_a_cell_works_and_leaves_the_loop_as_it_was(session: Session) -> None:
+    # Asyncio run in a cell works and leaves the loop as it was.
     code = "import asyncio\nasync def f():\n    await asyncio.sleep(0.001)\n    return 5\nasyncio.run(f())"
     assert await value(session, code) == 5
     assert await value(session, "await asyncio.sleep(0, 6)") == 6
@@ -78,6 +72,7 @@ async def test_execution_counts_go_up_by_one(session: Session) -> None:
 
 
 async def test_display_shows_values_of_every_kind(session: Session) -> None:
+    """Also anew, and not any more."""
     code = """
 from IPython.display import display, HTML, Markdown, Latex, SVG, JSON, Javascript
 display(1, HTML("<b>h</b>"), Markdown("*m*"), Latex("$x$"), SVG("<svg xmlns='http://www.w3.org/2000/svg'/>"), JSON({"a": [1]}))
@@ -89,26 +84,18 @@ display(1, HTML("<b>h</b>"), Markdown("*m*"), Latex("$x$"), SVG("<svg xmlns='htt
     assert latex.data["text/latex"] == "$x$"
     assert "<svg" in str(svg.data["image/svg+xml"])
     assert data.json() == {"a": [1]}
-
-
-async def test_update_display_changes_what_was_shown(session: Session) -> None:
+    # Update display changes what was shown.
     code = "from IPython.display import display\nh = display('old', display_id='one')\nprint('between')\nh.update('new')"
     result = await ok(session, code)
     assert result.text == "'new'\nbetween"
-
-
-async def test_clear_output_forgets_what_was_shown(session: Session) -> None:
+    # Clear output forgets what was shown.
     code = "from IPython.display import clear_output\nprint('old'); clear_output(); print('new')"
     assert (await ok(session, code)).text == "new"
-
-
-async def test_clear_output_that_waits_forgets_only_when_something_comes(session: Session) -> None:
+    # Clear output that waits forgets only when something comes.
     await ok(session, "from IPython.display import clear_output")
     assert (await ok(session, "print('old'); clear_output(wait=True)")).text == "old"
     assert (await ok(session, "print('old'); clear_output(wait=True); print('new')")).text == "new"
-
-
-async def test_rich_reprs_are_used(session: Session) -> None:
+    # Rich reprs are used.
     code = """
 class Rich:
     def _repr_html_(self): return "<i>rich</i>"
@@ -118,16 +105,16 @@ Rich()
     (item,) = (await ok(session, code)).outputs
     assert item.kind == "execute_result"
     assert dict(item.data) == {"text/plain": "rich", "text/html": "<i>rich</i>"}
-
-
-async def test_a_repr_that_fails_does_not_hurt(session: Session) -> None:
+    # A repr that fails does not hurt.
     code = "class Bad:\n    def __repr__(self): raise RuntimeError('no repr')\nBad()"
     result = await session.execute(code)
     assert "no repr" in (result.text or "")
     assert await value(session, "1") == 1
 
 
-async def test_shell_commands(session: Session, tmp_path: Path) -> None:
+async def test_commands_and_bash_cells_run(session: Session, tmp_path: Path) -> None:
+    """As they do in Jupyter."""
+    # Shell commands.
     result = await ok(session, "!echo out; echo err >&2; exit 3")
     assert (result.output, result.stderr) == ("out\n", "err\n[exit status 3]\n")
     assert await value(session, "_exit_code") == 3
@@ -135,29 +122,16 @@ async def test_shell_commands(session: Session, tmp_path: Path) -> None:
     await ok(session, f"where = {str(tmp_path)!r}")
     assert (await ok(session, "!echo {where} $where")).output == f"{tmp_path} {tmp_path}\n"
     assert await value(session, "files = !ls /nonexistent-directory 2>/dev/null\nlist(files)") == []
-
-
-async def test_a_bash_cell(session: Session) -> None:
+    # A bash cell.
     result = await ok(session, "%%bash\nfor i in 1 2; do echo $i; done\necho err >&2")
     assert (result.output, result.stderr) == ("1\n2\n", "err\n")
     result = await session.execute("%%bash\nexit 3")
     assert result.error is not None
     assert result.error.ename == "CalledProcessError"
-
-
-async def test_a_bash_cell_with_captured_output(session: Session) -> None:
+    # A bash cell with captured output.
     await ok(session, "%%bash --out got\necho caught")
     assert await value(session, "got") == "caught\n"
-
-
-async def test_timeit_and_time(session: Session) -> None:
-    result = await ok(session, "%timeit -n 10 -r 2 pass")
-    assert re.search(r"per loop .*2 runs, 10 loops each", result.output)
-    assert "Wall time" in (await ok(session, "%time 1 + 1")).output
-    assert "Wall time" in (await ok(session, "%%time\nx = 1")).output
-
-
-async def test_cd_and_pwd_and_env(session: Session, tmp_path: Path) -> None:
+    # Cd and pwd and env.
     await ok(session, f"%cd -q {tmp_path}")
     assert await value(session, "import os; os.getcwd()") == str(tmp_path)
     assert await value(session, "%pwd") == str(tmp_path)
@@ -166,7 +140,14 @@ async def test_cd_and_pwd_and_env(session: Session, tmp_path: Path) -> None:
     assert (await ok(session, "!echo $NAME")).output == "value\n"
 
 
-async def test_run_runs_a_script(session: Session, tmp_path: Path) -> None:
+async def test_magics_do_what_they_do_in_jupyter(session: Session, tmp_path: Path) -> None:
+    """As people know them."""
+    # Timeit and time.
+    result = await ok(session, "%timeit -n 10 -r 2 pass")
+    assert re.search(r"per loop .*2 runs, 10 loops each", result.output)
+    assert "Wall time" in (await ok(session, "%time 1 + 1")).output
+    assert "Wall time" in (await ok(session, "%%time\nx = 1")).output
+    # Run runs a script.
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(__name__, sys.argv[1:])\nresult = 5\n")
     assert (await ok(session, f"%run {script} a b")).output == "__main__ ['a', 'b']\n"
@@ -177,20 +158,14 @@ async def test_run_runs_a_script(session: Session, tmp_path: Path) -> None:
     assert "ValueError: in the script" in (result.text or "")
     assert "raise ValueError('in the script')" in (result.text or "")
     assert await value(session, "after") == 1
-
-
-async def test_writefile_and_load_of_a_module(session: Session, tmp_path: Path) -> None:
+    # Writefile and load of a module.
     await ok(session, f"%%writefile {tmp_path}/written.py\nvalue = 5")
     assert await value(session, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport written; written.value") == 5
-
-
-async def test_history_and_who(session: Session) -> None:
+    # History and who.
     await ok(session, "first = 1")
     assert "first = 1" in (await ok(session, "%history")).output
     assert "first" in (await ok(session, "%who")).output
-
-
-async def test_question_marks_show_help(session: Session) -> None:
+    # Question marks show help.
     result = await ok(session, "def documented(a):\n    'What it does.'\ndocumented?")
     assert result.text is not None
     assert "What it does." in result.text
@@ -198,28 +173,11 @@ async def test_question_marks_show_help(session: Session) -> None:
     result = await ok(session, "documented??")
     assert "def documented(a):" in (result.text or "")
     assert (await session.execute("nothing_of_that_name?")).status == "success"
-
-
-async def test_magics_that_do_not_exist_are_errors(session: Session) -> None:
+    # Magics that do not exist are errors.
     result = await session.execute("%nonsense")
     assert result.error is not None
     assert result.error.ename == "UsageError"
     assert "nonsense" in (result.text or "")
-
-
-async def test_a_traceback_has_source_lines_and_no_ansi_codes_and_no_frames_of_ours(session: Session) -> None:
-    await ok(session, "def divide(a, b):\n    return a / b  # here")
-    result = await session.execute("x = 1\ndivide(x, 0)")
-    assert result.status == "error"
-    assert result.error is not None
-    assert (result.error.ename, result.error.evalue) == ("ZeroDivisionError", "division by zero")
-    text = "\n".join(result.error.traceback)
-    assert "return a / b  # here" in text
-    assert "----> 2 divide(x, 0)" in text
-    assert not ANSI.search(text)
-    assert "cellblock" not in text.lower()
-    assert "interactiveshell" not in text
-    assert text in (result.text or "")
 
 
 OURS_ON_THE_STACK = {
@@ -242,15 +200,6 @@ async def test_our_own_functions_are_on_no_traceback(session: Session) -> None:
         assert result.status == "error", kind
         assert "cellblock" not in (result.text or "").replace("cellblock.", "").replace("[cellblock]", ""), kind
         assert "hidden" not in (result.text or ""), kind
-
-
-async def test_a_syntax_error_points_at_its_place(session: Session) -> None:
-    result = await session.execute("x = 1\nif x\n    y")
-    assert result.error is not None
-    assert result.error.ename == "SyntaxError"
-    assert "if x" in (result.text or "")
-    assert "^" in (result.text or "")
-    assert (await session.execute("x")).status == "error"
 
 
 async def test_errors_of_every_shape_are_told(session: Session) -> None:
@@ -278,6 +227,7 @@ async def test_errors_of_every_shape_are_told(session: Session) -> None:
 
 
 async def test_leaving_ends_the_cell_and_not_the_kernel(session: Session) -> None:
+    """With a status, it is an error."""
     for code in ["exit()", "quit()", "exit", "quit", "import sys; sys.exit()", "raise SystemExit", "import sys; sys.exit(0)"]:
         await ok(session, "kept = 1")
         result = await session.execute(f"print('before')\n{code}\nprint('after')")
@@ -285,9 +235,7 @@ async def test_leaving_ends_the_cell_and_not_the_kernel(session: Session) -> Non
         # A bare name is no call: IPython takes it for one only where it is the whole cell.
         assert result.output == ("before\nafter\n" if code in ("exit", "quit") else "before\n")
         assert await value(session, "kept") == 1
-
-
-async def test_leaving_with_a_status_is_an_error(session: Session) -> None:
+    # Leaving with a status is an error.
     for code in ["import sys; sys.exit(3)", "import sys; sys.exit('said why')", "exit(3)", "quit(code=1)"]:
         result = await session.execute(code)
         assert result.error is not None
@@ -296,30 +244,26 @@ async def test_leaving_with_a_status_is_an_error(session: Session) -> None:
 
 
 async def test_warnings_are_shown_once(session: Session) -> None:
+    """Also those of the code itself."""
     result = await ok(session, "import warnings\ndef f(): warnings.warn('careful')\nf(); f()")
     assert result.stderr.count("careful") >= 1
     assert "UserWarning" in result.stderr
     assert result.output == ""
     result = await ok(session, "import sys\ntry:\n    sys.exit(1)\nexcept SystemExit: pass")
     assert result.stderr == ""
-
-
-async def test_deprecation_warnings_of_the_cells_own_code_are_shown(session: Session) -> None:
+    # Deprecation warnings of the cells own code are shown.
     result = await ok(session, "import warnings; warnings.warn('old', DeprecationWarning)")
     assert "DeprecationWarning: old" in result.stderr
 
 
-async def test_names_of_the_interpreter_are_what_scripts_expect(session: Session) -> None:
-    assert await value(session, "import sys; __name__, sys.argv, sys.path[0]") == ("__main__", [""], "")
-    assert await value(session, "'cellblock' in dir() or any(p.endswith('zygote') for p in sys.path)") is False
-
-
 async def test_the_namespace_holds_only_what_ipython_puts_there(session: Session) -> None:
+    """And is what scripts expect."""
     names = await value(session, "sorted(n for n in dir() if not n.startswith('_'))")
     assert names == ["In", "Out", "exit", "get_ipython", "open", "quit"]
-
-
-async def test_classes_pickle_and_dataclasses_work_in_main(session: Session) -> None:
+    # Names of the interpreter are what scripts expect.
+    assert await value(session, "import sys; __name__, sys.argv, sys.path[0]") == ("__main__", [""], "")
+    assert await value(session, "'cellblock' in dir() or any(p.endswith('zygote') for p in sys.path)") is False
+    # Classes pickle and dataclasses work in main.
     code = """
 import dataclasses, pickle
 @dataclasses.dataclass
@@ -391,11 +335,6 @@ async def test_garbage_is_collected(session: Session) -> None:
     assert await value(session, "import gc; gc.isenabled()")
 
 
-async def test_an_inspection_loads_no_lexer_for_the_colours_that_nobody_sees(session: Session) -> None:
-    assert "sep" in (await session.inspect("print") or "")
-    assert not await value(session, "import sys; 'pygments.lexers.python' in sys.modules")
-
-
 async def test_completion_inspection_and_history(session: Session) -> None:
     await ok(session, "number_of_things = 5\ndef shout(word): 'Say it louder.'\nimport os")
     completions = await session.complete("number_of")
@@ -419,18 +358,6 @@ class Name(str):
         return str.__getitem__(self, place)
 globals()[Name("variable_of_mine")] = 1
 """
-
-
-async def test_a_completion_goes_through_the_variables_once_for_each_way_of_completing(session: Session) -> None:
-    await ok(session, COUNTED)
-    assert (await session.complete("variable_of")).matches == ["variable_of_mine"]
-    assert await value(session, "Name.looks") in (1, 2)  # not once for the session's names and again for the module's
-
-
-async def test_a_completion_of_an_endless_object_ends(session: Session) -> None:
-    await ok(session, "class Slow:\n    def __dir__(self): raise RuntimeError\nslow = Slow()")
-    assert (await session.complete("slow.")).matches is not None
-    assert await value(session, "1") == 1
 
 
 async def test_working_dir_is_restored_after_each_cell_and_says_so(host: Host, tmp_path: Path) -> None:

@@ -47,18 +47,15 @@ HEARD = {
 
 
 async def test_output_is_heard(session: Session) -> None:
+    """Whoever writes it, in the order in which it was written, and on which stream."""
     for kind, (code, output) in HEARD.items():
         result = await ok(session, code)
         assert (kind, result.output, result.stderr) == (kind, output, "")
-
-
-async def test_what_goes_to_stderr_is_told_apart(session: Session) -> None:
+    # What goes to stderr is told apart.
     for code in ["import os; _ = os.write(2, b'e\\n')", "import sys; print('e', file=sys.stderr)", "!echo e >&2"]:
         result = await ok(session, code)
         assert (result.output, result.stderr, result.text) == ("", "e\n", "e")
-
-
-async def test_output_comes_in_the_order_in_which_it_was_written(session: Session) -> None:
+    # Output comes in the order in which it was written.
     code = """
 import os, subprocess, sys
 from IPython.display import display
@@ -72,6 +69,24 @@ for i in range(20):
     result = await ok(session, code)
     expected = "".join(f"print {i}\nwrite {i}\necho {i}\n{i}\nerror {i}\n" for i in range(20))
     assert result.text == expected.rstrip()
+    # Threads that print without end do not keep others waiting.
+    code = """
+import os, threading
+ended = threading.Event()
+def flood():
+    while not ended.is_set():
+        print("x" * 1000)
+threads = [threading.Thread(target=flood) for _ in range(2)]
+for thread in threads: thread.start()
+for _ in range(20):
+    os.write(2, b"2")
+ended.set()
+for thread in threads: thread.join()
+"""
+    await ok(session, code, timeout=30)
+    # A frame of output larger than a pipe is heard whole.
+    result = await ok(session, "import os\ndata = b'x' * 1_500_000\nwhile data: data = data[os.write(1, data):]")
+    assert result.output == "x" * 1_500_000
 
 
 THIRDS = {
@@ -102,29 +117,9 @@ _ = os.write(1, b"five")
     assert (await cell).output == "one two three four five"
 
 
-async def test_threads_that_print_without_end_do_not_keep_others_waiting(session: Session) -> None:
-    code = """
-import os, threading
-ended = threading.Event()
-def flood():
-    while not ended.is_set():
-        print("x" * 1000)
-threads = [threading.Thread(target=flood) for _ in range(2)]
-for thread in threads: thread.start()
-for _ in range(20):
-    os.write(2, b"2")
-ended.set()
-for thread in threads: thread.join()
-"""
-    await ok(session, code, timeout=30)
-
-
-async def test_a_frame_of_output_larger_than_a_pipe_is_heard_whole(session: Session) -> None:
-    result = await ok(session, "import os\ndata = b'x' * 1_500_000\nwhile data: data = data[os.write(1, data):]")
-    assert result.output == "x" * 1_500_000
-
-
-async def test_output_of_a_background_task_between_cells_comes_with_the_next_result(session: Session, tmp_path: Path) -> None:
+async def test_output_between_cells_comes_with_the_next_result(session: Session, tmp_path: Path) -> None:
+    """Of tasks, threads and processes."""
+    # Output of a background task between cells comes with the next result.
     code = f"""
 import asyncio, pathlib
 async def later():
@@ -136,20 +131,18 @@ task = asyncio.create_task(later())
     assert (await ok(session, code)).text is None
     await eventually((tmp_path / "printed").exists)
     assert (await ok(session, "print('next')")).text == "background\nnext"
-
-
-async def test_output_between_cells_is_in_the_chunks_of_the_next_one(session: Session, tmp_path: Path) -> None:
+    # Output between cells is in the chunks of the next one.
     code = f"""
 import pathlib, threading
 from IPython.display import display
 def later():
     print("thread")
     display("value")
-    pathlib.Path({str(tmp_path)!r}, "printed").touch()
+    pathlib.Path({str(tmp_path)!r}, "shown").touch()
 threading.Timer(0.05, later).start()
 """
     await ok(session, code)
-    await eventually((tmp_path / "printed").exists)
+    await eventually((tmp_path / "shown").exists)
     *chunks, result = [event async for event in session.stream("print('next')")]
     assert isinstance(result, CodeExecutionResult)
     assert (result.text or "").startswith("thread\n'value'\nnext")  # it may say that a thread ran before it
@@ -158,22 +151,18 @@ threading.Timer(0.05, later).start()
         ("'value'\n", None),
         ("next\n", "stdout"),
     ]
-
-
-async def test_output_of_a_thread_and_a_process_between_cells_comes_with_the_next_result(
-    session: Session, tmp_path: Path
-) -> None:
+    # Output of a thread and a process between cells comes with the next result.
     code = f"""
 import os, subprocess, threading
 os.chdir({str(tmp_path)!r})
 def later():
     print('thread')
-    subprocess.run('echo process; touch printed', shell=True)
+    subprocess.run('echo process; touch done', shell=True)
 thread = threading.Timer(0.05, later)
 thread.start()
 """
     await ok(session, code)
-    await eventually((tmp_path / "printed").exists)
+    await eventually((tmp_path / "done").exists)
     assert ((await ok(session, "print('next')")).text or "").startswith("thread\nprocess\nnext")  # as above
 
 
@@ -197,7 +186,9 @@ print(process.exitcode, squares)
     assert result.stderr == ""
 
 
-async def test_a_forked_child_that_fails_shows_its_traceback_and_ends(session: Session) -> None:
+async def test_a_forked_child_does_not_disturb_the_kernel(session: Session) -> None:
+    """Whether it fails or displays something."""
+    # A forked child that fails shows its traceback and ends.
     code = """
 import os
 pid = os.fork()
@@ -209,9 +200,7 @@ os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert result.return_value == "1"
     assert "ValueError: in the child" in result.stderr
     assert await value(session, "6 * 7") == 42
-
-
-async def test_a_forked_child_that_displays_does_not_disturb_the_kernel(session: Session) -> None:
+    # A forked child that displays does not disturb the kernel.
     code = """
 import os
 from IPython.display import display, clear_output
@@ -229,12 +218,11 @@ display("in the parent")
 
 
 async def test_carriage_returns_are_shown_as_a_terminal_shows_them(session: Session) -> None:
+    """Also those of a progress bar."""
     result = await ok(session, "print('10%', end='\\r'); print('100%', end='\\r'); print('done')")
     assert result.text == "done"
     assert result.output == "10%\r100%\rdone\n"
-
-
-async def test_a_progress_bar_is_one_line(session: Session) -> None:
+    # A progress bar is one line.
     pytest.importorskip("tqdm")
     result = await ok(session, "from tqdm import tqdm\nfor _ in tqdm(range(50), mininterval=0): pass")
     assert result.text is not None
@@ -243,16 +231,9 @@ async def test_a_progress_bar_is_one_line(session: Session) -> None:
     assert result.stderr.count("\r") > 10
 
 
-async def test_a_cell_that_closes_or_replaces_its_streams_is_still_heard(session: Session) -> None:
-    await ok(session, "import sys\nsys.stdout.close(); sys.stderr.close()\nprint('still')")
-    assert (await ok(session, "print('here')")).text == "here"
-    await ok(session, "import io\nkeep = sys.stdout\nsys.stdout = io.StringIO()\nprint('caught')")
-    assert (await ok(session, "got = sys.stdout.getvalue(); sys.stdout = keep; print(got, end='')")).text == "caught"
-    await ok(session, "sys.stdout = None; sys.stderr = 5")
-    assert await value(session, "sys.stdout = sys.__stdout__; 1") == 1
-
-
-async def test_redirected_output_goes_where_it_was_redirected(session: Session) -> None:
+async def test_streams_can_be_closed_replaced_redirected_and_captured(session: Session) -> None:
+    """Text that is no UTF-8 is shown as far as it goes."""
+    # Redirected output goes where it was redirected.
     code = """
 import contextlib, io
 buffer = io.StringIO()
@@ -263,24 +244,26 @@ buffer.getvalue()
     result = await ok(session, code)
     assert result.output == ""
     assert result.return_value == "'caught\\n'"
-
-
-async def test_captured_cells_show_nothing(session: Session) -> None:
+    # Captured cells show nothing.
     assert (await ok(session, "%%capture got\nprint('caught')\ndisplay(1)\n2")).text is None
     assert await value(session, "got.stdout") == "caught\n"
-
-
-async def test_text_that_is_no_utf_8_is_shown_as_far_as_it_goes(session: Session) -> None:
+    # Text that is no utf 8 is shown as far as it goes.
     result = await ok(session, "import os\n_ = os.write(1, b'a\\xffb\\n')\nprint('\\ud800 ü 😀')")
     assert result.output == "a\ufffdb\n\\ud800 ü 😀\n"
-
-
-async def test_a_character_cut_in_two_writes_is_whole(session: Session) -> None:
+    # A character cut in two writes is whole.
     code = "import os, time\nfor byte in '😀\\n'.encode():\n    os.write(1, bytes([byte]))\n    time.sleep(0.01)"
     assert (await ok(session, code)).output == "😀\n"
+    # A cell that closes or replaces its streams is still heard.
+    await ok(session, "import sys\nsys.stdout.close(); sys.stderr.close()\nprint('still')")
+    assert (await ok(session, "print('here')")).text == "here"
+    await ok(session, "import io\nkeep = sys.stdout\nsys.stdout = io.StringIO()\nprint('caught')")
+    assert (await ok(session, "got = sys.stdout.getvalue(); sys.stdout = keep; print(got, end='')")).text == "caught"
+    await ok(session, "sys.stdout = None; sys.stderr = 5")
+    assert await value(session, "sys.stdout = sys.__stdout__; 1") == 1
 
 
 async def test_chunks_arrive_while_the_cell_runs(session: Session) -> None:
+    """Also a text without the end of its line; a stream without chunks has a result."""
     code = "import time\nfor i in range(3):\n    print(i)\n    time.sleep(0.15)"
     seen: list[str] = []
     async for event in session.stream(code):
@@ -291,17 +274,13 @@ async def test_chunks_arrive_while_the_cell_runs(session: Session) -> None:
             assert isinstance(event, CodeExecutionResult)
             assert event.output == "".join(seen) == "0\n1\n2\n"
     assert seen == ["0\n", "1\n", "2\n"]
-
-
-async def test_a_print_without_a_newline_arrives_while_the_cell_runs(session: Session) -> None:
+    # A print without a newline arrives while the cell runs.
     stream = session.stream("import time\nprint('working...', end='')\ntime.sleep(60)")
     chunk = await asyncio.wait_for(anext(stream), 5)
     assert isinstance(chunk, CodeExecutionChunk)
     assert chunk.text == "working..."
     await stream.aclose()
-
-
-async def test_the_result_of_a_stream_without_chunks_is_all_that_comes(session: Session) -> None:
+    # The result of a stream without chunks is all that comes.
     events = [event async for event in session.stream("print(1)\n2", chunks=False)]
     assert len(events) == 1
     assert isinstance(events[0], CodeExecutionResult)

@@ -12,6 +12,7 @@ from processes import eventually
 
 
 async def test_an_alarm_whose_handler_raises_ends_the_cell_with_its_error(session: Session) -> None:
+    """Also a cell that awaits."""
     code = """
 import signal, time
 def late(number, frame):
@@ -25,9 +26,7 @@ time.sleep(60)
     assert result.error is not None
     assert (result.error.ename, result.error.evalue) == ("TimeoutError", "too late")
     assert await value(session, "1") == 1
-
-
-async def test_an_alarm_whose_handler_raises_ends_a_cell_that_awaits(session: Session) -> None:
+    # An alarm whose handler raises ends a cell that awaits.
     code = """
 import signal, asyncio
 def late(number, frame):
@@ -125,7 +124,9 @@ async def test_handlers_that_raise_at_any_moment_never_cost_a_cell_its_reply(ses
     assert await value(session, "40 + 2") == 42
 
 
-async def test_code_sees_its_own_handlers(session: Session) -> None:
+async def test_handlers_of_the_code_are_called(session: Session) -> None:
+    """A cell can handle the interrupt itself."""
+    # Code sees its own handlers.
     code = """
 import signal
 def mine(number, frame): ...
@@ -133,9 +134,7 @@ before = signal.signal(signal.SIGUSR1, mine)
 (before == signal.SIG_DFL, signal.getsignal(signal.SIGUSR1) is mine, signal.signal(signal.SIGUSR1, before) is mine)
 """
     assert await value(session, code) == (True, True, True)
-
-
-async def test_a_handler_that_prints_in_the_middle_of_a_print_is_heard(session: Session) -> None:
+    # A handler that prints in the middle of a print is heard.
     code = """
 import itertools, signal
 numbers, heard = itertools.count(1), 0
@@ -155,9 +154,7 @@ _ = signal.setitimer(signal.ITIMER_REAL, 0)
     assert heard >= 20
     assert not result.truncated
     assert [number for number in range(1, heard + 1) if f"tick {number}\n" not in result.output] == []
-
-
-async def test_asyncio_signal_handlers_work(session: Session) -> None:
+    # Asyncio signal handlers work.
     code = """
 import asyncio, os, signal
 got = asyncio.Event()
@@ -169,9 +166,7 @@ loop.remove_signal_handler(signal.SIGUSR1)
 """
     await ok(session, code)
     assert (await session.execute("while True: pass", timeout=0.1)).recovery == "interrupted"
-
-
-async def test_a_cell_can_handle_the_interrupt_itself(session: Session) -> None:
+    # A cell can handle the interrupt itself.
     code = """
 import signal, time
 stopped = False

@@ -30,7 +30,6 @@ DIFFERENT: dict[str, str] = {
     "secrets_are_masked": NOT_STARTED,
     "variables_that_code_makes_where_nothing_is_kept_are_not_read": NOT_STARTED,
     "a_secret_behind_a_link_is_masked_too": NOT_STARTED,
-    "a_secret_that_a_link_leads_to_in_the_workspace_is_masked": NOT_STARTED,
     "a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session": NOT_STARTED,
     "what_is_in_memory_can_be_filled_but_not_overfilled": PRIVATE,
     "odd_things_in_the_workspace_hang_nobody": NO_SOCKETS,
@@ -120,7 +119,6 @@ DIFFERENT: dict[str, str] = {
     "the_way_to_something_protected_cannot_be_renamed": OPEN,
     "the_git_of_the_host_runs_nothing_after_a_session": OPEN,
     "git_at_the_top_runs_nothing_of_a_submodule": OPEN,
-    "a_submodule_that_is_not_there_cannot_be_made": OPEN,
     "variables_of_servers_cannot_be_planted": "the file can be made, and is not read: the host has read it before",
 }
 """Names of tests, without ``test_``, with the parameters if only these differ; and how the attack ends there."""

@@ -15,6 +15,7 @@ import pytest
 
 from cellblock import CommandRequest, Host, Session
 from cells import ok, value
+from processes import eventually
 
 from .conftest import arm
 from .copies import Edit, copied, environment
@@ -47,7 +48,7 @@ def decider() -> Decider:
 async def cage(attacked_host: Host, workspace: Path, tmp_path: Path, decider: Decider) -> AsyncIterator[Session]:
     """A fresh session that may execute no programs, with the attacker's tools."""
     async with attacked_host.session(
-        working_dir=workspace, images_dir=tmp_path / "images", on_command=decider, forbid_programs=True
+        working_dir=workspace, images_dir=tmp_path / "images", on_command=decider, forbid_programs=True, recovery="none"
     ) as session:
         yield await arm(session)
 
@@ -221,20 +222,21 @@ get_ipython().system(Text("echo 1"))
 }
 
 
-@pytest.mark.parametrize("trick", TRICKS)
-async def test_what_is_shown_is_what_runs(cage: Session, workspace: Path, decider: Decider, trick: str) -> None:
-    code = TRICKS[trick].lstrip("\n")
-    if trick.startswith("expansion"):
-        first, _, code = code.partition("\n")
-        await ok(cage, first)
-    result = await ok(cage, code)
-    assert len(decider.asked) == 1
-    shown = decider.asked[0]
-    ran = ["sh", "-c", shown.command] if shown.tool == "shell" else list(shown.program)
-    process = await asyncio.create_subprocess_exec(*ran, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate(b"" if shown.tool == "shell" else shown.command.encode())
-    assert result.output == said.decode()
-    assert not (workspace / "executed").exists()
+async def test_what_is_shown_is_what_runs(cage: Session, workspace: Path, decider: Decider) -> None:
+    for trick, code in TRICKS.items():
+        decider.asked.clear()
+        code = code.lstrip("\n")
+        if trick.startswith("expansion"):
+            first, _, code = code.partition("\n")
+            await ok(cage, first)
+        result = await ok(cage, code)
+        assert len(decider.asked) == 1, trick
+        shown = decider.asked[0]
+        ran = ["sh", "-c", shown.command] if shown.tool == "shell" else list(shown.program)
+        process = await asyncio.create_subprocess_exec(*ran, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+        said, _ = await process.communicate(b"" if shown.tool == "shell" else shown.command.encode())
+        assert result.output == said.decode(), trick
+        assert not (workspace / "executed").exists()
 
 
 async def test_what_code_changes_around_a_command_is_shown_and_its_own_packages_are_not_on_the_way(
@@ -270,41 +272,32 @@ def forge(number, text, **more):
 
 
 async def test_a_forged_request_is_asked_about_like_any_other(cage: Session, workspace: Path, decider: Decider) -> None:
+    """And a program in the name of a line is refused, and nobody is asked. What a cell has sent comes before its end."""
     decider.yes = False
     await ok(cage, FORGED)
     touch = f"touch {workspace}/executed"
-    await ok(cage, f"forge(1, b{touch!r}); forge(1, b{touch!r}, answered=True, approved=True)\nimport time; time.sleep(0.5)")
+    for number, details in enumerate(("tool='shell', program=1", "tool='shell_magic', program=0"), 1):
+        await ok(cage, f"forge({number}, b{touch!r}, {details})\nimport time; time.sleep(0.1)")
+    await asyncio.sleep(0.1)
+    assert decider.asked == []
+    await ok(cage, f"forge(1, b{touch!r}); forge(1, b{touch!r}, answered=True, approved=True)\nimport time; time.sleep(0.1)")
+    await eventually(lambda: decider.asked)
     assert {*decider.commands} == {touch}
     assert decider.asked[0].environment == {"A": "2"}
     assert not (workspace / "executed").exists()
 
 
-async def test_a_program_in_the_name_of_a_line_is_refused_and_nobody_is_asked(
-    cage: Session, workspace: Path, decider: Decider
-) -> None:
-    await ok(cage, FORGED)
-    touch = f"touch {workspace}/executed"
-    for number, details in enumerate(("tool='shell', program=1", "tool='shell_magic', program=0"), 1):
-        await ok(cage, f"forge({number}, b{touch!r}, {details})\nimport time; time.sleep(0.5)")
-    assert decider.asked == []
-    assert not (workspace / "executed").exists()
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
+async def test_a_broken_request_ends_the_kernel(cage: Session, decider: Decider) -> None:
+    for broken in (
         "forge(1, b'\\xff')",
         "forge(1, b'x' * (1 << 20))",
         "forge(1, b'x', program=3)",
         "forge(1, b'x', tool='network')",
         "forge(-1, b'x')",
-    ],
-)
-async def test_a_broken_request_ends_the_kernel(cage: Session, decider: Decider, broken: str) -> None:
-    await ok(cage, FORGED)
-    result = await cage.execute(f"{broken}\nimport time; time.sleep(60)")
-    assert result.status == "died"
-    assert "broke the protocol" in str(result.text)
+    ):
+        result = await cage.execute(f"{FORGED}\n{broken}\nimport time; time.sleep(60)")
+        assert result.status == "died", broken
+        assert "broke the protocol" in str(result.text)
     assert decider.asked == []
 
 

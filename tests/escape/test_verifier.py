@@ -102,7 +102,7 @@ async def verified(session: Session, *, wait: float = 0.5) -> ExecResult:
 async def test_a_verifier_says_what_is_true_whatever_the_code_has_patched_and_planted(jail: Session) -> None:
     await ok(jail, _PLANTED)
     await ok(jail, _PATCHES)
-    result = await verified(jail)
+    result = await verified(jail, wait=0.0)
     assert (result.status, result.stdout, result.stderr) == ("exited", b"the truth 1 False\n", b"")
 
 

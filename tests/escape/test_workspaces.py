@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from cellblock import Filesystem, Host, InvalidInputError, Policy, SandboxError
 from cells import ok, value
 from processes import eventually
+from suite import first_quick
 
 from .conftest import arm
 
@@ -54,25 +55,25 @@ async def test_a_second_name_of_the_workspace_leads_nowhere_else(native_host: Ho
     assert (workspace / ".env").read_text() == "secret"
 
 
-@pytest.mark.parametrize(("link", "target"), [("task", "{elsewhere}"), ("sub", "../elsewhere"), ("far", "{elsewhere}/..")])
 async def test_a_link_that_a_session_made_does_not_choose_the_next_workspace(
-    attacked_host: Host, workspace: Path, tmp_path: Path, link: str, target: str
+    attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
+    links = {"task": str(elsewhere), "sub": "../elsewhere", "far": f"{elsewhere}/.."}
     (elsewhere / "task").mkdir(parents=True)
     (workspace / "real").mkdir()
     async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
-        await arm(session)
-        await ok(session, f"os.symlink({target.format(elsewhere=elsewhere)!r}, {link!r})")
+        await ok(session, f"import os\nfor link, target in {links}.items(): os.symlink(target, link)")
     (tmp_path / "ours").symlink_to(workspace)
-    for path in (
-        workspace / link,
-        workspace / link / "task",
-        tmp_path / "ours" / link,
-        tmp_path / "ours" / "real" / ".." / link,
-    ):
-        with pytest.raises(InvalidInputError, match=f"{link} is a symbolic link in a directory that a session can write"):
-            attacked_host.session(working_dir=path, images_dir=tmp_path / "images")
+    for link in links:
+        for path in (
+            workspace / link,
+            workspace / link / "task",
+            tmp_path / "ours" / link,
+            tmp_path / "ours" / "real" / ".." / link,
+        ):
+            with pytest.raises(InvalidInputError, match=f"{link} is a symbolic link in a directory that a session can write"):
+                attacked_host.session(working_dir=path, images_dir=tmp_path / "images")
     async with attacked_host.session(working_dir=tmp_path / "ours" / "real", images_dir=tmp_path / "images") as session:
         assert await value(session, "import os; os.getcwd()") == str(workspace / "real")
 
@@ -143,29 +144,31 @@ async def test_two_sessions_in_one_workspace_share_its_files_and_nothing_else(
     assert os.path.exists(workspace / "shared")
 
 
-@pytest.mark.parametrize("isolate", ["native", "srt"])
-async def test_a_workspace_that_is_not_to_be_written_is_read(isolate: Literal["native", "srt"], workspace: Path) -> None:
+@pytest.fixture(params=["native", "srt"])
+async def either_host(request: pytest.FixtureRequest, native_host: Host) -> AsyncIterator[Host]:
+    """A warm host of the default kind of isolation, and one of srt."""
+    if request.param == "native":
+        yield native_host
+    else:
+        async with Host(isolate="srt") as host:
+            yield host
+
+
+async def test_a_workspace_that_is_not_to_be_written_is_read(either_host: Host, workspace: Path) -> None:
     (workspace / "file").write_text("content")
     policy = Policy(Filesystem(write=()))
-    async with (
-        Host(isolate=isolate, policy=policy) as host,
-        host.session(working_dir=workspace, images_dir=workspace / "images") as session,
-    ):
+    async with either_host.session(working_dir=workspace, images_dir=workspace / "images", policy=policy) as session:
         await arm(session)
         assert await value(session, "[os.getcwd(), read('file'), write('file')]") == [str(workspace), "content", "EROFS"]
 
 
-@pytest.mark.parametrize("isolate", ["native", "srt"])
 async def test_what_cellblock_keeps_cannot_be_read_although_everything_else_can(
-    isolate: Literal["native", "srt"], workspace: Path, tmp_path: Path
+    either_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     state = Path(os.environ["CELLBLOCK_HOME"])
     (state / "servers.db").touch()
     policy = Policy(Filesystem(read=("/",)))
-    async with (
-        Host(isolate=isolate, policy=policy) as host,
-        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
-    ):
+    async with either_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         assert await value(session, f"[os.path.isdir('/var/lib'), read('{state}/servers.db')]") in (
             [True, "EACCES"],
@@ -173,7 +176,9 @@ async def test_what_cellblock_keeps_cannot_be_read_although_everything_else_can(
         )
 
 
-@pytest.mark.parametrize("place", ["/usr/lib", "/dev", "/tmp", "/home/user", "/proc/self", "/", sys.prefix, "venv", ".vscode"])
+@pytest.mark.parametrize(
+    "place", first_quick(["/usr/lib", "/dev", "venv", "/tmp", "/home/user", "/proc/self", "/", sys.prefix, ".vscode"], 3)
+)
 async def test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session(
     attacked_host: Host, workspace: Path, tmp_path: Path, place: str
 ) -> None:
@@ -192,14 +197,3 @@ async def test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_sessi
             "PermissionError",
             "IsADirectoryError",
         )
-
-
-async def test_a_secret_that_a_link_leads_to_in_the_workspace_is_masked(
-    attacked_host: Host, workspace: Path, tmp_path: Path
-) -> None:
-    (workspace / "config").mkdir()
-    (workspace / "config" / "env").write_text("SECRET")
-    (workspace / ".env").symlink_to("config/env")
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
-        await arm(session)
-        assert await value(session, "[read('.env'), read('config/env')]") == ["EACCES", "EACCES"]

@@ -14,6 +14,6 @@ def nothing_left_behind() -> None:
     """Each has a group of processes of its own, which is ended."""
 
 
-@pytest.mark.parametrize("name", first_quick([name for name in LIBRARIES if (installed(name) or "").startswith("Python")], 5))
+@pytest.mark.parametrize("name", first_quick([name for name in LIBRARIES if (installed(name) or "").startswith("Python")], 3))
 def test_a_copy_works_or_is_refused(name: str) -> None:
     assert (difference := surprise(verdict(name))) is None, difference

@@ -24,6 +24,7 @@ def limited(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*limits, *command], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_doctor_says_that_kernels_can_be_sandboxed_here() -> None:
     done = run_here("doctor")
     assert done.returncode == 0, done.stdout + done.stderr

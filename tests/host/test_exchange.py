@@ -32,19 +32,6 @@ async def test_values_go_in_and_out_and_leave_nothing(native_host: Host, tmp_pat
         assert set(tmp_path.iterdir()) == files
 
 
-async def test_a_large_value_goes_in_and_out_in_pieces(session: Session) -> None:
-    value = np.random.default_rng(1).bytes(10_000_000)
-    await session.put("value", value)
-    assert await session.get("value") == value
-
-
-async def test_a_variable_that_is_missing_is_named_and_so_is_the_session(session: Session) -> None:
-    number = repr(session).split()[1]
-    with pytest.raises(InvalidInputError) as caught:
-        await session.get("dato")
-    assert str(caught.value) == f"session {number} has no variable 'dato'; variables() lists its variables"
-
-
 async def test_what_cannot_be_carried_is_named(session: Session) -> None:
     await session.execute("import fractions; x = fractions.Fraction(1, 2)")
     with pytest.raises(InvalidInputError, match=r"of type fractions\.Fraction"):
@@ -68,9 +55,8 @@ async def test_a_value_is_held_to_the_limits_of_a_cell(host: Host) -> None:
             await session.put("x", b"1" * 100_000)
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
+async def test_a_hostile_answer_is_an_error(session: Session) -> None:
+    cases: list[tuple[str, type[Exception]]] = [
         ("get_ipython().display_pub.publish = lambda *_args, **_more: None", InvalidInputError),
         (
             "import cellblock.worker.values.exchange as e; e._send = lambda _: get_ipython().display_pub.publish("
@@ -78,30 +64,32 @@ async def test_a_value_is_held_to_the_limits_of_a_cell(host: Host) -> None:
             InvalidInputError,
         ),
         ("import cellblock.worker.values.exchange as e, os; e.give = lambda *_: os._exit(3)", KernelDiedError),
-    ],
-    ids=["silence", "pickle", "death"],
-)
-async def test_a_hostile_answer_is_an_error(session: Session, code: str, error: type[Exception]) -> None:
-    await session.execute(f"x = 1\n{code}")
-    with pytest.raises(error):
-        await session.get("x")
-    assert (await session.execute("1")).return_value == "1"
+    ]
+    for code, error in cases:
+        await session.reset()
+        await session.execute(f"x = 1\n{code}")
+        with pytest.raises(error):
+            await session.get("x")
+        assert (await session.execute("1")).return_value == "1"
 
 
-async def test_what_background_work_prints_meanwhile_is_in_the_next_result(session: Session) -> None:
+async def test_values_wait_for_the_running_cell(session: Session) -> None:
+    """What background work prints meanwhile is in the next result."""
+    running = asyncio.create_task(session.execute("import asyncio\nawait asyncio.sleep(0.05)\nx = 5"))
+    await asyncio.sleep(0)
+    assert await session.get("x") == 5
+    await running
+    # What background work prints meanwhile is in the next result.
     await session.execute(
         "import cellblock.worker.values.exchange as e\nold = e.give\ndef give(*a):\n    print('meanwhile')\n    old(*a)"
     )
     await session.execute("e.give = give")
     assert await session.get("__name__") == "__main__"
     assert (await session.execute("print('now')")).output == "meanwhile\nnow\n"
-
-
-async def test_values_wait_for_the_running_cell(session: Session) -> None:
-    running = asyncio.create_task(session.execute("import asyncio\nawait asyncio.sleep(0.05)\nx = 5"))
-    await asyncio.sleep(0)
-    assert await session.get("x") == 5
-    await running
+    # A large value goes in and out in pieces.
+    value = np.random.default_rng(1).bytes(10_000_000)
+    await session.put("value", value)
+    assert await session.get("value") == value
 
 
 async def test_a_session_that_is_closed_says_so(host: Host) -> None:

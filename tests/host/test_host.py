@@ -116,6 +116,7 @@ async def test_making_using_and_closing_a_session_walks_over_no_others(monkeypat
         assert [await value(other, "1") for other in others] == [1, 1]
 
 
+@pytest.mark.slow
 async def test_a_host_that_is_closed_while_it_starts_leaves_nothing() -> None:
     before = below(os.getpid())
     host = Host()

@@ -12,6 +12,7 @@ import pytest
 from cellblock import ApprovalRequest, CodeExecutor, Host
 from cellblock.walls.egress.proxy import EgressProxy
 from processes import eventually
+from suite import first_quick
 from tool_sessions import recorded, reject, streamed
 
 CONNECT, SOCKS = "CONNECT", "SOCKS5"
@@ -76,7 +77,7 @@ async def is_withdrawn(request: ApprovalRequest) -> None:
     assert request.state == "withdrawn"
 
 
-@pytest.mark.parametrize("kind", [CONNECT, SOCKS])
+@pytest.mark.parametrize("kind", first_quick([CONNECT, SOCKS]))
 async def test_a_client_that_hangs_up_takes_its_question_back(asking: CodeExecutor, looked_up: list[str], kind: str) -> None:
     async def decide(request: ApprovalRequest) -> None:
         touch(asking, "asked")
@@ -89,7 +90,7 @@ async def test_a_client_that_hangs_up_takes_its_question_back(asking: CodeExecut
     assert (seen.result.ok, len(seen.asked), looked_up, recorded(1)) == (True, 1, [], before)
 
 
-@pytest.mark.parametrize("kind", [CONNECT, SOCKS])
+@pytest.mark.parametrize("kind", first_quick([CONNECT, SOCKS]))
 async def test_an_answer_just_after_a_client_has_hung_up_is_too_late(
     asking: CodeExecutor, looked_up: list[str], kind: str
 ) -> None:
@@ -105,7 +106,7 @@ async def test_an_answer_just_after_a_client_has_hung_up_is_too_late(
     assert looked_up == []
 
 
-@pytest.mark.parametrize("kind", [CONNECT, SOCKS])
+@pytest.mark.parametrize("kind", first_quick([CONNECT, SOCKS]))
 async def test_a_cell_that_is_stopped_takes_its_questions_back_although_its_connection_stays(
     asking: CodeExecutor, looked_up: list[str], kind: str
 ) -> None:
@@ -133,7 +134,7 @@ async def test_what_background_work_asks_waits_for_the_reader_of_the_next_cell(
     assert (len(seen.asked), "403" in seen.text, looked_up) == (1, True, [])
 
 
-@pytest.mark.parametrize("how", ["restore", "undo", "reset", "close"])
+@pytest.mark.parametrize("how", first_quick(["reset", "restore", "undo", "close"]))
 async def test_a_kernel_that_is_replaced_leaves_no_question(asking: CodeExecutor, looked_up: list[str], how: str) -> None:
     session = asking.session
     checkpoint = await session.checkpoint() if how in ("restore", "undo") else None

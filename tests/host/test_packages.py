@@ -43,6 +43,7 @@ def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
     assert not kept.exists()
 
 
+@pytest.mark.slow
 async def test_closing_does_not_wait_for_packages_that_take_long_to_remove(tmp_path: Path) -> None:
     packages = SessionPackages(str(tmp_path / "place"), tier=NATIVE)
     packages.prepare()

@@ -53,12 +53,48 @@ async def echo(session: Session, port: int, line: bytes = b"hello\n") -> bytes:
 
 
 async def test_a_program_talks_to_a_server_of_the_code(native: Session) -> None:
+    """And leaves nothing behind: not by hundreds of dials, nor if it gives up."""
     port = await value(native, SERVER)
     assert await echo(native, port) == b"hello\n"
     assert await native.ports() == [port]
+    # Hundreds of dials leave nothing behind.
+    port = await value(native, SERVER)
+
+    async def dial() -> bool:
+        (await native.connect(port)).close()
+        return True
+
+    for _ in range(3):
+        assert all(await asyncio.gather(*(dial() for _ in range(100))))
+    assert await echo(native, port) == b"hello\n"
+    # Who gives up leaves no connection.
+    port = await value(native, SERVER)
+    for pause in (0, 0, 0.001, 0.002):
+        dialling = asyncio.ensure_future(native.connect(port))
+        await asyncio.sleep(pause)
+        dialling.cancel()
+        for one in await asyncio.gather(dialling, return_exceptions=True):
+            if isinstance(one, socket.socket):
+                one.close()
+    assert await echo(native, port) == b"hello\n"
+
+
+async def _is_reached(session: Session, port: int) -> bool:
+    try:
+        made = await session.connect(port)
+    except NotFoundError:
+        return False
+    made.close()
+    return True
 
 
 async def test_the_listed_ports_are_those_that_can_be_reached(native: Session) -> None:
+    """Those of the host are not, and a port without a server is refused with advice."""
+    # A port without a server is refused with advice.
+    with pytest.raises(NotFoundError, match=r"nothing listens at port 9 of session .*: start the server first"):
+        await native.connect(9)
+    assert await native.ports() == []
+    # The listed ports are those that can be reached.
     code = """
 import socket
 made = [socket.create_server((address, 0)) for address in ("127.0.0.1", "0.0.0.0", "127.0.0.2")]
@@ -72,33 +108,15 @@ bound.bind(("127.0.0.1", 0))
     reached = [port for port in ports if await _is_reached(native, port)]
     assert reached == [ports[0], ports[1], ports[3]]
     assert await native.ports() == sorted(reached)
-
-
-async def _is_reached(session: Session, port: int) -> bool:
-    try:
-        made = await session.connect(port)
-    except NotFoundError:
-        return False
-    made.close()
-    return True
-
-
-async def test_a_port_without_a_server_is_refused_with_advice(native: Session) -> None:
-    with pytest.raises(NotFoundError, match=r"nothing listens at port 9 of session .*: start the server first"):
-        await native.connect(9)
-    assert await native.ports() == []
-
-
-@pytest.mark.parametrize("port", [0, -1, 65_536, "80", True, 8501.0])
-async def test_what_is_no_port_is_refused(native: Session, port: object) -> None:
-    with pytest.raises(InvalidInputError, match="a port is a number from 1 to 65535"):
-        await native.connect(port)  # type: ignore[arg-type]
-
-
-async def test_the_hosts_own_servers_are_not_reached(native: Session) -> None:
-    """The number of a port of the machine means the session's port."""
+    # The hosts own servers are not reached. The number of a port of the machine means the session's port.
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(NotFoundError):
         await native.connect(server.getsockname()[1])
+
+
+async def test_what_is_no_port_is_refused(native: Session) -> None:
+    for port in (0, -1, 65_536, "80", True, 8501.0):
+        with pytest.raises(InvalidInputError, match="a port is a number from 1 to 65535"):
+            await native.connect(port)  # type: ignore[arg-type]
 
 
 async def test_the_ports_of_cellblock_itself_are_refused_and_not_listed(native_host: Host, tmp_path: Path) -> None:
@@ -129,7 +147,7 @@ async def test_a_session_without_a_network_of_its_own_has_no_ports(session: Sess
 
 
 async def test_a_server_that_accepts_nothing_delays_only_who_asks(native: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellblock.host.ports._PATIENCE", 0.3)
+    monkeypatch.setattr("cellblock.host.ports._PATIENCE", 0.1)
     code = "import socket; full = socket.socket(); full.bind(('127.0.0.1', 0)); full.listen(0); full.getsockname()[1]"
     port = await value(native, code)
     waiting = [asyncio.ensure_future(native.connect(port)) for _ in range(8)]
@@ -139,30 +157,6 @@ async def test_a_server_that_accepts_nothing_delays_only_who_asks(native: Sessio
     for one in answers:
         if isinstance(one, socket.socket):
             one.close()
-
-
-async def test_hundreds_of_dials_leave_nothing_behind(native: Session) -> None:
-    port = await value(native, SERVER)
-
-    async def dial() -> bool:
-        (await native.connect(port)).close()
-        return True
-
-    for _ in range(3):
-        assert all(await asyncio.gather(*(dial() for _ in range(100))))
-    assert await echo(native, port) == b"hello\n"
-
-
-async def test_who_gives_up_leaves_no_connection(native: Session) -> None:
-    port = await value(native, SERVER)
-    for pause in (0, 0, 0.001, 0.002):
-        dialling = asyncio.ensure_future(native.connect(port))
-        await asyncio.sleep(pause)
-        dialling.cancel()
-        for one in await asyncio.gather(dialling, return_exceptions=True):
-            if isinstance(one, socket.socket):
-                one.close()
-    assert await echo(native, port) == b"hello\n"
 
 
 async def test_code_that_takes_up_the_messages_of_descriptors_takes_no_one_in(native: Session) -> None:

@@ -30,6 +30,7 @@ from cellblock.model.saving import LeftOut, LoadReport, SaveReport
 from cellblock.walls.sandbox.policy import Network, Policy
 from cellblock.wire.saved import Group, State
 from processes import descriptors, eventually
+from suite import first_quick
 
 
 def write(path: Path, pickled: bytes, *, archive: bytes = b"", **fields: Any) -> Path:
@@ -120,6 +121,7 @@ async def test_what_cannot_be_kept_is_named_and_costs_nothing_else(session: Sess
     assert LoadReport.from_dict(loaded.to_dict()) == loaded
 
 
+@pytest.mark.slow
 async def test_a_library_that_is_missing_costs_only_what_needs_it(native_host: Host, tmp_path: Path) -> None:
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
@@ -150,6 +152,7 @@ async def test_very_many_variables_are_counted(session: Session, tmp_path: Path)
     assert len((await session.load(tmp_path / "s")).loaded) == 1001
 
 
+@pytest.mark.slow
 async def test_functions_of_another_python_are_left_out(session: Session, tmp_path: Path) -> None:
     await session.execute("x = 1\ndef f(): pass")
     path = tmp_path / "s"
@@ -232,6 +235,7 @@ async def test_much_goes_in_pieces_whatever_a_value_may_have(host: Host, tmp_pat
             await session.save(tmp_path / "s")
 
 
+@pytest.mark.slow
 async def test_a_kernel_without_cloudpickle_gets_it(session: Session, tmp_path: Path) -> None:
     hide = (
         "import sys\nclass Hidden:\n    def find_spec(self, name, path=None, target=None):\n"
@@ -245,23 +249,20 @@ async def test_a_kernel_without_cloudpickle_gets_it(session: Session, tmp_path: 
 
 
 async def test_what_was_there_before_is_gone_when_another_session_is_loaded(session: Session, tmp_path: Path) -> None:
+    """What is not a saved session changes nothing."""
     await session.execute("x = 1")
     await session.save(tmp_path / "s")
     await session.execute("y = 2")
-    await session.load(tmp_path / "s")
-    assert [one.name for one in await session.variables()] == ["x"]
-    assert len(session.history()) == 1
-
-
-async def test_what_is_not_a_saved_session_changes_nothing(session: Session, tmp_path: Path) -> None:
-    await session.execute("x = 1")
     (tmp_path / "bad").write_text("bad")
     with pytest.raises(InvalidInputError, match="not a saved session"):
         await session.load(tmp_path / "bad")
     with pytest.raises(StoreError, match="No such file"):
         await session.load(tmp_path / "missing")
-    assert (await session.execute("x")).return_value == "1"
+    assert [one.name for one in await session.variables()] == ["x", "y"]
     assert session.loaded is None
+    await session.load(tmp_path / "s")
+    assert [one.name for one in await session.variables()] == ["x"]
+    assert len(session.history()) == 1
 
 
 async def test_the_code_in_a_file_runs_in_the_sandbox_alone(native_host: Host, tmp_path: Path) -> None:
@@ -273,24 +274,21 @@ async def test_the_code_in_a_file_runs_in_the_sandbox_alone(native_host: Host, t
         assert (await session.execute(f"x, open({str(planted)!r}).read()")).return_value == r"(0, '1\n')"  # its own /tmp
 
 
-@pytest.mark.parametrize("what", ["dies", "hangs", "raises"])
-async def test_code_in_a_file_that_misbehaves_is_told(session: Session, tmp_path: Path, what: str) -> None:
-    calls: dict[str, Any] = {
-        "dies": Call(os._exit, 1),
-        "hangs": Call(eval, "exec('while True: pass')"),
-        "raises": Call(int, "x"),
-    }
-    path = write(tmp_path / "s", pickle.dumps({"x": calls[what]}))
-    if what == "raises":
-        loaded = await session.load(path)
-        assert loaded.left_out == [LeftOut("x", "ValueError: invalid literal for int() with base 10: 'x'")]
-    else:
-        with pytest.raises(KernelDiedError if what == "dies" else ExecutionTimeoutError, match=r"was not loaded|died"):
-            await session.load(path, timeout=0.2 if what == "hangs" else 60)
+async def test_code_in_a_file_that_misbehaves_is_told(session: Session, tmp_path: Path) -> None:
+    def bad(function: Any, argument: object) -> Path:
+        return write(tmp_path / "s", pickle.dumps({"x": Call(function, argument)}))
+
+    loaded = await session.load(bad(int, "x"))
+    assert loaded.left_out == [LeftOut("x", "ValueError: invalid literal for int() with base 10: 'x'")]
+    with pytest.raises(KernelDiedError, match=r"was not loaded|died"):
+        await session.load(bad(os._exit, 1))
+    assert (await session.execute("1 + 1")).return_value == "2"
+    with pytest.raises(ExecutionTimeoutError, match=r"was not loaded|died"):
+        await session.load(bad(eval, "exec('while True: pass')"), timeout=0.2)
     assert (await session.execute("1 + 1")).return_value == "2"
 
 
-@pytest.mark.parametrize("how", ["dies", "is cancelled"])
+@pytest.mark.parametrize("how", first_quick(["is cancelled", "dies"]))
 async def test_a_load_that_fails_leaves_the_state_before_it(host: Host, tmp_path: Path, how: str) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
@@ -321,6 +319,7 @@ async def test_a_load_that_fails_leaves_the_state_before_it(host: Host, tmp_path
         assert {path.name: path.read_text() for path in workspace.iterdir()} == {"a": "mine"}
 
 
+@pytest.mark.slow
 async def test_a_load_that_fails_leaves_the_listeners_of_the_state_before_it(native_host: Host, tmp_path: Path) -> None:
     """And each state has the tools and the proxy of its own sandbox, also while it is loaded."""
     policy = Policy(network=Network(allow=("example.org",)))
@@ -339,7 +338,7 @@ def all_heard():
     async with CodeExecutor(host=native_host, policy=policy) as executor:
         await executor.execute(connect + "x = 1")
         held = len(descriptors())
-        for _ in range(3):
+        for _ in range(2):
             with pytest.raises(KernelDiedError, match="The session is unchanged"):
                 await executor.load(bad)
         assert ((await executor.execute("x, all_heard()")).text or "").endswith("(1, True)")
@@ -350,6 +349,7 @@ def all_heard():
         assert ((await executor.execute(connect + "x, all_heard()")).text or "").endswith("('heard', True)")
 
 
+@pytest.mark.slow
 async def test_a_load_is_refused_where_no_second_kernel_has_room(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,15 +374,12 @@ async def test_a_session_that_cannot_be_loaded_is_closed(host: Host, tmp_path: P
 
 
 async def test_a_save_that_takes_too_long_leaves_no_file(session: Session, tmp_path: Path) -> None:
+    """Nor does one that is cancelled, and what was there before stays."""
     await session.execute("class Slow:\n    def __reduce__(self):\n        while True: pass\nx = Slow()")
     with pytest.raises(ExecutionTimeoutError, match="the session was not saved"):
         await session.save(tmp_path / "s", timeout=0.2)
     assert os.listdir(tmp_path) == []
-
-
-async def test_a_save_can_be_cancelled(session: Session, tmp_path: Path) -> None:
     (tmp_path / "s").write_text("before")
-    await session.execute("class Slow:\n    def __reduce__(self):\n        while True: pass\nx = Slow()")
     saving = asyncio.create_task(session.save(tmp_path / "s"))
     # It has no name, but it is open.
     await eventually(lambda: any(path.startswith(f"{tmp_path}/#") for path in descriptors().values()))
@@ -394,16 +391,17 @@ async def test_a_save_can_be_cancelled(session: Session, tmp_path: Path) -> None
     assert (await session.execute("2")).return_value == "2"
 
 
-@pytest.mark.parametrize("lie", ["lambda n: None", "lambda n: get_ipython().display_pub.publish({MIME: b'.{}'})", "lie"])
-async def test_a_session_that_lies_is_not_saved(session: Session, tmp_path: Path, lie: str) -> None:
-    await session.execute(
-        "import cellblock.worker.values.saved_values as s\nMIME = s.VALUE_MIME\n"
-        "def lie(n):\n    for _ in range(2): get_ipython().display_pub.publish({MIME: b'+x'})\n"
-        f"s.save = {lie}"
-    )
-    with pytest.raises(ProtocolError):
-        await session.save(tmp_path / "s")
-    assert os.listdir(tmp_path) == []
+async def test_a_session_that_lies_is_not_saved(session: Session, tmp_path: Path) -> None:
+    for lie in ("lambda n: None", "lambda n: get_ipython().display_pub.publish({MIME: b'.{}'})", "lie"):
+        result = await session.execute(
+            "import cellblock.worker.values.saved_values as s\nMIME = s.VALUE_MIME\n"
+            "def lie(n):\n    for _ in range(2): get_ipython().display_pub.publish({MIME: b'+x'})\n"
+            f"s.save = {lie}"
+        )
+        assert result.ok
+        with pytest.raises(ProtocolError):
+            await session.save(tmp_path / "s")
+        assert os.listdir(tmp_path) == []
 
 
 async def test_what_background_work_prints_meanwhile_is_for_the_next_cell(session: Session, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ async def test_executors_that_start_at_once_start_one_fork_server() -> None:
     await asyncio.gather(*(executor.stop() for executor in executors))
 
 
+@pytest.mark.slow
 async def test_executors_run_in_parallel(warm: None, tmp_path: Path) -> None:
     """Each waits for the other: neither would end if they ran one after the other."""
     os.mkfifo(tmp_path / "pipe")

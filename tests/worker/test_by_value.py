@@ -128,6 +128,7 @@ async def test_what_the_session_reads_itself_changes_nothing_in_it(session: Sess
     assert await value(session, code) == "(True, False, True)"
 
 
+@pytest.mark.slow
 async def test_without_cloudpickle_the_error_says_what_to_do(session: Session) -> None:
     code = "import sys\nsys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"
     code += "import multiprocessing\nspawn = multiprocessing.get_context('spawn')\n"

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cellblock.worker import clone_repository
 from git_repositories import Repository
 
@@ -38,6 +40,7 @@ def test_a_clone_shares_objects_and_changes_are_packed(tmp_path: Path) -> None:
     assert sorted((clone / ".git").rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_the_pack_has_the_whole_history_if_the_project_lacks_the_first_commit(tmp_path: Path) -> None:
     clone = Repository(tmp_path / "clone")
     base = clone.commit(a="one")

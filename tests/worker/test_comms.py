@@ -22,6 +22,7 @@ async def run(session: Session, code: str, parent: str = "p", **options: Any) ->
 
 
 async def test_messages_of_widgets_are_events_for_a_jupyter_client_alone(session: Session) -> None:
+    """A client answers them; one that is too large does not break the cell."""
     code = "import comm\nc = comm.create_comm(target_name='t', data={'a': 1}, buffers=[b'xy'])\nc.send({'b': 2})"
     events, result = await run(session, code)
     first, second = (event for event in events if isinstance(event, Comm))
@@ -34,9 +35,7 @@ async def test_messages_of_widgets_are_events_for_a_jupyter_client_alone(session
     events, result = await run(session, "c.send({})\nget_ipython().kernel.get_parent()", parent="")
     assert not any(isinstance(event, Comm) for event in events)
     assert result.return_value == "{}"
-
-
-async def test_a_message_that_is_too_large_does_not_break_the_cell(session: Session) -> None:
+    # A message that is too large does not break the cell.
     code = (
         "import comm\nc = comm.create_comm(target_name='t')\n"
         "c.send({}, buffers=[b'x' * 3_000_000])\nc.send({}, buffers=[b''] * 65)"
@@ -44,9 +43,7 @@ async def test_a_message_that_is_too_large_does_not_break_the_cell(session: Sess
     _, result = await run(session, code)
     assert result.ok
     assert result.stderr.count("a widget's message cannot be sent") == 2
-
-
-async def test_a_client_talks_to_a_comm(session: Session) -> None:
+    # A client talks to a comm.
     await run(
         session,
         "import comm\ndef opened(c, message):\n    c.on_msg(lambda m: print(m['content']['data'], bytes(m['buffers'][0])))\n"

@@ -23,6 +23,7 @@ async def recovering(zygote_host: Host, tmp_path: Path) -> AsyncIterator[Session
 
 
 async def test_what_a_cell_sets_holds_in_later_cells(session: Session) -> None:
+    """After an await, in tasks, in a completion, and when a cell was stopped."""
     assert (await session.execute(SET)).ok
     assert await value(session, THIRD) == "'0.333333'"
     assert (await session.execute("import numpy as np; np.set_printoptions(precision=2); np.seterr(divide='raise')")).ok
@@ -30,35 +31,30 @@ async def test_what_a_cell_sets_holds_in_later_cells(session: Session) -> None:
     assert (await session.execute("np.array([1.0]) / 0")).error.ename == "FloatingPointError"  # type: ignore[union-attr]
     assert (await session.execute("%precision 3")).ok
     assert await value(session, "np.array([2 / 3])") == "array([0.667])"
-
-
-async def test_it_holds_after_an_await_and_in_tasks_of_later_cells(session: Session) -> None:
+    # It holds after an await and in tasks of later cells.
     assert (await session.execute(f"import asyncio\nawait asyncio.sleep(0)\n{SET}\nawait asyncio.sleep(0)")).ok
     code = f"async def third(): return {THIRD}\n[await asyncio.create_task(third()), asyncio.run(third()), {THIRD}]"
     assert await value(session, code) == "['0.333333', '0.333333', '0.333333']"
-
-
-async def test_what_a_task_sets_is_its_own_as_everywhere(session: Session) -> None:
-    code = "import asyncio, contextvars\nv = contextvars.ContextVar('v', default=0)\nasync def task(): v.set(1)\n"
-    assert await value(session, code + "await asyncio.create_task(task())\nv.get()") == "0"
-    assert await value(session, "v.get()") == "0"
-
-
-async def test_a_token_can_be_used_in_a_later_cell(session: Session) -> None:
-    code = "import contextvars\nv = contextvars.ContextVar('v', default='before')\ntoken = v.set('set')"
-    assert (await session.execute(code)).ok
-    assert await value(session, "v.get()") == "'set'"
-    assert await value(session, "v.reset(token); v.get()") == "'before'"
-
-
-async def test_a_stopped_cell_and_one_that_fails_leave_the_context_usable(session: Session) -> None:
+    # A stopped cell and one that fails leave the context usable.
     assert (await session.execute(f"{SET}; 1 / 0")).error is not None
     stopped = await session.execute("import asyncio; await asyncio.sleep(3600)", timeout=0.1)
     assert stopped.recovery == "interrupted"
     assert await value(session, THIRD) == "'0.333333'"
-
-
-async def test_a_task_factory_of_the_code_does_not_get_in_the_way(session: Session) -> None:
+    # What a task sets is its own as everywhere.
+    code = "import asyncio, contextvars\nv = contextvars.ContextVar('v', default=0)\nasync def task(): v.set(1)\n"
+    assert await value(session, code + "await asyncio.create_task(task())\nv.get()") == "0"
+    assert await value(session, "v.get()") == "0"
+    # A token can be used in a later cell.
+    code = "import contextvars\nv = contextvars.ContextVar('v', default='before')\ntoken = v.set('set')"
+    assert (await session.execute(code)).ok
+    assert await value(session, "v.get()") == "'set'"
+    assert await value(session, "v.reset(token); v.get()") == "'before'"
+    # Completion and inspection see it.
+    code = "import contextvars\nv = contextvars.ContextVar('v', default='unset')\nv.set('seen')\n"
+    code += "class Seer:\n    def __dir__(self): return [v.get()]\nseer = Seer()"
+    assert (await session.execute(code)).ok
+    assert (await session.complete("seer.")).matches == [".seen"]
+    # A task factory of the code does not get in the way.
     code = "import asyncio\nloop = asyncio.get_running_loop()\n"
     code += "loop.set_task_factory(lambda loop, coroutine: asyncio.Task(coroutine, loop=loop))"
     assert (await session.execute(f"{code}\n{SET}")).ok
@@ -66,13 +62,6 @@ async def test_a_task_factory_of_the_code_does_not_get_in_the_way(session: Sessi
     if await value(session, "hasattr(asyncio, 'eager_task_factory')") == "True":
         assert (await session.execute("loop.set_task_factory(asyncio.eager_task_factory)")).ok
         assert await value(session, THIRD) == "'0.333333'"
-
-
-async def test_completion_and_inspection_see_it(session: Session) -> None:
-    code = "import contextvars\nv = contextvars.ContextVar('v', default='unset')\nv.set('seen')\n"
-    code += "class Seer:\n    def __dir__(self): return [v.get()]\nseer = Seer()"
-    assert (await session.execute(code)).ok
-    assert (await session.complete("seer.")).matches == [".seen"]
 
 
 async def test_exit_handlers_see_it(session: Session, tmp_path: Path) -> None:

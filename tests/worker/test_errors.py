@@ -25,6 +25,7 @@ SHOWN = {
 
 
 async def test_what_does_not_end_the_cell_is_an_output_of_its_own(session: Session, tmp_path: Path) -> None:
+    """It stands where it was shown, and among the chunks."""
     (tmp_path / "failing.py").write_text("1 / 0\n")
     for code, last in SHOWN.values():
         await session.execute(f"import os; os.chdir({str(tmp_path)!r})\nmissing")
@@ -37,19 +38,16 @@ async def test_what_does_not_end_the_cell_is_an_output_of_its_own(session: Sessi
         assert result.ok == (code == "%tb")
         assert (None if result.error is None else "\n".join(result.error.traceback)) == (None if result.ok else first.text)
         assert str(result.text).count(last) == 1
-
-
-async def test_it_stands_where_it_was_shown_and_among_the_chunks(session: Session) -> None:
+    # It stands where it was shown and among the chunks.
     code = "get_ipython().run_cell('1 / 0')\nprint('after')\nraise KeyError('end')"
-    *chunks, result = [event async for event in session.stream(code)]
-    assert isinstance(result, CodeExecutionResult)
+    *chunks, last_event = [event async for event in session.stream(code)]
+    assert isinstance(last_event, CodeExecutionResult)
+    result = last_event
     assert [item.kind for item in result.outputs] == ["error", "stream", "error"]
     assert result.error is not None
     assert result.error.ename == "KeyError"
     assert [chunk.name for chunk in chunks if isinstance(chunk, CodeExecutionChunk)] == [None, "stdout"]
-
-
-async def test_an_error_after_a_cell_in_a_cell_ends_the_outer_one(session: Session) -> None:
+    # An error after a cell in a cell ends the outer one.
     result = await session.execute("get_ipython().run_cell('1')\n%tb\nopen('/nowhere')")
     assert result.error is not None
     assert result.error.ename == "FileNotFoundError"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 
 from cellblock.worker.json_values import encode_json, plain_json
 
@@ -45,6 +45,7 @@ def test_what_is_not_json_becomes_what_jupyter_sends(value: Any, wanted: Any) ->
     assert json.loads(encode_json(value), parse_constant=refuse) == wanted
 
 
+@settings(max_examples=20)
 @given(PLAIN)
 def test_json_stays_as_it_is_but_for_numbers_that_json_has_not(value: Any) -> None:
     read = json.loads(encode_json(value), parse_constant=refuse)

@@ -121,28 +121,17 @@ def test_a_query_is_hit_although_no_cell_runs(interrupter: Interrupter) -> None:
     hit()
 
 
-def test_a_loop_of_ours_waits_with_poll_and_is_the_current_one() -> None:
-    run(
-        """
-        import asyncio, selectors
-        from cellblock.worker.loop import new_loop
-        loop = new_loop()
-        assert asyncio.get_event_loop_policy().get_event_loop() is loop
-        assert isinstance(loop._selector, selectors.PollSelector)
-        loop.close()
-        """
-    )
-
-
 def test_asyncio_run_works_within_a_loop_and_leaves_the_loop_as_it_was() -> None:
     run(
         """
-        import asyncio
+        import asyncio, selectors
         from cellblock.worker.loop import allow_nested_run, new_loop
         documentation = asyncio.run.__doc__
         allow_nested_run()
         assert asyncio.run.__doc__ == documentation
         loop = new_loop()
+        assert asyncio.get_event_loop_policy().get_event_loop() is loop
+        assert isinstance(loop._selector, selectors.PollSelector)
 
         async def inner():
             await asyncio.sleep(0)

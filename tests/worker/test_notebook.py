@@ -18,6 +18,13 @@ async def libraries() -> AsyncIterator[Host]:
         yield host
 
 
+@pytest.fixture(scope="module")
+async def session(zygote_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
+    """One session for all of these tests: none leaves behind what another one would see."""
+    async with zygote_host.session(images_dir=tmp_path_factory.mktemp("images"), recovery="none") as session:
+        yield session
+
+
 @pytest.fixture
 async def prepared(libraries: Host, tmp_path: Path) -> AsyncIterator[Session]:
     """A session with these libraries."""
@@ -172,12 +179,13 @@ async def test_main_has_a_docstring_of_its_own(session: Session) -> None:
 
 
 async def test_a_figure_comes_after_the_error_that_it_is_shown_behind(session: Session) -> None:
-    code = "from IPython.display import display\nget_ipython().events.register('post_execute', lambda: display('late'))"
-    await ok(session, code)
+    await ok(session, "from IPython.display import display\nlate = lambda: display('late')")
+    await ok(session, "get_ipython().events.register('post_execute', late)")
     result = await session.execute("print('first')\ndisplay('early')\n1 / 0")
     assert [item.kind for item in result.outputs] == ["stream", "display_data", "error", "display_data"]
     assert result.text is not None
     assert result.text.endswith("ZeroDivisionError: division by zero\n'late'")
+    await ok(session, "get_ipython().events.unregister('post_execute', late)")
 
 
 async def test_an_update_from_a_later_cell_is_marked_as_one(session: Session) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 
 from cellblock import Session
 from cellblock.worker.plain import LONGEST, markdown_of, text_of
@@ -60,6 +60,7 @@ def test_pages_become_markdown(page: str, text: str) -> None:
     assert markdown_of(page) == text
 
 
+@settings(max_examples=20)
 @given(strategies.text(alphabet="<>/!-[]&;#x tabledrh'\"=\n|", max_size=300))
 def test_whatever_the_page_there_is_a_text(page: str) -> None:
     assert len(markdown_of(page)) <= LONGEST

@@ -8,7 +8,8 @@ from cellblock import CodeExecutionChunk, Session
 from worker_end import run
 
 
-def test_bytes_of_one_character_may_come_one_by_one() -> None:
+def test_bytes_and_text_keep_their_order() -> None:
+    """Also bytes of one character that come one by one, and what C code wrote makes a message wait for the pipes."""
     end = run(
         """
         for byte in "é😀\\n".encode():
@@ -16,23 +17,14 @@ def test_bytes_of_one_character_may_come_one_by_one() -> None:
             sys.stdout.buffer.flush()
         sys.stdout.buffer.write(bytearray(b"\\xff."))
         sys.stdout.buffer.write(memoryview(b"\\n"))
+        print('a'); sys.stdout.buffer.write(b'b\\n'); print('c')
+        outbox.settle()
+        os.write(1, b'from C'); print('d')
         """
     )
-    assert end.text() == "é😀\n�.\n"
-
-
-def test_bytes_and_text_keep_their_order() -> None:
-    assert run("print('a'); sys.stdout.buffer.write(b'b\\n'); print('c')").text() == "a\nb\nc\n"
-
-
-def test_what_c_code_wrote_before_makes_a_message_wait_for_the_pipes() -> None:
-    end = run("print('a'); os.write(1, b'from C'); print('b')")
-    behind = {stream.text: stream.behind for stream in end.streams}
-    assert behind == {b"a\n": False, b"b\n": True}
-
-
-def test_code_that_closed_its_descriptors_can_still_print() -> None:
-    assert run("os.close(1); os.close(2); print('a')").text() == "a\n"
+    assert end.text() == "é😀\n�.\na\nb\nc\nd\n"
+    assert end.streams[0].behind is False
+    assert (end.streams[-1].text, end.streams[-1].behind) == (b"d\n", True)
 
 
 def test_the_streams_are_what_scripts_expect() -> None:
@@ -57,9 +49,11 @@ def test_the_streams_are_what_scripts_expect() -> None:
 
 
 def test_detaching_gives_pythons_own_streams_back() -> None:
+    """And code that closed its descriptors can still print."""
     end = run("print('a'); outbox.detach(); print('b'); tasks(1)")
     assert end.text() == "a\n"
     assert end.said == b"b\n"
+    assert run("os.close(1); os.close(2); print('a')").text() == "a\n"
 
 
 async def test_what_a_python_program_prints_is_seen_before_it_ends(session: Session, tmp_path: Path) -> None:

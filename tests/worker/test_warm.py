@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scripts import printed
 
 
+@pytest.mark.slow
 def test_a_zygote_finds_the_pages_that_a_cell_writes_to_and_stays_as_it_was() -> None:
     script = """
 import os, sys

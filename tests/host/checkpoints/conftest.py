@@ -19,8 +19,7 @@ async def srt_host() -> AsyncIterator[Host]:
         yield host
 
 
-# The quick tests have the sandbox that sessions have by default, and of Landlock what is tried in one kind after the other
-# (`suite.in_turns`).
+# The quick tests have the sandbox that sessions have by default, and Landlock where `suite.in_turns` is told so.
 @pytest.fixture(params=[*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("none", "landlock")), "native", "srt"])
 def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
     """A warm host of each kind of isolation."""

@@ -23,14 +23,15 @@ def made(host: Host, workspace: Path, keep: int = 5) -> Session:
 
 async def test_each_of_many_cells_that_follow_at_once_is_undone_alone(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path) as session:
-        for number in range(5):
+        for number in range(3):
             await session.execute(f"x = {number}; open('f', 'w').write('{number}')")
-        for number in range(3, -1, -1):
+        for number in range(1, -1, -1):
             assert len((await session.undo()).cells) == 1
             assert (await session.execute("x, open('f').read()")).return_value == f"({number}, '{number}')"
             await session.undo()
 
 
+@pytest.mark.slow
 async def test_undo_goes_to_the_state_in_which_the_cell_began_and_to_no_later_one_with_the_same_cells(
     zygote_host: Host, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ async def test_files_of_a_large_directory_that_is_not_the_sessions_are_only_look
         assert (await session.execute("x")).return_value == "1"
 
 
+@pytest.mark.slow
 async def test_cells_are_undone_also_when_the_first_are_forgotten(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +161,7 @@ async def later() -> None:
     await eventually(lambda: pairs.files_time() > now)
 
 
+@pytest.mark.slow
 async def test_as_many_cells_can_be_undone_after_a_branch_is_adopted(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path, keep=2) as session:
         await session.execute("x = 1")

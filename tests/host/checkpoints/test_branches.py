@@ -78,6 +78,7 @@ async def test_each_branch_has_its_files_and_the_best_ones_are_adopted(any_host:
         await close(*branches)
 
 
+@pytest.mark.slow
 async def test_a_branch_goes_on_in_its_files_whatever_becomes_of_its_kernel(any_host: Host, workspace: Path) -> None:
     async with made(any_host, workspace, Rolling(after=0.001)) as session:
         await session.execute("import os; open('a', 'w').write('0')")
@@ -127,6 +128,7 @@ async def test_without_a_directory_of_its_own_a_session_shares_its_files(zygote_
         await close(branch, own)
 
 
+@pytest.mark.slow
 async def test_branches_stay_where_their_session_is_if_the_program_goes_elsewhere(
     any_host: Host, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

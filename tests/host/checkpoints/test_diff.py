@@ -11,6 +11,7 @@ import pytest
 
 from cellblock import CheckpointError, FilesError, FileVersions, Host, InvalidInputError, Session, StateChanges, StateError
 from cellblock.model.checkpoints import FileChange, FileChanges, FileVersion
+from suite import first_quick
 
 
 async def test_new_changed_and_deleted_variables_are_told(native_host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -130,7 +131,7 @@ async def test_what_has_no_lines(host: Host, tmp_path: Path) -> None:
         await shared.drop()
 
 
-@pytest.mark.parametrize("turns", range(0, 60, 15))
+@pytest.mark.parametrize("turns", first_quick(range(15, 75, 15)))
 async def test_a_session_that_ends_meanwhile_is_not_a_kernel_that_fails(native_host: Host, tmp_path: Path, turns: int) -> None:
     async with native_host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
         await session.execute("x = 1")

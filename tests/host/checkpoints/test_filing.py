@@ -47,6 +47,7 @@ async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, 
         assert (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 async def test_a_session_that_is_saved_meanwhile_is_saved_with_its_files(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

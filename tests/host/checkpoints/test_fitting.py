@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cellblock import CheckpointError, CommandRequest, Filesystem, Host, Policy
+from suite import first_quick
 
 
 async def decide(request: CommandRequest) -> bool:
@@ -16,11 +17,13 @@ async def decide(request: CommandRequest) -> bool:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"policy": Policy(filesystem=Filesystem(deny_read=("secret",)))}, "another policy"),
-        ({"working_dir": "elsewhere"}, "cannot reach this session's directory"),
-        ({"on_command": decide}, "handle shell commands differently"),
-    ],
+    first_quick(
+        [
+            ({"policy": Policy(filesystem=Filesystem(deny_read=("secret",)))}, "another policy"),
+            ({"working_dir": "elsewhere"}, "cannot reach this session's directory"),
+            ({"on_command": decide}, "handle shell commands differently"),
+        ]
+    ),
     ids=["policy", "directory", "commands"],
 )
 async def test_a_kernel_of_another_sandbox_is_refused(

@@ -80,6 +80,7 @@ async def test_a_branch_that_was_adopted_says_by_which_session(session: Session)
             await use()
 
 
+@pytest.mark.slow
 async def test_an_executor_that_was_adopted_says_by_which_one_and_can_be_started_again(executor: CodeExecutor) -> None:
     (branch,) = await executor.fork()
     await executor.adopt(branch)

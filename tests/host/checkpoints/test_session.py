@@ -80,13 +80,15 @@ async def test_a_kernel_that_holds_nothing_of_its_own_is_left_to_end_beside_the_
     await any_session.execute("x = 1")
     checkpoint = await any_session.checkpoint()
     quiet = False
-    for _ in range(20):  # on a busy machine, one may not have stopped in time, and is waited for
+    for number in range(20):  # on a busy machine, one may not have stopped in time, and is waited for
         left = any_session._kernels.current
         assert left is not None
         await any_session.restore(checkpoint)
         quiet = quiet or left.control.quiet.done()
         assert not left.family.branched  # or the next cell could not ask about hosts
         assert await value(any_session, "x") == "1"
+        if quiet and number > 2:
+            break
     # Without an IPC namespace of its own, the end of a kernel may change any semaphore of the machine.
     assert quiet or ("isolate=native" not in repr(any_session) and system_v.sets_of_semaphores())
 
@@ -99,7 +101,7 @@ async def test_a_port_that_was_taken_since_is_free_at_once(
         await session.execute("import socket")
         checkpoint = await session.checkpoint()
         port = await value(session, "s = socket.create_server(('127.0.0.1', 0))\ns.getsockname()[1]")
-        for _ in range(5):
+        for _ in range(2):
             await session.restore(checkpoint)
             assert await value(session, f"s = socket.create_server(('127.0.0.1', {port}))\ns.getsockname()[1]") == port
 

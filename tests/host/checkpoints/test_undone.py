@@ -13,12 +13,12 @@ from typing import Literal
 
 import pytest
 
-from cellblock import Host, Session
+from cellblock import Exact, Host, Session
 from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.kernels.memory import MemoryWatch
 from checkpoint_sessions import run, tree, value, wait_for_clock
 from processes import eventually
-from suite import in_turns
+from suite import first_quick, in_turns
 
 SWAPPED = "import os\nos.rename('d', 't'); os.rename('e', 'd'); os.rename('t', 'e')"
 TWO = """
@@ -193,10 +193,10 @@ async def test_a_branch_that_is_adopted_late_is_undone(
     zygote_host: Host, tmp_path: Path, files: Literal["copy", "shared"]
 ) -> None:
     """The session has dropped its own checkpoint of the state in which the branch began."""
-    async with zygote_host.session(working_dir=tmp_path) as session:
+    async with zygote_host.session(working_dir=tmp_path, recovery=Exact(keep=2)) as session:
         await run(session, "open('f', 'w').write('1')")
         (branch,) = await session.fork(files=files)
-        await run(session, *(f"x = {number}" for number in range(10)))
+        await run(session, *(f"x = {number}" for number in range(3)))
         async with branch:
             await run(branch, "open('g', 'w').write('1')", "open('f', 'w').write('2')")
             await session.adopt(branch)
@@ -205,6 +205,7 @@ async def test_a_branch_that_is_adopted_late_is_undone(
             assert tree(tmp_path) == left
 
 
+@pytest.mark.slow
 async def test_what_a_branch_with_the_same_files_has_done_is_undone(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "x = 1")
@@ -227,31 +228,28 @@ async def test_what_snapshots_leave_out_goes_with_the_cell_that_made_it(zygote_h
         assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+async def test_no_cell_is_undone_in_part_that_changed_what_snapshots_leave_out(zygote_host: Host, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    changes = [
         "open('r/.git/refs/main', 'w').close()",
         "os.remove('r/.git/HEAD')",
-        "os.rename('r', 's')",
         "shutil.rmtree('r/.git'); os.makedirs('r/.git/refs')",
+        "os.rename('r', 's')",
         "os.remove('pipe')",
-    ],
-)
-async def test_no_cell_is_undone_in_part_that_changed_what_snapshots_leave_out(
-    zygote_host: Host, tmp_path: Path, changes: str
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
+    ]
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "import os, shutil\nos.makedirs('r/.git/refs'); open('r/.git/HEAD', 'w').close()")
-        result = await session.execute(f"x = 1; {changes}")
-        there = sorted(tmp_path.rglob("*"))
-        with pytest.raises(CheckpointError, match="snapshots exclude"):
-            await session.undo()
-        assert "snapshots exclude" in result.not_undoable
-        assert await value(session, "x") == "1"
-        assert sorted(tmp_path.rglob("*")) == there
+        for number, change in enumerate(changes):
+            result = await session.execute(f"x = {number}; {change}")
+            there = sorted(tmp_path.rglob("*"))
+            with pytest.raises(CheckpointError, match="snapshots exclude"):
+                await session.undo()
+            assert "snapshots exclude" in result.not_undoable
+            assert await value(session, "x") == str(number)
+            assert sorted(tmp_path.rglob("*")) == there
 
 
+@pytest.mark.slow
 async def test_a_change_deep_in_what_snapshots_leave_out_is_found_by_the_undo(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "import os\nfor n in range(400): os.makedirs(f'.venv/{n}/1')")
@@ -274,15 +272,17 @@ async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_
 
 @pytest.mark.parametrize(
     "code",
-    [
-        "import asyncio, time\nasync def late():\n    await asyncio.to_thread(time.sleep, 0.1)\n"
-        "    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
-        "import concurrent.futures, time\npool = concurrent.futures.ThreadPoolExecutor()\n"
-        "pool.submit(lambda: (time.sleep(0.1), open('t', 'w').write('new')))",
-        "import threading\nthreading.Timer(0.1, lambda: open('t', 'w').write('new')).start()",
-        "import asyncio, fcntl\nlock = open('l', 'w'); fcntl.flock(lock, fcntl.LOCK_EX)\nasync def late():\n"
-        "    await asyncio.sleep(0.1)\n    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
-    ],
+    first_quick(
+        [
+            "import asyncio, time\nasync def late():\n    await asyncio.to_thread(time.sleep, 0.1)\n"
+            "    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
+            "import concurrent.futures, time\npool = concurrent.futures.ThreadPoolExecutor()\n"
+            "pool.submit(lambda: (time.sleep(0.1), open('t', 'w').write('new')))",
+            "import threading\nthreading.Timer(0.1, lambda: open('t', 'w').write('new')).start()",
+            "import asyncio, fcntl\nlock = open('l', 'w'); fcntl.flock(lock, fcntl.LOCK_EX)\nasync def late():\n"
+            "    await asyncio.sleep(0.1)\n    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
+        ]
+    ),
     ids=["a task that waits for a thread", "a pool", "a timer", "a task beside a lock"],
 )
 @pytest.mark.parametrize("later", [(), pytest.param(("1",), marks=pytest.mark.slow)], ids=["at once", "after another cell"])
@@ -315,7 +315,7 @@ async def test_standard_descriptors_can_be_closed(native_host: Host, tmp_path: P
         assert await value(session, "x") == "1"
 
 
-@pytest.mark.parametrize("first", [(), ("x = 1",)], ids=["to a fresh kernel", "to a checkpoint"])
+@pytest.mark.parametrize("first", first_quick([((),), (("x = 1",),)]), ids=["to a fresh kernel", "to a checkpoint"])
 async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
     zygote_host: Host, tmp_path: Path, first: tuple[str, ...]
 ) -> None:
@@ -331,6 +331,7 @@ async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
         assert await value(session, "'os' in globals(), 'x' in globals()") == f"(False, {bool(first)})"
 
 
+@pytest.mark.slow
 async def test_a_named_checkpoint_keeps_files_that_an_undo_could_not_bring_back(zygote_host: Host, tmp_path: Path) -> None:
     (tmp_path / "env").write_text("1")
     async with zygote_host.session(working_dir=tmp_path, recovery="none") as session:
@@ -373,23 +374,20 @@ async def test_whatever_cells_do_to_files_is_undone(any_host: Host, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("any_host", "change"),
-    in_turns(["f.write('two')", "import os; os.remove('log')", "import os; os.rename('log', 'old')"]),
+    in_turns(["f.write('two')", "import os; os.remove('log')", "import os; os.rename('log', 'old')"], "landlock"),
     indirect=["any_host"],
 )
 async def test_a_file_that_is_open_is_the_one_that_came_back(any_host: Host, tmp_path: Path, change: str) -> None:
+    """Whether it is written to, or read in the middle."""
+    digits = "0123456789" * 10_000
     async with any_host.session(working_dir=tmp_path) as session:
-        await run(session, "f = open('log', 'a'); print('one', file=f, flush=True)", f"{change}; f.flush()")
+        await run(session, f"open('r', 'w').write({digits!r}); r = open('r'); n = r.read(3)")
+        await run(session, "f = open('log', 'a'); print('one', file=f, flush=True)")
+        await run(session, f"{change}; f.flush(); n = open('r', 'w').write('changed')")
         await session.undo()
         await run(session, "print('three', file=f, flush=True)")
-        assert tree(tmp_path) == {"log": "one\nthree\n"}
-
-
-async def test_a_reader_goes_on_in_the_file_that_came_back(any_host: Host, tmp_path: Path) -> None:
-    async with any_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os; open('r', 'w').write('0123456789' * 10_000); f = open('r'); f.read(3)")
-        await run(session, "top = os.open('.', os.O_RDONLY); open('r', 'w').write('changed')")
-        await session.undo()
-        assert await value(session, "len(f.read())") == "99997"
+        assert tree(tmp_path) == {"log": "one\nthree\n", "r": digits}
+        assert await value(session, "len(r.read())") == "99997"
 
 
 async def test_a_branch_has_open_files_and_databases_of_its_own(any_host: Host, tmp_path: Path) -> None:
@@ -408,6 +406,7 @@ async def test_a_branch_has_open_files_and_databases_of_its_own(any_host: Host, 
         assert await value(session, "db.execute('select count(*) from t').fetchall()") == "[(1,)]"
 
 
+@pytest.mark.slow
 async def test_files_without_a_name_have_a_position_for_each_branch(native_host: Host, tmp_path: Path) -> None:
     async with native_host.session(working_dir=tmp_path) as session:
         made = "import os, tempfile; f = open('q', 'w+b', buffering=0); os.unlink('q'); t = tempfile.TemporaryFile('w+b', 0)"
@@ -423,6 +422,7 @@ async def test_files_without_a_name_have_a_position_for_each_branch(native_host:
         assert "has no name" in (await session.execute("1")).stderr
 
 
+@pytest.mark.slow
 async def test_descriptors_of_folders_and_of_what_branches_share(any_host: Host, tmp_path: Path) -> None:
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules" / "big").write_text("abcdef")
@@ -449,30 +449,21 @@ async def test_the_current_directory_is_the_one_that_came_back(
         assert tree(tmp_path)["d/f"] == "1"
 
 
-async def test_event_objects_have_their_counts_again(native_host: Host) -> None:
+async def test_event_objects_have_their_counts_again_and_what_only_one_process_can_use_is_told(native_host: Host) -> None:
+    make = "import ctypes, os, signal; n = ctypes.CDLL(None).inotify_init1(0)"
+    timer = "signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1000)"
     async with native_host.session() as session:
-        await run(session, "import os; a, b = os.eventfd(3, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)")
+        await run(session, f"{make}; {timer}; a, b = os.eventfd(3, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)")
         await run(session, "os.eventfd_read(a); os.eventfd_write(b, 5)")
         await session.undo()
+        told = (await session.execute("signal.alarm(0)")).stderr
+        assert "of inotify was closed" in told
+        assert "Timers (signal.alarm, signal.setitimer) have stopped" in told
         assert await value(session, "os.eventfd_read(a)") == "3"
         assert (await session.execute("os.eventfd_read(b)")).error is not None
 
 
-async def test_what_only_one_process_can_use_is_told(native_host: Host) -> None:
-    make = "import ctypes; n = ctypes.CDLL(None).inotify_init1(0)"
-    async with native_host.session() as session:
-        await run(session, make, "x = 1")
-        await session.undo()
-        assert "of inotify was closed" in (await session.execute("1")).stderr
-
-
-async def test_timers_that_have_stopped_are_told(zygote_host: Host) -> None:
-    async with zygote_host.session() as session:
-        await run(session, "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1000)", "x = 1")
-        await session.undo()
-        assert "Timers (signal.alarm, signal.setitimer) have stopped" in (await session.execute("signal.alarm(0)")).stderr
-
-
+@pytest.mark.slow
 async def test_a_map_of_a_file_that_was_replaced_is_told(native_host: Host, tmp_path: Path) -> None:
     made = "import mmap; f = open('m', 'w+b'); f.write(b'1' * 9); f.flush(); m = mmap.mmap(f.fileno(), 9); f.close()"
     async with native_host.session(working_dir=tmp_path) as session:
@@ -586,6 +577,7 @@ async def test_tasks_and_cells_in_any_order_are_undone(any_host: Host, tmp_path:
             await ticks(session, tmp_path)
 
 
+@pytest.mark.slow
 async def test_tasks_go_on_after_a_checkpoint_of_any_kind(any_host: Host, tmp_path: Path) -> None:
     for recovery in ("exact", "rolling", "none"):
         workspace = tmp_path / recovery

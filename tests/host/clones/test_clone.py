@@ -113,9 +113,18 @@ async def test_settings_hooks_and_filters_of_a_session_run_in_its_sandbox_only(
 
 
 async def test_the_repository_of_the_project_is_read_only(cloned: Session, repository: Repository) -> None:
-    before = state_of(repository)
+    """Files and programs know its path, which is the clone's for them."""
+    before, project = state_of(repository), str(repository.path)
     code = "!git push -q origin HEAD:main; git -C /tmp/.origin config a.b c; touch /tmp/.origin/x; echo done"
     assert "Read-only file system" in await run(cloned, code)
+    assert (await cloned.exec("pwd")).stdout == f"{project}\n".encode()
+    assert await cloned.files.read(f"{project}/a.txt") == b"one\n"
+    await cloned.files.write(f"{project}/new", "x")
+    assert await run(cloned, f"open('{project}/new').read()") == "'x'"
+    assert not (repository.path / "new").exists()
+    await cloned.files.upload(repository.path / "a.txt", "copy")  # on this machine, the path is the project's own
+    with pytest.raises(InvalidInputError, match=f"not in the workspace '{project}'"):
+        await cloned.files.read(f"{project}2/a.txt")
     assert state_of(repository) == before
 
 
@@ -344,6 +353,7 @@ async def test_a_clone_can_begin_with_uncommitted_changes(native_host: Host, rep
     assert repository.git("stash", "list") == ""
 
 
+@pytest.mark.slow
 async def test_a_clone_without_uncommitted_changes_begins_with_the_commit(native_host: Host, repository: Repository) -> None:
     async with native_host.session(working_dir=repository.path, workspace="dirty-clone") as session:
         assert await run(session, "!git rev-parse HEAD") == repository.git("rev-parse", "HEAD")
@@ -358,18 +368,6 @@ async def test_an_unfinished_merge_cannot_be_cloned(native_host: Host, repositor
         repository.git("merge", "other")
     with pytest.raises(InvalidInputError, match=r"the uncommitted changes of .* cannot be cloned"):
         await native_host.session(working_dir=repository.path, workspace="dirty-clone").start()
-
-
-async def test_files_and_programs_know_the_path_of_the_project(cloned: Session, repository: Repository) -> None:
-    project = str(repository.path)
-    assert (await cloned.exec("pwd")).stdout == f"{project}\n".encode()
-    assert await cloned.files.read(f"{project}/a.txt") == b"one\n"
-    await cloned.files.write(f"{project}/new", "x")
-    assert await run(cloned, f"open('{project}/new').read()") == "'x'"
-    assert not (repository.path / "new").exists()
-    await cloned.files.upload(repository.path / "a.txt", "copy")  # on this machine, the path is the project's own
-    with pytest.raises(InvalidInputError, match=f"not in the workspace '{project}'"):
-        await cloned.files.read(f"{project}2/a.txt")
 
 
 @pytest.mark.parametrize("names", [("a:b", "a-b"), ("a%3Ab", "a:b"), ("a..b", "a.b"), (".x", "x"), ("x.lock", "x%2Elock")])

@@ -136,13 +136,12 @@ async def refused(files: Files, workspace: Path, archive: bytes, words: str) -> 
     assert sorted(path for path in workspace.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_member_has_the_whole_archive_refused(workspace: Path, name: str) -> None:
-    data, words = HOSTILE[name]
+async def test_a_hostile_member_has_the_whole_archive_refused(workspace: Path) -> None:
     (workspace / "kept").write_bytes(b"")
     files = Files(workspace, limits=LIMITS)
-    await refused(files, workspace, GOOD + data + END, words)
-    await refused(files, workspace, gzip.compress(GOOD + data + END), words)
+    for data, words in HOSTILE.values():
+        await refused(files, workspace, GOOD + data + END, words)
+        await refused(files, workspace, gzip.compress(GOOD + data + END), words)
 
 
 async def test_a_link_that_is_in_the_workspace_already_leads_no_member_out(

@@ -126,7 +126,7 @@ def test_a_program_that_reaches_no_host_gets_the_advice_that_code_gets(said: str
 
 
 async def test_a_command_without_network_is_explained(native_host: Host, tmp_path: Path) -> None:
-    async with native_host.session(working_dir=tmp_path) as session:
+    async with native_host.session(working_dir=tmp_path, recovery="none") as session:
         result = await session.execute("!git clone -q https://a.invalid/b")
         assert result.text is not None
         assert result.text.endswith(f"[cellblock] {NO_NETWORK}")
@@ -145,7 +145,7 @@ async def test_writing_above_a_workspace_below_tmp_fails_instead_of_vanishing(na
     with TemporaryDirectory(dir="/tmp") as above:
         workspace = Path(above, "project")
         workspace.mkdir()
-        async with native_host.session(working_dir=workspace) as session:
+        async with native_host.session(working_dir=workspace, recovery="none") as session:
             for code in ("open('../x.csv', 'w')", "import os; os.mkdir('../x')"):
                 result = await session.execute(code)
                 assert result.error is not None
@@ -163,7 +163,7 @@ def test_more_memory_is_twice_as_much(mib: int, more: str) -> None:
 
 async def test_git_and_python_say_why_they_cannot_write(native_host: Host, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    async with native_host.session(working_dir=tmp_path) as session:
+    async with native_host.session(working_dir=tmp_path, recovery="none") as session:
         result = await session.execute("!git -c user.name=x -c user.email=x commit --allow-empty -m x")
         assert "Read-only file system" in (result.text or "")
         assert result.stderr.count("[cellblock] a session can read .git, not write it: its hooks") == 1

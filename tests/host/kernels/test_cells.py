@@ -17,6 +17,7 @@ from cellblock.model import OutputItem
 from iterations import cancelled_after
 
 
+@pytest.mark.slow
 async def test_a_reader_who_reads_no_more_keeps_nobody_waiting_past_the_timeout(session: Session) -> None:
     code = "import sys\nwhile True: sys.stdout.write('x' * 10000)"
     async with aclosing(session.stream(code, timeout=0.3)) as events:
@@ -77,29 +78,30 @@ async def test_readers_of_a_stream_get_the_advice_in_the_result(native_host: Hos
 
 @pytest.mark.parametrize("where", ["turn_begins", "forget_dead"])
 async def test_a_cell_whose_kernel_dies_before_it_begins_runs_in_the_next_one(
-    session: Session, monkeypatch: pytest.MonkeyPatch, where: str
+    host: Host, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """In every wait of a cell's turn, after which nobody has sent it yet."""
-    await session.execute("x = 1")
-    kernels = session._kernels
-    waits = session._checkpoints.automatic if where == "turn_begins" else kernels
-    wait, killed = getattr(waits, where), False
+    async with host.session() as session:
+        await session.execute("x = 1")
+        kernels = session._kernels
+        waits = session._checkpoints.automatic if where == "turn_begins" else kernels
+        wait, killed = getattr(waits, where), False
 
-    async def wait_and_kill() -> None:
-        nonlocal killed
-        await wait()
-        if not killed:
-            killed, kernel = True, kernels.current
-            assert kernel is not None
-            await kernel.kill("for the test")
+        async def wait_and_kill() -> None:
+            nonlocal killed
+            await wait()
+            if not killed:
+                killed, kernel = True, kernels.current
+                assert kernel is not None
+                await kernel.kill("for the test")
 
-    monkeypatch.setattr(waits, where, wait_and_kill)
-    begun: list[str] = []
-    cell = Cell("x + 1", None, queue_limit=None, on_begin=begun.append)
-    result = await session.cells.run(cell, 60)
-    assert killed
-    assert (result.status, result.return_value) == ("success", "2")
-    assert begun == ["", kernels.current and f"{kernels.current.number}/0"]
+        monkeypatch.setattr(waits, where, wait_and_kill)
+        begun: list[str] = []
+        cell = Cell("x + 1", None, queue_limit=None, on_begin=begun.append)
+        result = await session.cells.run(cell, 60)
+        assert killed
+        assert (result.status, result.return_value) == ("success", "2")
+        assert begun == ["", kernels.current and f"{kernels.current.number}/0"]
 
 
 async def test_what_fails_after_a_death_does_not_take_the_cells_result(

@@ -61,6 +61,7 @@ def odd_python(tmp_path_factory: pytest.TempPathFactory, odd_modules: Path) -> P
 # -- interpreters ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def test_an_interpreter_without_ipython_says_how_to_install_it(tmp_path: Path, launch: str) -> None:
     host = Host(python=make_venv(tmp_path / "venv"), launch=launch)  # type: ignore[arg-type]
@@ -198,6 +199,7 @@ async def test_a_module_that_ends_the_process_is_an_error(odd_python: Path, name
     await host.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def test_a_module_that_never_finishes_is_an_error_at_the_start_timeout(odd_python: Path, launch: str) -> None:
     host = Host(python=odd_python, preload=("odd_hangs",), launch=launch, start_timeout=0.2)  # type: ignore[arg-type]

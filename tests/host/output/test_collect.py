@@ -46,7 +46,7 @@ def stdout(collector: Collector) -> str:
 writes = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(max_size=60)), max_size=60)
 
 
-@unhurried
+@settings(unhurried, max_examples=20)
 @given(writes)
 def test_text_within_the_limit_is_kept_whole_and_in_order(pieces: list[Any]) -> None:
     collector = Collector(Limits(text=100_000))
@@ -80,11 +80,11 @@ def test_text_over_the_limit_keeps_its_exact_beginning_and_end(pieces: list[str]
 
 def test_half_of_the_limit_goes_to_each_end() -> None:
     collector = Collector(Limits(text=100_000))
-    for number in range(100_000):
+    for number in range(20_000):
         collector.add_text("stdout", b"%09d\n" % number)
     head, _, tail = stdout(collector).partition("\n… ")
     assert head.startswith("000000000\n000000001\n")
-    assert tail.endswith("000099998\n000099999\n")
+    assert tail.endswith("000019998\n000019999\n")
     assert 49_000 < len(head) <= 50_000
     assert 49_000 < len(tail) <= 50_100
 
@@ -318,7 +318,7 @@ def test_a_value_in_parts_is_put_together(data: bytes, size: int) -> None:
     assert not collector.truncated
 
 
-@unhurried
+@settings(unhurried, max_examples=20)
 @given(st.text("aé", min_size=600, max_size=800), st.integers(1, 300))
 def test_a_text_value_over_its_limit_keeps_its_beginning_and_end(text: str, size: int) -> None:
     collector = Collector(Limits(value=500))

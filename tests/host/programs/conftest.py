@@ -16,5 +16,5 @@ async def session(
 ) -> AsyncIterator[Session]:
     """A session of each kind, in a workspace of its own."""
     host = {"native": native_host, "landlock": landlock_host, "none": zygote_host}[request.param]
-    async with host.session(working_dir=tmp_path) as made:
+    async with host.session(working_dir=tmp_path, recovery="none") as made:
         yield made

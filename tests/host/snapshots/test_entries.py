@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellblock.host.snapshots.entries import Entries, Entry, LeftOut
@@ -16,6 +16,7 @@ NAMES = st.integers(0, 999).map(str)
 CHANGES = st.dictionaries(NAMES, st.sampled_from([LINK, LEFT_OUT, None]))
 
 
+@settings(max_examples=15)
 @given(st.sampled_from([0, 1, 255, 256, 700]), st.lists(CHANGES))
 def test_changed_copies_are_like_changed_dictionaries(number: int, changes: list[dict[str, Entry | None]]) -> None:
     expected: dict[str, Entry] = {str(name): LINK for name in range(number)}

@@ -41,7 +41,7 @@ def killed_at(number: int, snapshots: Snapshots, snapshot: Snapshot) -> bool:
     return status == 9
 
 
-@pytest.mark.parametrize("stride", [14, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [30, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_restore_that_is_killed_is_finished_or_has_not_begun(
     snapshots: Snapshots, workspace: Path, spoiled: Spoiled, stride: int
 ) -> None:
@@ -162,7 +162,7 @@ def trashed(snapshots: Snapshots) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("interfere", [replace, append, move])
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [25, pytest.param(1, marks=pytest.mark.slow)])
 def test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays(
     snapshots: Snapshots, workspace: Path, spoiled: Spoiled, interfere: Callable[[Path], None], stride: int
 ) -> None:

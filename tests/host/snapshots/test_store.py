@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellblock.errors import SnapshotError
@@ -97,6 +97,7 @@ def test_a_workspace_that_fills_the_store_leaves_room_for_another_one(tmp_path: 
         quiet.close()
 
 
+@settings(max_examples=15)
 @given(st.lists(st.one_of(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 5)), max_size=20))
 def test_the_store_has_what_snapshots_need_and_no_more(steps: list[tuple[str, int] | int]) -> None:
     directory = Path(tempfile.mkdtemp(dir=memory()))

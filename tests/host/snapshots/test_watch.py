@@ -110,6 +110,7 @@ def test_only_what_has_changed_is_looked_at(files: Watched, workspace: Path, oth
     files.check()
 
 
+@pytest.mark.slow
 def test_that_something_was_touched_is_known_without_a_look(files: Watched, workspace: Path, other: Other) -> None:
     (workspace / "file").write_text("1")
     files.take()

@@ -258,4 +258,4 @@ def test_what_is_found_is_what_is_there() -> None:
 
 
 def test_what_is_found_is_what_is_there_in_short_histories() -> None:
-    run_state_machine_as_test(History, settings=settings(max_examples=30, stateful_step_count=15, deadline=None))
+    run_state_machine_as_test(History, settings=settings(max_examples=12, stateful_step_count=15, deadline=None))

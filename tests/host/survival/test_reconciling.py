@@ -28,6 +28,7 @@ from cellblock.host.kernels.state_events import (
 )
 from cellblock.host.survival.reconciling import LeftKernel, World, kernel_to_continue, reconcile
 from cellblock.model import HistoryEntry
+from suite import first_quick
 
 _NOW = Instant(0, 0)
 
@@ -269,7 +270,7 @@ def replace_world(world: World) -> World:
     return world._replace(unrecorded=False)
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 25))])
+@pytest.mark.parametrize("seed", first_quick(range(25), 3))
 def test_each_prefix_in_each_world(seed: int) -> None:
     chance = random.Random(seed)
     model = Model(chance)

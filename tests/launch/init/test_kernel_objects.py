@@ -18,6 +18,7 @@ import pytest
 from cellblock.launch.init import kernel_objects as module
 from cellblock.launch.init.kernel_objects import KernelObjects
 from processes import eventually
+from suite import first_quick
 
 FEW = {
     "file locks": 10,
@@ -86,7 +87,9 @@ def send(number: int) -> object:
     return pair
 
 
-@pytest.mark.parametrize("kind", ["file locks", "watches of epoll", "descriptors in unreceived messages", "none"])
+@pytest.mark.parametrize(
+    "kind", first_quick(["file locks", "none", "watches of epoll", "descriptors in unreceived messages"], 2)
+)
 def test_what_a_process_has_too_many_of_is_named(
     grown: list[int], child: Callable[[Callable[[], object]], int], tmp_path: Path, kind: str
 ) -> None:

@@ -59,20 +59,18 @@ def _exchanged() -> None:
     assert os.dup(3) == 0
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
+def test_a_worker_that_holds_anything_else_is_waited_for() -> None:
+    """A port, a file, a pipe, one descriptor fewer, or another one in its place."""
+    acts: list[Callable[[], object]] = [
         lambda: socket.create_server(("127.0.0.1", 0)),
         lambda: os.open(__file__, os.O_RDONLY),
-        lambda: os.pipe(),
+        os.pipe,
         lambda: os.close(6),
-        lambda: _exchanged(),
-    ],
-    ids=["a port", "a file", "a pipe", "one fewer", "another in its place"],
-)
-def test_a_worker_that_holds_anything_else_is_waited_for(act: Callable[[], object]) -> None:
-    with worker(act) as pid:
-        assert not quiet.is_quiet(pid)
+        _exchanged,
+    ]
+    for number, act in enumerate(acts):
+        with worker(act) as pid:
+            assert not quiet.is_quiet(pid), number
 
 
 def test_a_worker_with_much_memory_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,12 +88,12 @@ print(gc.get_freeze_count() > 0)
     assert _run(script) == f"{_CAN}\n"
 
 
-async def test_a_kernel_does_not_count_what_its_zygote_has_loaded() -> None:
+async def test_a_kernel_does_not_count_what_its_zygote_has_loaded(zygote_host: Host) -> None:
     code = """
 import sys, IPython
 before = sys.getrefcount(IPython)
 many = [IPython] * 100
 print(sys.getrefcount(IPython) - before, end="")
 """
-    async with Host(isolate="none") as host, host.session(recovery="none") as session:
+    async with zygote_host.session(recovery="none") as session:
         assert (await session.execute(code)).text == ("0" if _CAN else "100")

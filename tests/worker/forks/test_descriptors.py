@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts import refusals
+from scripts import Script
 from suite import first_quick
 
 
 @pytest.mark.parametrize(
     "lock", first_quick(["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)", "flock(f, fcntl.LOCK_EX)"])
 )
-def test_a_file_that_is_locked_is_named_until_it_is_closed(lock: str, tmp_path: Path) -> None:
+def test_a_file_that_is_locked_is_named_until_it_is_closed(refusals: Script, lock: str, tmp_path: Path) -> None:
     script = f"""
 import fcntl
 f = open({str(tmp_path)!r} + "/f", "w")
@@ -29,7 +29,7 @@ print(refusal())
 
 
 @pytest.mark.parametrize("lock", first_quick(["lockf(f, fcntl.LOCK_SH)", "flock(f, fcntl.LOCK_SH)"]))
-def test_locks_that_others_may_have_too_are_no_obstacle(lock: str, tmp_path: Path) -> None:
+def test_locks_that_others_may_have_too_are_no_obstacle(refusals: Script, lock: str, tmp_path: Path) -> None:
     script = f"""
 import fcntl
 f = open({str(tmp_path)!r} + "/f", "w+")
@@ -40,7 +40,7 @@ print(refusal())
 
 
 @pytest.mark.parametrize("mode", first_quick(["delete", "wal"]))
-def test_a_transaction_is_as_safe_after_the_refusal_as_before(mode: str, tmp_path: Path) -> None:
+def test_a_transaction_is_as_safe_after_the_refusal_as_before(refusals: Script, mode: str, tmp_path: Path) -> None:
     script = f"""
 import sqlite3
 path = {str(tmp_path)!r} + "/f"
@@ -64,7 +64,7 @@ print(refusal())
     assert [line.replace("f-shm", "f") for line in refusals(script)] == [refused, "database is locked", refused]
 
 
-def test_the_lock_of_another_process_is_no_obstacle(tmp_path: Path) -> None:
+def test_the_lock_of_another_process_is_no_obstacle(refusals: Script, tmp_path: Path) -> None:
     script = f"""
 import fcntl
 f = open({str(tmp_path)!r} + "/f", "w+")
@@ -82,7 +82,7 @@ os.kill(child, 9)
     assert other == "None"
 
 
-def test_a_loop_in_a_copy_has_wake_up_sockets_of_its_own() -> None:
+def test_a_loop_in_a_copy_has_wake_up_sockets_of_its_own(refusals: Script) -> None:
     script = """
 import asyncio
 from cellblock.worker.forks.descriptors import Descriptors, separate
@@ -103,7 +103,7 @@ print(select.select([loop._ssock], [], [], 0)[0])
     assert refusals(script) == ["0", "[]"]
 
 
-def test_what_was_in_a_pipe_is_missed_aloud_and_stays_in_the_original() -> None:
+def test_what_was_in_a_pipe_is_missed_aloud_and_stays_in_the_original(refusals: Script) -> None:
     script = """
 import multiprocessing
 full, empty = multiprocessing.SimpleQueue(), multiprocessing.SimpleQueue()

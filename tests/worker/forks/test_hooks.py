@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cellblock.host import Session
-from scripts import printed
+from scripts import Script
 from suite import first_quick
 
 _ASKING = {
@@ -51,7 +51,7 @@ def nothing_left_behind() -> None:
 
 
 @pytest.mark.slow
-def test_only_a_hook_that_waits_is_interrupted() -> None:
+def test_only_a_hook_that_waits_is_interrupted(printed: Script) -> None:
     script = """
 import os, time
 from cellblock.worker.forks import hooks

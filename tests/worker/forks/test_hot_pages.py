@@ -9,7 +9,7 @@ import pytest
 
 from cellblock import Host
 from processes import eventually
-from scripts import printed
+from scripts import Script
 
 MEMORY = """
 import ctypes, mmap, os, select, signal, socket
@@ -36,7 +36,7 @@ hot_pages._runs[:] = [(0, PAGE), (start + 3 * PAGE, 2 * PAGE), (start + 60 * PAG
 """
 
 
-def test_the_pages_are_those_that_are_written_to_after_each_fork() -> None:
+def test_the_pages_are_those_that_are_written_to_after_each_fork(printed: Script) -> None:
     script = f"""{MEMORY}
 finder = hot_pages.Finder()
 if os.fork() == 0:
@@ -52,7 +52,7 @@ print([(place(address), size // PAGE) for address, size in hot_pages._runs if 0 
     assert printed(script) == ["[(3, 2), (60, 1)]"]
 
 
-def test_nothing_is_known_if_the_fork_fails() -> None:
+def test_nothing_is_known_if_the_fork_fails(printed: Script) -> None:
     script = f"""{MEMORY}
 finder = hot_pages.Finder()
 if os.fork() == 0:
@@ -64,7 +64,7 @@ print(hot_pages._runs)
     assert printed(script) == ["[]"]
 
 
-def test_they_are_copied_and_no_others() -> None:
+def test_they_are_copied_and_no_others(printed: Script) -> None:
     script = f"""{COPIED}
 hot_pages.copy(lambda: select.select([ours], [], [], 0)[0])
 print(own())
@@ -73,7 +73,7 @@ os.kill(shared, signal.SIGKILL)
     assert printed(script) == ["[3, 4, 60]"]
 
 
-def test_none_are_copied_while_something_waits() -> None:
+def test_none_are_copied_while_something_waits(printed: Script) -> None:
     script = f"""{COPIED}
 theirs.send(b"cell")
 hot_pages.copy(lambda: select.select([ours], [], [], 0)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts import printed
+from scripts import Script
 
 _ASK = """
 import sys, threading, time
@@ -18,7 +18,7 @@ def eventually(wanted):
 """
 
 
-def test_a_pool_of_threads_is_harmless_while_it_has_nothing_to_do() -> None:
+def test_a_pool_of_threads_is_harmless_while_it_has_nothing_to_do(printed: Script) -> None:
     script = f"""{_ASK}
 from concurrent.futures import ThreadPoolExecutor
 go, pool = threading.Event(), ThreadPoolExecutor(1)
@@ -31,7 +31,7 @@ eventually({{True}})
     assert printed(script) == ["{False}", "{True}"]
 
 
-def test_work_that_waits_for_a_thread_is_not_given_up() -> None:
+def test_work_that_waits_for_a_thread_is_not_given_up(printed: Script) -> None:
     script = f"""{_ASK}
 from concurrent.futures import ThreadPoolExecutor
 go, pool = threading.Event(), ThreadPoolExecutor(1)
@@ -42,7 +42,7 @@ go.set()
     assert printed(script) == ["{False}"]
 
 
-def test_a_thread_of_the_code_itself_is_needed() -> None:
+def test_a_thread_of_the_code_itself_is_needed(printed: Script) -> None:
     script = f"""{_ASK}
 go = threading.Event()
 threading.Thread(target=go.wait).start()
@@ -52,7 +52,7 @@ go.set()
     assert printed(script) == ["{False}"]
 
 
-def test_a_thread_that_only_looks_like_one_of_a_library_is_needed() -> None:
+def test_a_thread_that_only_looks_like_one_of_a_library_is_needed(printed: Script) -> None:
     script = f"""{_ASK}
 go = threading.Event()
 class TMonitor(threading.Thread): pass
@@ -64,7 +64,7 @@ go.set()
     assert printed(script) == ["{False}"]
 
 
-def test_a_queue_is_harmless_when_its_thread_has_sent_all() -> None:
+def test_a_queue_is_harmless_when_its_thread_has_sent_all(printed: Script) -> None:
     script = f"""{_ASK}
 import multiprocessing
 queue = multiprocessing.Queue()

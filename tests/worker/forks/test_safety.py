@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts import refusals
+from scripts import Script, printed
 from suite import first_quick
 
 
-def test_a_process_with_one_thread_can_be_copied() -> None:
+def test_a_process_with_one_thread_can_be_copied(refusals: Script) -> None:
     assert refusals("print(refusal())") == ["None"]
 
 
@@ -20,11 +20,11 @@ before = set(sys.modules)
 refusal(), prepare(), part(2), repair()
 print(set(sys.modules) - before)
 """
-    assert refusals(script) == ["set()"]
+    assert printed(f"import sys\nfrom cellblock.worker.forks.safety import *\n{script}") == ["set()"]
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_cuda_is_refused_once_it_has_been_used(used: bool) -> None:
+def test_cuda_is_refused_once_it_has_been_used(refusals: Script, used: bool) -> None:
     script = f"""
 import types
 sys.modules["torch.cuda"] = types.SimpleNamespace(is_initialized=lambda: {used})
@@ -34,7 +34,7 @@ print(refusal())
     assert said.startswith("CUDA has state and threads, which do not survive" if used else "None")
 
 
-def test_a_thread_is_named() -> None:
+def test_a_thread_is_named(refusals: Script) -> None:
     script = """
 go = threading.Event()
 thread = threading.Thread(target=go.wait, name="watcher")
@@ -52,7 +52,7 @@ print(refusal())
     ]
 
 
-def test_a_name_is_shown_without_what_a_terminal_would_obey_and_not_at_any_length() -> None:
+def test_a_name_is_shown_without_what_a_terminal_would_obey_and_not_at_any_length(refusals: Script) -> None:
     script = """
 go = threading.Event()
 thread = threading.Thread(target=go.wait, name="\\x1b]52;c;AAAA\\a" + "x" * 10_000, daemon=True)
@@ -66,7 +66,7 @@ go.set()
 
 
 @pytest.mark.slow
-def test_a_thread_that_threading_does_not_know_is_seen() -> None:
+def test_a_thread_that_threading_does_not_know_is_seen(refusals: Script) -> None:
     script = """
 import _thread
 go = _thread.allocate_lock()
@@ -79,7 +79,7 @@ go.release()
     assert reason.startswith("a thread without a name is running")
 
 
-def test_a_thread_of_an_unknown_library_is_named_by_its_file() -> None:
+def test_a_thread_of_an_unknown_library_is_named_by_its_file(refusals: Script) -> None:
     """Such as the thread that glibc itself starts for notifications of timers."""
     script = """
 import ctypes
@@ -94,7 +94,7 @@ os._exit(0) if not sys.stdout.flush() else None
     assert "save()" in reason
 
 
-def test_a_copy_is_told_of_processes_and_does_not_wait_for_them(tmp_path: Path) -> None:
+def test_a_copy_is_told_of_processes_and_does_not_wait_for_them(refusals: Script, tmp_path: Path) -> None:
     script = f"""
 import subprocess
 process = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -115,7 +115,7 @@ print(process.wait())
     assert (tmp_path / "said").read_text() == "['Background processes are not restored; start them again: sleep.'] -9"
 
 
-def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired() -> None:
+def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired(refusals: Script) -> None:
     script = """
 from cellblock.worker.forks import safety as fork_safety
 class Pool: pass
@@ -143,7 +143,7 @@ print(repair())
         2,
     ),
 )
-def test_memory_that_copies_share_is_told(memory: str, shared: bool) -> None:
+def test_memory_that_copies_share_is_told(refusals: Script, memory: str, shared: bool) -> None:
     script = f"""
 import mmap, multiprocessing
 {memory}
@@ -155,7 +155,7 @@ print(repair())
     assert ("Shared memory (mmap, multiprocessing) was not copied" in line) is shared
 
 
-def test_a_memory_map_of_a_file_that_was_replaced_is_told(tmp_path: Path) -> None:
+def test_a_memory_map_of_a_file_that_was_replaced_is_told(refusals: Script, tmp_path: Path) -> None:
     script = f"""
 import mmap
 for name in "same", "other":

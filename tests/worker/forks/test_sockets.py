@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from scripts import printed
+from scripts import Script
 from suite import first_quick
 
 _IN_A_COPY = """
@@ -27,13 +29,14 @@ os.waitpid(child, 0)
 """
 
 
-def told(before: str, inside: str, after: str = "") -> list[str]:
+@pytest.fixture
+def told(printed: Script) -> Callable[..., list[str]]:
     """Return what a script prints whose process is copied."""
-    return printed(_IN_A_COPY.format(before=before, inside=inside, after=after))
+    return lambda before, inside, after="": printed(_IN_A_COPY.format(before=before, inside=inside, after=after))
 
 
 @pytest.mark.parametrize("kind", first_quick(["SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET"]))
-def test_a_pair_of_sockets_becomes_another_pair(kind: str) -> None:
+def test_a_pair_of_sockets_becomes_another_pair(told: Callable[..., list[str]], kind: str) -> None:
     before = f"""
 one, other = socket.socketpair(socket.AF_UNIX, socket.{kind})
 same = one.dup()
@@ -47,7 +50,7 @@ other.setblocking(False)
     assert told(before, inside, after) == ["[] b'copy' False False", "[]", "b'original'"]
 
 
-def test_what_was_in_a_pair_is_missed_aloud_and_stays_in_the_original() -> None:
+def test_what_was_in_a_pair_is_missed_aloud_and_stays_in_the_original(told: Callable[..., list[str]]) -> None:
     before = "one, other = socket.socketpair(); one.send(b'kept'); empty = socket.socketpair()"
     inside = "print(told, select.select([other], [], [], 0)[0])"
     missed, kept = told(before, inside, "print(other.recv(9))")
@@ -55,7 +58,7 @@ def test_what_was_in_a_pair_is_missed_aloud_and_stays_in_the_original() -> None:
     assert kept == "b'kept'"
 
 
-def test_an_end_whose_other_one_is_elsewhere_looks_closed() -> None:
+def test_an_end_whose_other_one_is_elsewhere_looks_closed(told: Callable[..., list[str]]) -> None:
     before = """
 import multiprocessing
 context = multiprocessing.get_context("fork")
@@ -73,7 +76,7 @@ gone.close()
     assert original == "1"
 
 
-def test_only_pairs_that_are_open_are_remembered() -> None:
+def test_only_pairs_that_are_open_are_remembered(printed: Script) -> None:
     script = """
 import socket
 from cellblock.worker.forks import sockets as fork_sockets
@@ -87,7 +90,7 @@ print(len(fork_sockets._ends) < 3000, all(os.fstat(end.fileno()).st_ino in fork_
     assert printed("import os" + script) == ["True True"]
 
 
-def test_a_connection_that_is_kept_for_tool_calls_is_closed_without_a_word() -> None:
+def test_a_connection_that_is_kept_for_tool_calls_is_closed_without_a_word(told: Callable[..., list[str]]) -> None:
     before = """
 from types import SimpleNamespace
 from cellblock.tools.calling import pool

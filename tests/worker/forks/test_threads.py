@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from scripts import printed
+from scripts import Script
 
 
-def test_a_process_with_one_thread_has_no_others() -> None:
+def test_a_process_with_one_thread_has_no_others(printed: Script) -> None:
     assert printed("from cellblock.worker.forks.threads import other_threads\nprint(other_threads())") == ["{}"]
 
 
-def test_threads_are_told_apart_by_the_file_of_the_code_that_they_run() -> None:
+def test_threads_are_told_apart_by_the_file_of_the_code_that_they_run(printed: Script) -> None:
     script = """
 import ctypes, os, threading
 from cellblock.worker.forks.threads import file_of, other_threads
@@ -27,7 +27,7 @@ os._exit(0)
     assert printed(script) == ["True True False"]
 
 
-def test_a_thread_that_has_ended_is_not_told() -> None:
+def test_a_thread_that_has_ended_is_not_told(printed: Script) -> None:
     script = """
 import os, threading
 from cellblock.worker.forks.threads import other_threads
@@ -40,7 +40,7 @@ print(other_threads())
     assert printed(script) == ["{}"]
 
 
-def test_threads_are_known_although_proc_has_other_numbers_for_them() -> None:
+def test_threads_are_known_although_proc_has_other_numbers_for_them(printed: Script) -> None:
     script = """
 import ctypes, os, threading
 from cellblock.walls.linux.abi import CLONE_NEWPID, CLONE_NEWUSER
@@ -69,7 +69,7 @@ os._exit(0)
     assert printed(script) == ["1 {}", "True waits", "None"]
 
 
-def test_memory_where_nothing_is_mapped_is_an_error_and_not_the_end() -> None:
+def test_memory_where_nothing_is_mapped_is_an_error_and_not_the_end(printed: Script) -> None:
     script = """
 from cellblock.worker.forks.threads import _Memory
 with _Memory() as memory:
