@@ -213,7 +213,7 @@ class Kernels:
             (session.copies, one)
             for session in keeping.sessions
             if session.state is not None
-            for one in session.state.checkpoints.values()
+            for one in session.state.saved
         ]
         families, keeping.families = keeping.families, []
         for left in families:
