@@ -504,9 +504,13 @@ async def test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone
         assert looked.return_value == "True"
 
 
-def redo(dies: str) -> str:
-    """Return code that undoes a cell, and dies while it reverses that."""
-    return f"{cells(3)}\n    await settled(session)\n    await session.undo()\n    {dies}\n    await session.redo()"
+def redo(killed: Killed, dies: str, *, hosts: int = 1) -> None:
+    """Have a host undo a cell, and die while it reverses that; or have another one do the second."""
+    undo = f"{cells(3)}\n    await settled(session)\n    await session.undo()"
+    if hosts == 2:
+        killed.run(undo)
+        undo = "    pass"
+    killed.run(f"{undo}\n    {dies}\n    await session.redo()")
 
 
 @pytest.mark.slow
@@ -521,8 +525,9 @@ def redo(dies: str) -> str:
         "Checkpoints.come_back = dying(Checkpoints.come_back, True)",
     ],
 )
-async def test_a_redo_is_finished_by_the_next_host(killed: Killed, dies: str) -> None:
-    killed.run(redo(dies))
+@pytest.mark.parametrize("hosts", [1, 2])
+async def test_a_redo_is_finished_by_the_next_host(killed: Killed, dies: str, hosts: int) -> None:
+    redo(killed, dies, hosts=hosts)
     async with killed.session() as session:
         assert (await names(session), killed.read()) == ("['v0', 'v1', 'v2']", files(3))
         await session.undo(2)
@@ -536,7 +541,7 @@ async def test_a_redo_that_the_next_host_cannot_finish_leaves_the_undo(
     async def full(*_: object, **__: object) -> None:
         raise SnapshotError("no space left")
 
-    killed.run(redo("CheckpointFiles.redo = dying(CheckpointFiles.redo, False)"))
+    redo(killed, "CheckpointFiles.redo = dying(CheckpointFiles.redo, False)")
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointFiles, "undo", full)
         async with killed.session() as session:
