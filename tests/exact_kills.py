@@ -4,9 +4,9 @@ Usage: exact_kills.py STATE WORKSPACE ISOLATION DOES FIRST STEP [LAST].
 
 Each host is a fork of this process. It goes on with the session of the host before, and fails unless the history, the
 variables and the files are of one state: the one before what that host was doing, or the one after it. If that host
-had undone cells last, it first reverses that. It undoes a cell, and looks again. Then it does one of `DOES`, and is killed when
-it has entered and left calls by which anything moves FIRST times; the next host STEP times later, and so on, until one is not
-killed any more. Says how many were killed.
+had undone cells last, it first reverses that. It undoes a cell, and looks again. Then it does one of `DOES`, and is killed
+when it has entered and left calls by which anything moves FIRST times; the next host STEP times later, and so on, until one is
+not killed any more. Says how many were killed.
 
 With "any", each host does any of these and is killed anywhere in it. The host after it is killed while it goes on with the
 session: at its own point from FIRST up to LAST.
