@@ -182,7 +182,7 @@ class SessionState:
 
     @property
     def saved(self) -> list[Saved]:
-        """All checkpoints, including those of undone states."""
+        """All checkpoints, also of undone states."""
         return [*self.checkpoints.values(), *(one for undid in self.redos for one in undid.saved)]
 
     def left_by(self, line: Iterable[Numbered]) -> list[int]:

@@ -219,7 +219,7 @@ class Undid(NamedTuple):
         pairs: The files before and after each change of the state, up to that state. The event owns their snapshots.
         since: The state to which the undo went.
         fresh: The state that the last fresh kernel before the undo began with.
-        before: The affected files before the undo, as a snapshot; None if there are none, or if they could not be saved.
+        before: The affected files before the undo, as a snapshot; None if it changed none, or they could not be saved.
         after: The same files after it.
         trash: The trash entry of the replaced files (`Entry.described`); None if the undo changed no files.
         saved: The checkpoints. `SessionState` sets it.

@@ -44,7 +44,7 @@ class World(NamedTuple):
     """What a killed host left of a session.
 
     Attributes:
-        copies: The ids of the checkpoints whose copies are alive, including those of undone states.
+        copies: The ids of the checkpoints whose copies are alive, also of undone states.
         kernel: The number of the kernel that continues; 0 for none.
         position: The position of its next cell (`Kernel.position`).
         unrecorded: Whether it replaced another one, and the log does not say so.
