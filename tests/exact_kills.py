@@ -3,9 +3,10 @@
 Usage: exact_kills.py STATE WORKSPACE ISOLATION DOES FIRST STEP [LAST].
 
 Each host is a fork of this process. It goes on with the session of the host before, and fails unless the history, the
-variables and the files are of one state: the one before what that host was doing, or the one after it. It undoes a cell, and
-looks again. Then it does one of `DOES`, and is killed when it has entered and left calls by which anything moves FIRST times;
-the next host STEP times later, and so on, until one is not killed any more. Says how many were killed.
+variables and the files are of one state: the one before what that host was doing, or the one after it. If that host
+had undone cells last, it first reverses that. It undoes a cell, and looks again. Then it does one of `DOES`, and is killed
+when it has entered and left calls by which anything moves FIRST times; the next host STEP times later, and so on, until one is
+not killed any more. Says how many were killed.
 
 With "any", each host does any of these and is killed anywhere in it. The host after it is killed while it goes on with the
 session: at its own point from FIRST up to LAST.
@@ -21,7 +22,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-from cellblock import Exact, Host
+from cellblock import CheckpointError, Exact, Host
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.launch.control import Control
 from cellblock.host.session import Session
@@ -75,9 +76,9 @@ class Script:
         self.notes = notes
         self.state: list[int] = []
 
-    def note(self, *states: Sequence[int]) -> None:
-        """Note which states the next host may find."""
-        note(self.notes, states)
+    def note(self, *states: Sequence[int], redo: Sequence[int] | None = None, tried: bool = False) -> None:
+        """Note which states the next host may find, the one that a redo leads to, and whether a redo was begun."""
+        note(self.notes, (states, redo, tried))
 
     async def look(self) -> list[int]:
         """Return the cells of the present state, by the history, the variables and the files."""
@@ -116,10 +117,16 @@ class Script:
         await self.session.execute("print('last words'); import os; os._exit(1)", tag="crash")
 
     async def undo(self, count: int = 1) -> None:
-        after = self.state[:-count]
-        self.note(self.state, after)
+        before, after = self.state, self.state[:-count]
+        self.note(before, after)
         await self.session.undo(count)
         self.now(after)
+        self.note(after, redo=before)
+
+    async def mark(self) -> None:
+        """Make and drop checkpoints, after which an undo can still be reversed."""
+        for _ in range(3):
+            await (await self.session.checkpoint("mark")).drop()
 
     async def redo(self) -> None:
         """Undo a cell, and reverse that."""
@@ -149,7 +156,17 @@ class Script:
             assert isinstance(result, CodeExecutionResult)
             told = (result.status, result.output, result.recovery)
             assert told == (("died", "last words\n", "restored") if tag == "crash" else ("success", "", None)), told
-        possible = noted(self.notes)
+        possible, redo, tried = noted(self.notes)
+        if redo is not None:
+            self.note(*possible, redo, redo=redo, tried=True)
+            try:
+                await self.session.redo()
+            except CheckpointError:
+                assert tried, "the undo cannot be reversed"
+                possible.append(redo)
+            else:
+                possible = [redo]
+            self.note(*possible)
         found = await self.look()
         assert found in possible, (found, possible)
         self.state = found[: max(len(found) - (1 if len(found) < 8 else 6), FEWEST)]
@@ -183,9 +200,9 @@ class Script:
 
 DOES: dict[str, Sequence[Callable[[Script], Awaitable[None]]]] = {
     "cells": (Script.cell, Script.cell),
-    "undo": (Script.cell, Script.cell, Script.undo),
+    "undo": (Script.cell, Script.cell, Script.undo, Script.mark),
     "redo": (Script.cell, Script.cell, Script.redo, Script.cell),
-    "undo all": (Script.cell, Script.undo_all, Script.cell),
+    "undo all": (Script.cell, Script.undo_all, Script.mark, Script.cell),
     "crash": (Script.cell, Script.crash, Script.cell),
     "restore": (Script.cell, Script.restore),
     "adopt": (Script.cell, Script.adopt, Script.cell),

@@ -28,6 +28,9 @@ STEPS = (
     *["undo"] * 6,
     *["mark", "branch", "crash"],
 )
+WITH_KILLS = (*STEPS, *["kill"] * 6)
+"""Steps of a session whose program can be killed."""
+
 WITHOUT_CHECKPOINTS = tuple(step for step in STEPS if step not in {"mark", "restore", "branch"})
 """Steps of fronts that offer no checkpoints and branches."""
 
@@ -311,6 +314,9 @@ class History:
     async def _step(self, kind: str) -> None:
         session, saved, chance = self._session, self._saved, self._chance
         match kind:
+            case "kill" if self._kill is not None:  # the next program goes on, also with what can be redone
+                saved.done.append("kill")
+                await self._kill()
             case "cell" | "task":
                 await self._cell(session, task=kind == "task")
             case "person":

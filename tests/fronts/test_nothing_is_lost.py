@@ -24,7 +24,7 @@ from cellblock.host import Host
 from cellblock.service.daemon import control
 from daemons import own_daemon
 from gateways import own_gateway, token
-from histories import STEPS, WITHOUT_CHECKPOINTS, History, Saved, Session
+from histories import STEPS, WITH_KILLS, WITHOUT_CHECKPOINTS, History, Saved, Session
 from mcp_clients import connect, run, text
 from suite import SEED
 
@@ -228,7 +228,7 @@ async def test_a_named_session_loses_nothing(home: Path, tmp_path: Path, part: i
 @pytest.mark.slow
 @pytest.mark.sampled(1)
 async def test_a_named_session_loses_nothing_if_its_daemon_is_killed(home: Path, tmp_path: Path) -> None:
-    await play(lambda workspace: named(workspace, function), tmp_path, 8, "killed", disk=False, kill=kill)
+    await play(lambda workspace: named(workspace, function), tmp_path, 8, "killed", WITH_KILLS, disk=False, kill=kill)
 
 
 @pytest.mark.slow

@@ -210,10 +210,7 @@ class Kernels:
                 sum(kernel.launcher is zygote for kernel in kernels) + sum(one.launcher is zygote for one in keeping.families),
             )
         saved = [
-            (session.copies, one)
-            for session in keeping.sessions
-            if session.state is not None
-            for one in session.state.checkpoints.values()
+            (session.copies, one) for session in keeping.sessions if session.state is not None for one in session.state.saved
         ]
         families, keeping.families = keeping.families, []
         for left in families:

@@ -17,10 +17,12 @@ from cellblock.host.kernels.state_events import (
     Dropped,
     Event,
     Filed,
+    Finalized,
     Going,
     Numbered,
     Placed,
     Saved,
+    Undid,
     Unsent,
 )
 from cellblock.model import CodeExecutionResult, HistoryEntry, KeptResult
@@ -45,14 +47,18 @@ def read(records: Iterable[object]) -> SessionState:
     return found
 
 
+def numbers(saved: Saved) -> tuple[object, ...]:
+    """Return a checkpoint with the numbers of its cells."""
+    return saved._replace(line=()), *(cell.number for cell in saved.line)
+
+
 def shown(state: SessionState) -> tuple[object, ...]:
     """Return everything in a state for a later host."""
-    values = {name: value for name, value in vars(state).items() if name not in ("begun", "log", "recalled")}
+    values = {name: value for name, value in vars(state).items() if name not in ("log", "recalled")}
     values["pairs"] = state.pairs.origin, state.pairs.pairs, state.pairs.latest
     # Their cells may have been abandoned since, which the history says.
-    values["checkpoints"] = [
-        (one._replace(line=()), *(cell.number for cell in one.line)) for one in state.checkpoints.values()
-    ]
+    values["checkpoints"] = [*map(numbers, state.checkpoints.values())]
+    values["redos"] = [(one._replace(saved=()), [*map(numbers, one.saved)]) for one in state.redos]
     return tuple(sorted(values.items()))
 
 
@@ -142,10 +148,15 @@ def test_a_state_is_read_as_it_was_from_any_point_on(seed: int) -> None:
     writers = [Events(state)]
     for number in range(80):
         lines = [(one.line, one.state) for one in state.checkpoints.values()]
-        match chance.randrange(12):
+        match chance.randrange(14):
             case 0 | 1 if lines:
+                pairs = pickle.loads(pickle.dumps(state.pairs))
                 state.commit(Going(chance.choice([*state.checkpoints]), "undo", Instant(0, 0)))
                 state.go_to(*chance.choice(lines), Instant.before_changes(), tasks=chance.random() < 0.3)
+                if chance.random() < 0.7:
+                    trash = ("directory", "id", {"cell": number})
+                    undone = tuple(chance.sample([*state.checkpoints], chance.randint(1, min(2, len(lines)))))
+                    state.commit(Undid(undone, pairs, state.state, state.fresh, f"before {number}", "after", trash))
                 state.look(f"files {number}")
             case 2:
                 state.begin_anew()
@@ -169,6 +180,10 @@ def test_a_state_is_read_as_it_was_from_any_point_on(seed: int) -> None:
                 state.commit(Dropped(chance.choice([*state.checkpoints])))
             case 10:
                 state.commit(Called(number, "call"))
+            case 11 if state.redos:
+                state.commit(Finalized(chance.randint(0, 2)))
+            case 12:
+                state.begin(f"1/{number}", looks=True)
             case _:
                 state.begin(f"1/{number}")
                 state.add(HistoryEntry(f"cell {number}", "success", number))

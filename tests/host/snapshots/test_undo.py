@@ -114,7 +114,7 @@ def _history(seed: int, snapshots: Snapshots, workspace: Path, scratch: Path, *,
                 continue
             assert texts <= _texts(workspace) | _trashed(snapshots)
             after = _modes(workspace)
-            snapshots.redo(undone, lambda: None, Reason("redo"))
+            snapshots.redo(undone.back, undone.entry, lambda: None, Reason("redo"))
             assert _modes(workspace) == before
             _undo(snapshots, pairs[-count:])
             assert _modes(workspace) == after
@@ -165,7 +165,7 @@ def test_a_name_that_is_no_text_is_undone_and_redone(
     pair = ran(lambda: path.write_text("odd"))
     undone = _undo(snapshots, [pair])
     assert not path.exists()
-    snapshots.redo(undone, lambda: None, Reason("redo"))
+    snapshots.redo(undone.back, undone.entry, lambda: None, Reason("redo"))
     assert path.read_text() == "odd"
 
 

@@ -18,10 +18,13 @@ from cellblock.host.kernels.state_events import (
     Copied,
     Dropped,
     Event,
+    Finalized,
     Going,
     Placed,
     Renewed,
     Saved,
+    Stayed,
+    Undid,
     Unsent,
     Way,
     Went,
@@ -54,6 +57,8 @@ class Killed:
     written: int
     kernels: dict[int, Kernel]
     copies: dict[str, tuple[str, ...]]
+    redoable: list[tuple[str, ...]] | None = None
+    """The cells that each redo brings back, oldest first; None while something is done."""
 
 
 @dataclass
@@ -68,6 +73,9 @@ class Model(StateWriter):
     left: list[Killed] = field(default_factory=list)
     current: int = 0
     at_once: bool = False
+    undone: list[tuple[str, ...]] = field(default_factory=list)
+    lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The cells of each state to which something went."""
     names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
@@ -89,8 +97,8 @@ class Model(StateWriter):
         self.at_once = False
         self.note()
 
-    def note(self) -> None:
-        self.left.append(Killed(len(self.written), {**self.kernels}, {**self.copies}))
+    def note(self, redoable: list[tuple[str, ...]] | None = None) -> None:
+        self.left.append(Killed(len(self.written), {**self.kernels}, {**self.copies}, redoable))
 
     def _put(self, kernel: Kernel) -> None:
         self.kernels[kernel.number] = kernel
@@ -113,6 +121,7 @@ class Model(StateWriter):
         if self.chance.random() < 0.2:
             self.state.commit(Unsent())
             return
+        self.undone.clear()
         if self.chance.random() < 0.2:
             self._put(replace(kernel, cells=kernel.cells + 1, memory=(*kernel.memory, code)))
             self.crash(code)
@@ -121,6 +130,15 @@ class Model(StateWriter):
         self.state.add(HistoryEntry(code, "success", 1))
         if self.chance.random() < 0.9:
             self.copy()
+
+    def look(self) -> None:
+        """Run a cell that only reads variables."""
+        kernel = self.kernels[self.current]
+        self.state.begin(kernel.position, looks=True)
+        if self.chance.random() < 0.2:
+            self.state.commit(Unsent())
+        else:
+            self._put(replace(kernel, cells=kernel.cells + 1))
 
     def copy(self, *, passing: bool = False) -> str:
         name = f"cp{next(self.names)}"
@@ -147,41 +165,83 @@ class Model(StateWriter):
             else:
                 self.state.begin_anew()
             self.state.commit(Placed(made))
-        self.current = made
+        self._arrived(made)
         self.state.add(HistoryEntry(code, "died", None, abandoned=bool(found)), died=True)
         self._drop_others()
 
-    def go(self, way: Way, target: Saved | None = None) -> None:
+    def _arrived(self, kernel: int) -> None:
+        self.current, self.lines[self.state.state] = kernel, codes(self.state)
+
+    def go(self, way: Way, target: Saved | None = None, aside: tuple[str, ...] = ()) -> None:
         if not self.state.checkpoints:
             return
         target = target or self.state.checkpoints[self.chance.choice([*self.state.checkpoints])]
+        if way == "restore":
+            self.undone.clear()
         self.state.commit(Going(target.id, way, _NOW))
         made = self._make(self.copies[target.id])
         with self.together():
             self.state.commit(Placed(made))
             self.state.go_to(target.line, target.state, _NOW)
         self._end(self.current)
-        self.current = made
-        self._drop_others()
+        self._arrived(made)
+        self._drop_others(aside)
 
-    def undo_and_redo(self) -> None:
+    def undo(self, *, everything: bool = False) -> None:
+        """Undo some cells, mostly in a way that can be reverted."""
         name, pairs, fresh = self.copy(), self.state.pairs.copied(lambda files: files), self.state.fresh
-        saved = self.state.checkpoints[name]
+        saved, undone = self.state.checkpoints[name], [*self.undone, codes(self.state)]
         targets = [one for one in self.state.checkpoints.values() if one.line and len(one.line) < len(saved.line)]
-        if not targets:
+        if not (targets or everything):
             return
-        self.state.commit(Dropped(name))  # set aside
-        self.go("undo", targets[-1])
-        self.rewrite(self.state.to_come_back([saved], pairs, fresh, targets[-1].state))
-        self.state.commit(Going(name, "redo", _NOW, since=targets[-1].state))
-        made = self._make(self.copies[name])
+        target = None if everything else self.chance.choice(targets)
+        since, line = (fresh, ()) if target is None else (target.state, target.line)
+        later = [one.id for one in self.state.checkpoints.values() if len(line) < len(one.line) and one.id != name]
+        aside = (*later, name)
+        if target is None:
+            self.lines[fresh] = ()
+            self.reset("undo", aside)
+        else:
+            self.go("undo", target, aside)
+        self.undone = []
+        if self.chance.random() < 0.1:
+            for one in aside:
+                del self.copies[one]
+                self.state.commit(Dropped(one))
+            return
+        self.state.commit(Undid(aside, pairs, since, fresh))
+        self.undone = undone
+
+    def redo(self) -> None:
+        """Revert the last undo, or fail to."""
+        if not self.state.redoable:
+            return
+        undid = self.state.redoable[-1]
+        self.rewrite(self.state.to_come_back())
+        self.state.commit(Going(undid.checkpoints[-1], "redo", _NOW, since=undid.since))
+        made = self._make(self.copies[undid.checkpoints[-1]])
+        if self.chance.random() < 0.2:
+            self._end(made)
+            with self.together():
+                self.state.commit(Stayed())
+                self.rewrite()
+            return
         with self.together():
             self.state.commit(Placed(made))
-            self.state.come_back(saved.line, saved.state, pairs)
-            self.state.checkpoints[name] = saved
+            self.state.come_back()
+            self.state.checkpoints |= {one.id: one for one in undid.saved}
             self.rewrite()
         self._end(self.current)
-        self.current = made
+        self._arrived(made)
+        self.undone.pop()
+
+    def relieve(self) -> None:
+        """Give up what can be redone, because memory is short."""
+        self.undone.clear()
+        for undid in self.state.redos:
+            for one in undid.checkpoints:
+                self.copies.pop(one, None)
+        self.state.commit(Finalized(0))
 
     def rewrite(self, state: SessionState | None = None) -> None:
         """See `StateWriter`."""
@@ -189,8 +249,9 @@ class Model(StateWriter):
         if not self.at_once:
             self.note()
 
-    def reset(self, way: Way) -> None:
+    def reset(self, way: Way, aside: tuple[str, ...] = ()) -> None:
         """Begin with a fresh kernel."""
+        self.undone = []
         self.state.commit(Going("", way, _NOW))
         self._end(self.current)
         made = self._make(())
@@ -199,14 +260,14 @@ class Model(StateWriter):
                 self.state.commit(Abandoned([cell.number for cell in self.state.line]))
             self.state.begin_anew()
             self.state.commit(Placed(made))
-        self.current = made
-        self._drop_others()
+        self._arrived(made)
+        self._drop_others(aside)
 
-    def _drop_others(self) -> None:
-        """Drop the checkpoints of other lines."""
+    def _drop_others(self, aside: tuple[str, ...] = ()) -> None:
+        """Drop the checkpoints of other lines, except those set aside for a redo."""
         line = [cell.number for cell in self.state.line]
         for one in [*self.state.checkpoints.values()]:
-            if one.line and one.line[-1].number not in line:
+            if one.id not in aside and one.line and one.line[-1].number not in line:
                 del self.copies[one.id]
                 self.state.commit(Dropped(one.id))
 
@@ -216,7 +277,7 @@ class Model(StateWriter):
         return found
 
 
-def codes(state: SessionState) -> tuple[str, ...]:
+def codes(state: SessionState | Saved) -> tuple[str, ...]:
     return tuple(cell.entry.code for cell in state.line)
 
 
@@ -231,7 +292,7 @@ def worlds(left: Killed) -> Iterator[Killed]:
     yield Killed(left.written, {number: one for number, one in left.kernels.items() if not one.replacing}, left.copies)
 
 
-def check(state: SessionState, left: Killed) -> None:
+def check(state: SessionState, left: Killed, lines: dict[int, tuple[str, ...]]) -> None:
     kernels = [LeftKernel(one.number, one.cells, one.replacing) for one in left.kernels.values()]
     number, unrecorded = kernel_to_continue(state, kernels)
     kernel = left.kernels.get(number)
@@ -244,8 +305,13 @@ def check(state: SessionState, left: Killed) -> None:
     assert not again.events, "what is done once needs to be done once"
     assert {*state.checkpoints} <= copies
     assert {*steps.drop} <= copies
-    for saved in state.checkpoints.values():
-        assert left.copies[saved.id] == tuple(cell.entry.code for cell in saved.line)
+    for saved in state.saved:
+        assert left.copies.get(saved.id, codes(saved)) == codes(saved)
+    present = codes(state)
+    for undid in reversed(state.redoable):
+        assert undid.saved[-1].id in copies
+        assert lines[undid.since] == present, "the undo went to another state"
+        present = codes(undid.saved[-1])
     if steps.start is not None:
         assert kernel is None
         assert steps.start.id in copies
@@ -260,7 +326,7 @@ def check(state: SessionState, left: Killed) -> None:
         assert steps.finish.checkpoint not in copies or left.copies[steps.finish.checkpoint] == codes(state)
         return
     runs = not state.cell.added and state.cell.position == f"{number}/{kernel.cells - 1}"
-    assert kernel.memory == (codes(state) if not runs else (*codes(state), *kernel.memory[-1:]))
+    assert kernel.memory in ([codes(state)] if not runs else [codes(state), (*codes(state), *kernel.memory[-1:])])
     if unrecorded:
         assert steps.finish is None
         assert state.going is None
@@ -275,24 +341,31 @@ def test_each_prefix_in_each_world(seed: int) -> None:
     chance = random.Random(seed)
     model = Model(chance)
     for _ in range(14):
-        match chance.randrange(10):
-            case 0:
-                model.go("undo")
-            case 1:
-                model.go("restore")
-            case 2:
-                model.reset("undo")
+        match chance.randrange(16):
+            case 0 | 1 | 2:
+                model.undo()
             case 3:
-                model.reset("fresh")
+                model.go("restore")
             case 4:
-                model.copy(passing=True)
+                model.undo(everything=True)
             case 5:
-                model.undo_and_redo()
+                model.reset("fresh")
+            case 6:
+                model.copy(passing=True)
+            case 7 | 8 | 9:
+                model.redo()
+            case 10:
+                model.look()
+            case 11 if chance.random() < 0.3:
+                model.relieve()
             case _:
                 model.cell()
+        model.note([*model.undone])
     for left in model.left:
+        state = model.read(left)
+        assert left.redoable in (None, [codes(undid.saved[-1]) for undid in state.redoable])
         for world in worlds(left):
-            check(model.read(left), world)
+            check(model.read(left), world, model.lines)
 
 
 def test_a_change_of_state_with_files_is_finished_and_a_passing_checkpoint_stays_until_then() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -271,21 +272,154 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
         await session.undo()
 
 
+CELLS = (
+    "v0 = 1; import os, random; os.mkdir('d'); open('d/kept', 'w').write('0')",
+    "v1 = 1; os.environ['REDO'] = '1'; random.seed(7); open('d/kept', 'w').write('1'); open('d/new', 'w').write('1'); "
+    "os.symlink('new', 'd/link'); os.chmod('d/new', 0o600)",
+    "v2 = 2; os.remove('d/kept'); open('d/new', 'w').write('2'); drawn = random.random()",
+)
+"""Cells that change everything that a redo restores."""
+
+LOOK = """
+import os, random
+print(sorted(name for name in globals() if name in ('v0', 'v1', 'v2')), os.environ.get('REDO'), random.random())
+"""
+
+
+def tree(top: Path) -> dict[str, tuple[object, ...]]:
+    """Return everything in a workspace that an undo restores: the type, permissions, times and content of each path."""
+    return {
+        str(path.relative_to(top)): (
+            path.lstat().st_mode,
+            path.readlink() if path.is_symlink() else path.is_file() and (path.read_text(), path.stat().st_mtime_ns),
+        )
+        for path in top.rglob("*")
+    }
+
+
 @pytest.mark.slow
-async def test_an_undo_of_a_killed_host_cannot_be_reversed_and_the_next_one_says_why(killed: Killed) -> None:
-    killed.run("""
-        await session.execute("v0 = 1")
-        await session.execute("v1 = 1; open('f1', 'w').close()")
-        await session.undo()
-    """)
+@pytest.mark.parametrize("killed", ["native", "landlock", "none"], indirect=True)
+async def test_a_redo_after_a_takeover_restores_everything(killed: Killed) -> None:
+    """Two undos, of which each host that follows reverts one, and the undo of all cells."""
+    killed.run(f"for cell in {CELLS!r}:\n    assert (await session.execute(cell)).ok\nawait settled(session)")
+    before = tree(killed.workspace)
+    killed.run("await session.undo()\nassert (await session.undo(2)).redoable == 2")
+    assert tree(killed.workspace) == {}
+    killed.run("assert len((await session.redo()).cells) == 2")
+    assert (killed.workspace / "d/kept").read_text() == "1"
     async with killed.session() as session:
-        with pytest.raises(CheckpointError, match=r"ran this session before has ended.*in the trash"):
+        redone = await session.redo()
+        assert [cell.code[:2] for cell in redone.cells] == ["v2"]
+        assert {file.path for file in redone.files} == {"d/kept", "d/new"}
+        assert redone.redoable == 0
+        assert tree(killed.workspace) == before
+        with pytest.raises(CheckpointError, match="no undo to reverse"):
             await session.redo()
-        await session.undo()
+        drawn = random.Random(7)
+        drawn.random()
+        assert (await session.execute(LOOK)).output == f"['v0', 'v1', 'v2'] 1 {drawn.random()}\n"
+        assert len((await session.undo(2)).cells) == 2  # what is redone can be undone
+        assert (killed.workspace / "d/kept").read_text() == "1"
+        await session.undo(2)
+        assert tree(killed.workspace) == {}
+
+
+@pytest.mark.slow
+async def test_the_next_cell_ends_a_redo_also_after_a_takeover(killed: Killed) -> None:
+    killed.run(cells(2) + "await session.undo()\n    await session.execute('v5 = 5')")
+    killed.run(
+        cells(3).replace("range(3)", "range(2, 3)")
+        + """
+    try:
         await session.redo()
-        assert (await names(session), killed.read()) == ("['v0']", {})
-        with pytest.raises(CheckpointError, match="redo works until the next cell begins"):
+    except Exception as error:
+        assert "no undo to reverse" in str(error), error
+    else:
+        sys.exit("it was redone")
+    await session.undo()
+    await session.variables()
+    """
+    )
+    async with killed.session() as session:
+        await session.variables()  # only reads
+        await session.redo()
+        assert (await names(session), killed.read()) == ("['v0', 'v2', 'v5']", {"f0": "0", "f2": "2"})
+        await session.undo()
+        await session.execute("v6 = 6")
+        with pytest.raises(CheckpointError, match=r"redo works until the next cell begins.*in the trash"):
             await session.redo()
+
+
+@pytest.mark.slow
+async def test_what_a_person_changed_after_an_undo_stays_after_a_redo_by_the_next_host(killed: Killed) -> None:
+    killed.run(cells(3) + "    await settled(session)\n    await session.undo(2)")
+    killed.write("f1", "person")
+    killed.write("own", "person")
+    async with killed.session() as session:
+        redone = await session.redo()
+        assert [file.path for file in redone.files] == ["f2"]
+        assert "'f1' stays unchanged" in redone.files_left
+        assert killed.read() == {"f0": "0", "f1": "person", "f2": "2", "own": "person"}
+        assert await names(session) == "['v0', 'v1', 'v2']"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", ["the trash", "the store", "the copy"])
+async def test_a_redo_that_cannot_be_exact_after_a_takeover_is_refused(killed: Killed, gone: str) -> None:
+    killed.run(
+        cells(3)
+        + f"""
+    await settled(session)
+    await session.undo()
+    if {gone == "the copy"}:
+        copy = session._checkpoints.redos[-1].checkpoints[-1].moment.copy
+        copy.family.drop(copy)
+        await copy.family.settle()
+    """
+    )
+    match gone:
+        case "the trash":
+            shutil.rmtree(config.state_directory() / "trash")
+        case "the store":
+            (store,) = (config.state_directory() / "snapshots").iterdir()
+            for path in store.glob("part-*"):
+                path.unlink()
+    async with killed.session() as session:
+        with pytest.raises(
+            CheckpointError if gone != "the trash" else SnapshotError, match=r"no undo to reverse|in the trash"
+        ):
+            await session.redo()
+        assert (await names(session), killed.read()) == ("['v0', 'v1']", files(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "dies",
+    [
+        "CheckpointFiles.undo = dying(CheckpointFiles.undo, True)",
+        "Checkpoints.keep_redo = dying(Checkpoints.keep_redo, False)",
+    ],
+)
+async def test_an_undo_during_which_its_host_was_killed_cannot_be_reversed(killed: Killed, dies: str) -> None:
+    """Nor the undo before it, which began in another state."""
+    killed.run(f"{cells(3)}\n    await session.undo()\n    {dies}\n    await session.undo()")
+    async with killed.session() as session:
+        with pytest.raises(CheckpointError, match=r"killed during the undo.*in the trash"):
+            await session.redo()
+        assert (await names(session), killed.read()) == ("['v0']", files(1))
+
+
+@pytest.mark.slow
+async def test_copies_for_a_redo_end_when_it_does(killed: Killed) -> None:
+    killed.run(cells(3) + "await session.undo(2)\n    await settled(session)")
+    async with killed.session() as session:
+        kept = session._checkpoints.of_redos()
+        assert [one.execution_count for one in kept] == [2, 3]
+        await session.execute("v5 = 5")
+        await session.undo()
+        assert not any(one.alive for one in kept)
+        await session.redo()
+        assert await names(session) == "['v0', 'v5']"
 
 
 _CHAINS = ("undo", "redo", "undo all", "crash", "restore", "adopt", "values")
@@ -370,9 +504,13 @@ async def test_what_a_task_writes_while_the_next_host_finishes_an_undo_is_undone
         assert looked.return_value == "True"
 
 
-def redo(dies: str) -> str:
-    """Return code that undoes a cell, and dies while it reverses that."""
-    return f"{cells(3)}\n    await settled(session)\n    await session.undo()\n    {dies}\n    await session.redo()"
+def redo(killed: Killed, dies: str, *, hosts: int = 1) -> None:
+    """Have a host undo a cell, and die while it reverses that; or have another one do the second."""
+    undo = f"{cells(3)}\n    await settled(session)\n    await session.undo()"
+    if hosts == 2:
+        killed.run(undo)
+        undo = "    pass"
+    killed.run(f"{undo}\n    {dies}\n    await session.redo()")
 
 
 @pytest.mark.slow
@@ -387,8 +525,9 @@ def redo(dies: str) -> str:
         "Checkpoints.come_back = dying(Checkpoints.come_back, True)",
     ],
 )
-async def test_a_redo_is_finished_by_the_next_host(killed: Killed, dies: str) -> None:
-    killed.run(redo(dies))
+@pytest.mark.parametrize("hosts", [1, 2])
+async def test_a_redo_is_finished_by_the_next_host(killed: Killed, dies: str, hosts: int) -> None:
+    redo(killed, dies, hosts=hosts)
     async with killed.session() as session:
         assert (await names(session), killed.read()) == ("['v0', 'v1', 'v2']", files(3))
         await session.undo(2)
@@ -402,7 +541,7 @@ async def test_a_redo_that_the_next_host_cannot_finish_leaves_the_undo(
     async def full(*_: object, **__: object) -> None:
         raise SnapshotError("no space left")
 
-    killed.run(redo("CheckpointFiles.redo = dying(CheckpointFiles.redo, False)"))
+    redo(killed, "CheckpointFiles.redo = dying(CheckpointFiles.redo, False)")
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointFiles, "undo", full)
         async with killed.session() as session:

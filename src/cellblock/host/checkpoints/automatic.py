@@ -437,7 +437,7 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
 
     def relieve(self) -> bool:
         """Free memory: drop all checkpoints but the newest, or else the newest. Return whether there was one."""
-        if self._every.redos.drop():
+        if self._cells.past.going is None and self._every.drop_redos():  # a redo needs its own until it is done
             return True
         automatic = self.all()
         for checkpoint in automatic[:-1] or automatic:

@@ -12,7 +12,7 @@ from cellblock.errors import CheckpointError, InvalidInputError, UnknownCheckpoi
 from cellblock.host.checkpoints.branches import BranchDirectory, check_whole
 from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.state_events import Copied, Dropped, Filed, Going, Saved, Way
+from cellblock.host.kernels.state_events import Copied, Dropped, Filed, Finalized, Going, Saved, Undid, Way
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 from cellblock.walls.sandbox.paths import is_inside
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
-    from cellblock.host.kernels.pairs import Pairs
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.kernels.state_events import Numbered
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.host.snapshots import Snapshot
-    from cellblock.host.snapshots.snapshots import Reverted
-    from cellblock.model import HistoryEntry
+    from cellblock.host.snapshots.trash import Entry
+    from cellblock.host.snapshots.undo import Interval
 
 
 def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this session") -> Checkpoint:
@@ -283,79 +282,35 @@ def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Redo:
     """An undo that can be reverted.
 
     Attributes:
-        checkpoint: The checkpoint of the state before the undo.
-        others: The checkpoints of the states in between.
-        pairs: The files before and after each change of the state, up to that state.
-        since: The state to which the undo went.
-        fresh: The initial state of the last fresh kernel before it, and why there were no earlier checkpoints.
-        cells: The undone cells.
-        begun: Number of cells begun (`SessionState.begun`).
-        reverted: What was done to files, if anything.
+        undid: The undo in the session's state, once completed. It owns its snapshots.
+        checkpoints: Its checkpoints that exist, in the same order.
+        ended: Why there were no earlier checkpoints before the undo.
+        files: The files that the undo changed, before and after it, and the trash entry of those that it replaced. None if it
+            changed none.
     """
 
-    checkpoint: Checkpoint
-    others: list[Checkpoint]
-    pairs: Pairs
-    since: int
-    fresh: tuple[int, str]
-    cells: list[HistoryEntry]
-    begun: int
-    reverted: Reverted | None = None
+    undid: Undid
+    checkpoints: list[Checkpoint]
+    ended: str = ""
+    files: tuple[Interval, Entry] | None = None
 
     def drop(self) -> None:
         """Free the checkpoints and snapshots."""
-        for checkpoint in (self.checkpoint, *self.others):
+        for checkpoint in self.checkpoints:
             checkpoint.discard()
-        self.pairs.clear(0)
+        self.undid.pairs.clear(0)
+        self.drop_files()
 
-
-class Redos:
-    """A stack of undos that can be reverted."""
-
-    def __init__(self) -> None:
-        self._all: list[Redo] = []
-
-    def count(self, begun: int) -> int:
-        """Return the number of undos that can be reverted after a number of begun cells. Drop the others."""
-        if self._all and self._all[-1].begun != begun:
-            self.drop()
-        return len(self._all)
-
-    def add(self, redo: Redo) -> None:
-        self._all.append(redo)
-
-    def last(self, begun: int) -> Redo:
-        """Return the last undo, if it can be reverted.
-
-        Args:
-            begun: Number of cells begun (`SessionState.begun`).
-
-        Raises:
-            CheckpointError: No undo can be reverted, or the copy of the last state has ended.
-        """
-        if not self.count(begun):
-            raise CheckpointError("there is no undo to reverse: redo works until the next cell begins")
-        redo = self._all[-1]
-        if not redo.checkpoint.alive:
-            self.drop()
-            raise CheckpointError("the undo cannot be reversed: the process with that state has ended, or memory was short")
-        return redo
-
-    def remove_last(self) -> None:
-        """Remove the last undo, whose parts the session has taken."""
-        del self._all[-1]
-
-    def drop(self) -> bool:
-        """Drop all undos. Return whether there were any."""
-        dropped, self._all = self._all, []
-        for redo in dropped:
-            redo.drop()
-        return bool(dropped)
+    def drop_files(self) -> None:
+        """Free the snapshots of the files that the undo changed."""
+        for snapshot in (self.undid.before, self.undid.after):
+            if snapshot is not None:
+                self.undid.pairs.release(snapshot)
 
 
 class CheckpointList:
@@ -365,7 +320,6 @@ class CheckpointList:
         files: Snapshots and restores the session's files.
         cells: The session's cells.
         origin: The session, as sessions that begin with a checkpoint need to know it.
-        redos: The undos that can be reverted.
     """
 
     def __init__(self, origin: Origin, cells: Cells, files: CheckpointFiles) -> None:
@@ -373,7 +327,7 @@ class CheckpointList:
         self.cells = cells
         self.files = files
         self._kept: list[Checkpoint] = []
-        self.redos = Redos()
+        self._redos: list[Redo] = []
 
     @property
     def past(self) -> SessionState:
@@ -427,11 +381,32 @@ class CheckpointList:
             past.goes_on_changing()
         return self.add(past.checkpoints[saved.id], copy)
 
+    @property
+    def redos(self) -> list[Redo]:
+        """The undos that can be reverted, oldest first. The others are dropped."""
+        redoable = {id(undid) for undid in self.past.redoable}
+        dropped = [redo for redo in self._redos if id(redo.undid) not in redoable]
+        self._redos = [redo for redo in self._redos if id(redo.undid) in redoable]
+        for redo in dropped:
+            redo.drop()
+        return self._redos
+
+    def drop_redos(self) -> bool:
+        """Drop all undos that can be reverted. Return whether there were any."""
+        if not self.redos:
+            return False
+        self.past.commit(Finalized(0))
+        return not self.redos
+
     def add(self, saved: Saved, copy: Copy) -> Checkpoint:
-        """Return a checkpoint of the session's state, possibly an earlier host's."""
-        checkpoint = Checkpoint(saved, Moment(copy, saved.line, saved.state, self.past, *self.origin), self)
+        """Return a checkpoint of the session's state."""
+        checkpoint = self._checkpoint(saved, copy)
         self._kept.append(checkpoint)
         return checkpoint
+
+    def _checkpoint(self, saved: Saved, copy: Copy) -> Checkpoint:
+        """Return a checkpoint of a session's state, possibly an earlier host's."""
+        return Checkpoint(saved, Moment(copy, saved.line, saved.state, self.past, *self.origin), self)
 
     def forget(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint that was dropped."""
@@ -456,7 +431,6 @@ class CheckpointList:
     def go_to_memory_of(self, checkpoint: Checkpoint, began: Instant) -> None:
         """Record that the kernel continues from a checkpoint while files are unchanged (`SessionState.go_to`)."""
         past = self.past
-        past.begun += 1
         past.go_to(checkpoint.moment.past, checkpoint.moment.state, began)
         if checkpoint.moment.copy.pending:
             past.goes_on_changing()

@@ -13,8 +13,9 @@ from cellblock.host.checkpoints.checkpoint import Checkpoint, CheckpointList, Or
 from cellblock.host.checkpoints.resuming import Resuming, stopped
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.state_events import Abandoned, Called, Forked, Stayed, Way
-from cellblock.host.snapshots.trash import Reason
+from cellblock.host.kernels.state_events import Abandoned, Called, Forked, Stayed, Undid, Way
+from cellblock.host.snapshots.trash import Entry, Reason
+from cellblock.host.snapshots.undo import Interval
 from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.session_state import SessionState
+    from cellblock.host.kernels.state_events import Saved
     from cellblock.host.launch.session_listeners import SessionListeners
     from cellblock.host.options import Exact, Rolling
+    from cellblock.host.snapshots.snapshots import Reverted
     from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 
@@ -232,22 +235,36 @@ class Checkpoints(CheckpointList):
         self.cells.past = state
         self.automatic.take_past()
         for saved in [*state.checkpoints.values()]:
-            copy = copies.get(saved.id)
-            if copy is None or copy.gone.done():
-                if saved.files is not None:
-                    self.files.drop(saved.files)
+            if (checkpoint := self._recalled(saved, copies)) is not None:
+                self._kept.append(checkpoint)
+            else:
                 state.checkpoints[saved.id] = saved._replace(files=None)
-                continue
-            copy.pending = saved.pending
-            checkpoint = self.add(saved, copy)
-            if saved.files is not None:
-                checkpoint.hold(saved.files, self.files.drop)
-        for checkpoint in self.automatic.all()[:-1]:
+        for undid in state.redos:
+            undid.pairs.release = self.files.drop
+            checkpoints = [one for saved in undid.saved if (one := self._recalled(saved, copies)) is not None]
+            files: tuple[Interval, Entry] | None = None
+            if undid.trash is not None and undid.before is not None and undid.after is not None:
+                files = Interval(undid.before.root, undid.after.root, ()), Entry.of([*undid.trash])
+            self._redos.append(Redo(undid, checkpoints, files=files))
+        for checkpoint in (*self.of_redos(), *self.automatic.all()[:-1]):
             self._budget.spend(checkpoint)
         newest = max((one for one in self._kept if one.snapshot is not None), key=lambda one: one.moment.state, default=None)
         known = self.past.pairs.latest if newest is None else newest.snapshot
         if known is not None:
             self.files.begin_with(known)
+
+    def _recalled(self, saved: Saved, copies: Mapping[str, Copy]) -> Checkpoint | None:
+        """Return an earlier host's checkpoint with its files; None if its copy has ended."""
+        copy = copies.get(saved.id)
+        if copy is None or copy.gone.done():
+            if saved.files is not None:
+                self.files.drop(saved.files)
+            return None
+        copy.pending = saved.pending
+        checkpoint = self._checkpoint(saved, copy)
+        if saved.files is not None:
+            checkpoint.hold(saved.files, self.files.drop)
+        return checkpoint
 
     # -- restore -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +298,6 @@ class Checkpoints(CheckpointList):
             changes = await self.files.restore(snapshot, then, Reason(operation))
 
         await self.go_to(checkpoint, "restore", None if snapshot is None else files)
-        self.past.begun += 1
         return changes
 
     def check(self, checkpoint: Checkpoint) -> None:
@@ -373,47 +389,84 @@ class Checkpoints(CheckpointList):
                 self._kept.remove(checkpoint)
         pairs = self.past.pairs.copied(self.files.hold)
         pairs.release = self.files.drop
-        return Redo(present, later, pairs, state, (self.past.fresh, self.ended), [], self.past.begun)
+        return Redo(Undid((), pairs, state, self.past.fresh), [*later, present], self.ended)
 
     def forget_redo(self, redo: Redo | None) -> None:
         """Restore what was set aside, after a failed undo."""
         if redo is None:
             return
         line = {cell.number for cell in self.past.line}
-        for checkpoint in (redo.checkpoint, *redo.others):
+        for checkpoint in redo.checkpoints:
             if checkpoint.moment.is_of(line) and checkpoint.alive:
                 self._kept.append(checkpoint)
             else:
                 checkpoint.discard()
-        redo.pairs.clear(0)
+        redo.undid.pairs.clear(0)
 
-    def keep_redo(self, redo: Redo) -> None:
-        """Keep what was set aside, after a successful undo."""
-        for checkpoint in (redo.checkpoint, *redo.others):
-            self.forget(checkpoint)
-        self.redos.add(redo)
+    def keep_redo(self, redo: Redo, reverted: Reverted | None) -> None:
+        """Keep what was set aside, after a successful undo.
+
+        Args:
+            redo: What was set aside.
+            reverted: What was done to files, if anything.
+        """
+        ids = tuple(one.id for one in redo.checkpoints if one.id in self.past.checkpoints)
+        if redo.checkpoints[-1].id not in ids:  # it was dropped meanwhile
+            redo.drop()
+            return
+        undid = redo.undid._replace(checkpoints=ids)
+        if reverted is not None and reverted.actions:
+            redo.files = reverted.back, reverted.entry
+            before, after = self.files.hold_parts(reverted.back) if self.lasting else (None, None)
+            undid = undid._replace(before=before, after=after, trash=reverted.entry.described)
+        self.past.commit(undid)
+        self.past.log.settle()
+        redo.undid = self.past.redos[-1]
+        self._redos.append(redo)
+
+    def last_redo(self) -> Redo:
+        """Return the last undo, if it can be reverted.
+
+        Raises:
+            CheckpointError: No undo can be reverted, or the copy of the last state has ended.
+        """
+        if not self.redos:
+            raise CheckpointError(
+                "there is no undo to reverse: redo works until the next cell begins. It also ends if memory is short, or if "
+                "the process that runs the session is killed during the undo. Files that an undo replaced are in the trash"
+            )
+        redo = self.redos[-1]
+        if not redo.checkpoints[-1].alive:
+            self.drop_redos()
+            raise CheckpointError("the undo cannot be reversed: the process with that state has ended, or memory was short")
+        return redo
+
+    def of_redos(self) -> list[Checkpoint]:
+        """Return the checkpoints of undone states that are not dropped yet."""
+        return [one for redo in self._redos for one in redo.checkpoints]
 
     async def go_to_undone(self, redo: Redo, files: Callable[[Then], Awaitable[object]] | None) -> None:
-        """Restore the state before an undo in the session's turn. A later host can finish it."""
-        checkpoints = [one.saved for one in (*redo.others, redo.checkpoint)]
-        self.past.log.rewrite(self.past.to_come_back(checkpoints, redo.pairs, redo.fresh[0], redo.since))
+        """Restore the state before the last undo in the session's turn. A later host can finish it."""
+        self.past.log.rewrite(self.past.to_come_back())
         try:
-            await self.go_to(redo.checkpoint, "redo", files, functools.partial(self.come_back, redo), redo.since)
+            arrive = functools.partial(self.come_back, redo)
+            await self.go_to(redo.checkpoints[-1], "redo", files, arrive, redo.undid.since)
         except BaseException:  # includes cancellation: nothing was changed
             self.past.log.rewrite()
             raise
 
     def come_back(self, redo: Redo) -> None:
-        """Record the state before an undo as the session's, after its kernel was restored."""
-        moment = redo.checkpoint.moment
-        self.redos.remove_last()
-        led = {redo.pairs.origin, *(pair.state for pair in redo.pairs.pairs)}
+        """Record the state before the last undo as the session's, after its kernel was restored."""
+        self._redos.pop()
+        pairs = redo.undid.pairs
+        led = {pairs.origin, *(pair.state for pair in pairs.pairs)}
         for one in self.automatic.all():
             if one.moment.state not in led:
                 one.discard()  # a state from requests that only read variables
-        self.past.fresh, self.ended = redo.fresh
-        self.past.come_back(moment.past, moment.state, redo.pairs)
-        self._own([*redo.others, redo.checkpoint])
+        self.ended = redo.ended
+        self.past.come_back()
+        redo.drop_files()
+        self._own(redo.checkpoints)
 
     # -- the trash -----------------------------------------------------------------------------------------------------
 
@@ -531,7 +584,6 @@ class Checkpoints(CheckpointList):
         past.log.rewrite()
         pairs.release = self.files.drop
         pairs.clear(0)
-        past.begun += 1
         self.ended = ""
         self.automatic.begin_anew()
 
@@ -561,8 +613,6 @@ class Checkpoints(CheckpointList):
         """Handle a fresh kernel."""
         if self._undoes_all:  # recorded in one piece with the fresh kernel: a host may be killed in between
             self.past.commit(Abandoned([cell.number for cell in self.past.line]))
-        else:
-            self.past.begun += 1
         self.past.begin_anew()
         self.ended = ""
         self.automatic.begin_anew()
@@ -570,7 +620,7 @@ class Checkpoints(CheckpointList):
     async def close(self) -> None:
         """Drop the automatic checkpoints and all files, before the session ends. Idempotent."""
         await self.automatic.close()
-        self.redos.drop()
+        self.drop_redos()
         self._kept.clear()
         await self.files.close()
 

@@ -66,8 +66,7 @@ async def _undo(states: Checkpoints, line: Sequence[Numbered], count: int, parti
     kept = {cell.number for cell in states.past.line}
     cells = [cell.entry for cell in line if cell.number not in kept]
     if redo is not None:
-        redo.cells, redo.reverted = cells, reverted
-        states.keep_redo(redo)
+        states.keep_redo(redo, reverted)
     return _undone(states, cells, reverted, left, states.outside(way.since))
 
 
@@ -107,8 +106,7 @@ def _undone(
     actions, trash = [], ""
     if reverted is not None:
         actions, trash = reverted.actions, reverted.entry.id if reverted.entry.taken else ""
-    redoable = states.redos.count(states.past.begun)
-    return Undone(cells, states.kernels.count, actions, ". ".join(filter(None, stays)), outside, trash, redoable)
+    return Undone(cells, states.kernels.count, actions, ". ".join(filter(None, stays)), outside, trash, len(states.redos))
 
 
 async def finish_undo(states: Checkpoints, checkpoint: Checkpoint | None) -> None:
@@ -134,23 +132,19 @@ async def redo(states: Checkpoints) -> Undone:
         StateError, LaunchError: As for `undo`.
     """
     async with states.cells.turn():
-        if states.past.recalled and not states.past.begun and not states.redos.count(0):
-            raise CheckpointError(
-                "there is no undo to reverse: the process that ran this session before has ended, and an undo can be reversed "
-                "only by the process that did it. Files that an undo replaced are in the trash"
-            )
-        redo = states.redos.last(states.past.begun)
+        redo = states.last_redo()
+        before = {cell.number for cell in states.past.line}
         reverted: Reverted | None = None
 
         async def files(then: Then) -> None:
             nonlocal reverted
-            assert redo.reverted is not None
-            reverted = await states.files.redo(redo.reverted, then, Reason("redo"))
+            assert redo.files is not None
+            reverted = await states.files.redo(*redo.files, then, Reason("redo"))
 
-        bring = files if redo.reverted is not None and redo.reverted.actions else None
-        await states.go_to_undone(redo, bring)
+        await states.go_to_undone(redo, None if redo.files is None else files)
         states.automatic.forget_files()
-        return _undone(states, redo.cells, reverted, "", [])
+        cells = [cell.entry for cell in states.past.line if cell.number not in before]
+        return _undone(states, cells, reverted, "", [])
 
 
 async def finish_redo(states: Checkpoints, checkpoint: Checkpoint, since: int) -> None:

@@ -167,9 +167,9 @@ class CheckpointFiles:
         """Undo file changes of cells (`Snapshots.undo`). The other arguments are as for `restore`."""
         return await self._change(lambda snapshots, finish: snapshots.undo(intervals, finish, why, partial=partial), then)
 
-    async def redo(self, undone: Reverted, then: Then, why: Reason) -> Reverted:
+    async def redo(self, back: Interval, entry: Entry, then: Then, why: Reason) -> Reverted:
         """Revert an undo (`Snapshots.redo`). The other arguments are as for `restore`."""
-        return await self._change(lambda snapshots, finish: snapshots.redo(undone, finish, why), then)
+        return await self._change(lambda snapshots, finish: snapshots.redo(back, entry, finish, why), then)
 
     async def put_back(self, entry: str, path: str) -> Changes:
         """Restore something from the trash to its original path (`Snapshots.put_back`).
@@ -357,6 +357,20 @@ class CheckpointFiles:
         again = replace(snapshot)
         self._make_store().keep(again)
         return again
+
+    def hold_parts(self, back: Interval) -> tuple[Snapshot | None, Snapshot | None]:
+        """Save the affected parts of the workspace before and after an undo; None for each if there is no room."""
+        try:
+            before = self.hold(Snapshot(back.before))
+        except OSError as error:
+            _log.warning("after a restart, an undo in %s cannot be reversed: %s", self._workspace, error)
+            return None, None
+        try:
+            return before, self.hold(Snapshot(back.after))
+        except OSError as error:
+            self.drop(before)
+            _log.warning("after a restart, an undo in %s cannot be reversed: %s", self._workspace, error)
+            return None, None
 
     def pack(self, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
         """Return files as a tar stream, to read in a thread (`snapshots.pack`). A clone's links are included."""

@@ -458,8 +458,7 @@ class Cells:
         """Run a cell in a ready kernel. Nothing may wait before the cell has begun."""
         cell.timeout = timeout
         cell.not_undoable = "" if cell.silent else self._observer.before_cell()
-        self.past.begin(kernel.position, cell.not_undoable)
-        self.past.begun += not cell.looks
+        self.past.begin(kernel.position, cell.not_undoable, looks=cell.looks)
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
         self.past.log.settle()

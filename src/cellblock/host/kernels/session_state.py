@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, assert_never
 
@@ -18,6 +18,7 @@ from cellblock.host.kernels.state_events import (
     Ended,
     Event,
     Filed,
+    Finalized,
     Forked,
     Going,
     Looked,
@@ -28,6 +29,7 @@ from cellblock.host.kernels.state_events import (
     Rested,
     Saved,
     Stayed,
+    Undid,
     Unsent,
     Went,
 )
@@ -120,7 +122,7 @@ class SessionState:
         cell: The last cell that was about to begin.
         going: The unfinished change to another state, if any.
         outside: The last approved external calls, with their times (`time.monotonic`).
-        begun: Number of cells and other actions begun, except those that only read. Not for a later host.
+        redos: The last undos, oldest first. `redoable` says which can be reverted.
         recalled: Whether an earlier host wrote the events.
         log: Writes the events for a later host.
     """
@@ -137,7 +139,7 @@ class SessionState:
         self.cell = LastCell()
         self.going: Going | None = None
         self.outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
-        self.begun = 0
+        self.redos: list[Undid] = []
         self.recalled = False
         self.log = NOT_WRITTEN
         self._cells: dict[int, Numbered] = {}
@@ -150,6 +152,8 @@ class SessionState:
         """The values of `before` and `after` before the last `begin`, for `unbegin`."""
         self._forked: list[int] = []
         """The last states that branches began in. An adopted branch continues the pairs from there."""
+        self._redos_end = False
+        """Whether the last change of state ends the redos, unless `Unsent` or `Undid` follows."""
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -171,6 +175,16 @@ class SessionState:
         """Whether tasks keep changing the current state and files between cells."""
         return self._changing == self.state
 
+    @property
+    def redoable(self) -> list[Undid]:
+        """The undos that can be reverted, oldest first."""
+        return [] if self._redos_end else self.redos
+
+    @property
+    def saved(self) -> list[Saved]:
+        """All checkpoints, also of undone states."""
+        return [*self.checkpoints.values(), *(one for undid in self.redos for one in undid.saved)]
+
     def left_by(self, line: Iterable[Numbered]) -> list[int]:
         """Return the numbers of the cells that `go_to` would abandon."""
         kept = {cell.number for cell in line}
@@ -187,9 +201,9 @@ class SessionState:
         """Record that tasks keep changing the current state. Files that they change belong to it."""
         self.commit(Rested())
 
-    def begin(self, position: str = "", not_undoable: str = "") -> None:
+    def begin(self, position: str = "", not_undoable: str = "", *, looks: bool = False) -> None:
         """Begin a cell, possibly silent, or a state created by tasks. Each creates another state."""
-        self.commit(Began(next_state(), Instant.before_changes(), position, not_undoable))
+        self.commit(Began(next_state(), Instant.before_changes(), position, not_undoable, looks))
 
     def rest(self, state: int) -> None:
         """Record that a cell has ended, so that later changes are not its own."""
@@ -244,21 +258,22 @@ class SessionState:
         self.state = next_state()
         self.pairs.clear(self.state)
 
-    def come_back(self, line: Iterable[Numbered], state: int, pairs: Pairs) -> None:
-        """Return to an abandoned state. `rewrite` must follow."""
-        self._take_line(line)
-        self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
-        self.state, self.going = state, None
-        self.pairs.become(pairs)
+    def come_back(self) -> None:
+        """Return to the state before the last undo. `rewrite` must follow."""
+        *self.redos, undid = self.redos
+        last = undid.saved[-1]
+        self._take_line(last.line)
+        self._ended = {number: ended for number, ended in self._ended.items() if ended <= last.state}
+        self.state, self.fresh, self.going = last.state, undid.fresh, None
+        self.pairs.become(undid.pairs)
 
-    def to_come_back(self, checkpoints: Sequence[Saved], pairs: Pairs, fresh: int, since: int) -> SessionState:
-        """Return the state that `come_back` is about to reach, of the last checkpoint, for a host that must finish it."""
-        then = copy.copy(self)
+    def to_come_back(self) -> SessionState:
+        """Return the state that `come_back` is about to reach, for a host that must finish it."""
+        then, undid = copy.copy(self), self.redos[-1]
         then.pairs = Pairs()
-        then.checkpoints |= {one.id: one for one in checkpoints}
-        then.fresh, last = fresh, checkpoints[-1]
-        then.come_back(last.line, last.state, pairs)
-        then.going = Going(last.id, "redo", Instant.before_changes(), since=since)
+        then.checkpoints |= {one.id: one for one in undid.saved}
+        then.come_back()
+        then.going = Going(undid.checkpoints[-1], "redo", Instant.before_changes(), since=undid.since)
         return then
 
     # -- the reducer ---------------------------------------------------------------------------------------------------
@@ -299,6 +314,11 @@ class SessionState:
                 self._begin_anew(state)
             case Abandoned(cells):
                 self._abandon(cells)
+            case Undid():
+                there = tuple(self.checkpoints.pop(one) for one in event.checkpoints)
+                self.redos, self._redos_end = [*self.redos, event._replace(saved=there)], False
+            case Finalized(left):
+                self.redos = self.redos[max(len(self.redos) - left, 0) :]
             case Stayed():
                 self.going = None
             case Called(at, call):
@@ -306,7 +326,15 @@ class SessionState:
             case _:
                 assert_never(event)
 
+    def _end_redos(self, *, unless_followed: bool) -> None:
+        """End all redos, or only if neither `Unsent` nor `Undid` follows."""
+        if self._redos_end or not unless_followed:
+            self.redos = []
+        self._redos_end = unless_followed
+
     def _begin(self, event: Began) -> None:
+        if self._redos_end or (event.position and not event.looks):
+            self._end_redos(unless_followed=True)
         self._earlier = self.before, self.after
         if self.changing:
             self.pairs.end(event.at)
@@ -321,6 +349,7 @@ class SessionState:
         self.state = self.before
         self.before, self.after = self._earlier
         self.pairs.unbegin()
+        self._redos_end = False
         if self.changing:
             self.pairs.go_on()
         self.cell = self.cell.earlier or LastCell()
@@ -341,6 +370,7 @@ class SessionState:
         self._forget()
 
     def _begin_anew(self, state: int) -> None:
+        self._end_redos(unless_followed=self.going is not None and self.going.way == "undo")
         self._ended.update(dict.fromkeys(self._line, state))
         self._line.clear()
         self.pairs.clear(state)
@@ -348,6 +378,8 @@ class SessionState:
         self.begun_with, self.going = frozenset(), None
 
     def _go_to(self, event: Went) -> None:
+        if self.going is None or self.going.way != "redo":  # a later host has finished the last redo
+            self._end_redos(unless_followed=self.going is not None and self.going.way == "undo")
         line, state, branch = self._read_line(event.line, event.cells), event.state, [*event.branch]
         left = self.left_by(line)
         begun = [begun for number in left if (begun := self._cells[number].begun_in)]
@@ -407,20 +439,29 @@ class SessionState:
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
             cells.append(cell if left >= 0 else cell.cut(_BEGINNING))
-        saved = [(one._replace(line=()), *self._written_line(one.line, _BEGINNING)) for one in self.checkpoints.values()]
-        return {**self.__dict__, "log": NOT_WRITTEN, "begun": 0, "_cells": cells[::-1], "checkpoints": saved}
+        redos = [(one._replace(saved=()), self._written_saved(one.saved)) for one in self.redos]
+        there = {"_cells": cells[::-1], "checkpoints": self._written_saved(self.checkpoints.values()), "redos": redos}
+        return {**self.__dict__, "log": NOT_WRITTEN, **there}
 
     def __setstate__(self, written: dict[str, Any]) -> None:
         self.__dict__.update(written, recalled=True)
         self._cells = {cell.number: cell for cell in written["_cells"]}
-        self.checkpoints = {one.id: one._replace(line=self._read_line(*line)) for one, *line in written["checkpoints"]}
-        states = (*(pair.state for pair in self.pairs.pairs), *(one.state for one in self.checkpoints.values()))
+        self.checkpoints = {one.id: one for one in self._read_saved(written["checkpoints"])}
+        self.redos = [one._replace(saved=tuple(self._read_saved(saved))) for one, saved in written["redos"]]
+        pairs = (*self.pairs.pairs, *(pair for undid in self.redos for pair in undid.pairs.pairs))
+        states = (*(pair.state for pair in pairs), *(one.state for one in self.saved))
         self.reserve(self.before, *self._ended.values(), *states)
 
     def reserve(self, *states: int) -> None:
         """Reserve the numbers that another host assigned."""
         _states.last = max(_states.last, self.state, *states)
         _numbers.last = max(_numbers.last, *self._cells, *self._line, 0)
+
+    def _written_saved(self, saved: Iterable[Saved]) -> list[tuple[Any, ...]]:
+        return [(one._replace(line=()), *self._written_line(one.line, _BEGINNING)) for one in saved]
+
+    def _read_saved(self, written: Iterable[tuple[Any, ...]]) -> Iterator[Saved]:
+        return (one._replace(line=self._read_line(*line)) for one, *line in written)
 
     def _written_line(self, line: Iterable[Numbered], most: int | None = None) -> tuple[tuple[int, ...], tuple[Numbered, ...]]:
         """Return the numbers of a line's cells, and the cells that this session does not know, with code up to a length."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from cellblock.host.kernels.pairs import Instant, Pair
+from cellblock.host.kernels.pairs import Instant, Pair, Pairs
 from cellblock.model import HistoryEntry
 
 Way: TypeAlias = Literal["undo", "redo", "restore", "crash", "fresh"]
@@ -92,12 +92,14 @@ class Began(NamedTuple):
         at: When.
         position: The cell's position (`Kernel.position`); empty for tasks.
         not_undoable: Why the cell cannot be undone; empty if it can.
+        looks: Whether the cell only reads variables, so that an earlier undo can still be reverted.
     """
 
     state: int
     at: Instant
     position: str = ""
     not_undoable: str = ""
+    looks: bool = False
 
 
 class Unsent(NamedTuple):
@@ -209,6 +211,45 @@ class Abandoned(NamedTuple):
     cells: Sequence[int]
 
 
+class Undid(NamedTuple):
+    """An undo was completed, and can be reverted.
+
+    Attributes:
+        checkpoints: The ids of the checkpoints of the undone states, oldest first. The last is of the state before the undo.
+        pairs: The files before and after each change of the state, up to that state. The event owns their snapshots.
+        since: The state to which the undo went.
+        fresh: The state that the last fresh kernel before the undo began with.
+        before: The affected files before the undo, as a snapshot; None if it changed none, or they could not be saved.
+        after: The same files after it.
+        trash: The trash entry of the replaced files (`Entry.described`); None if the undo changed no files.
+        saved: The checkpoints. `SessionState` sets it.
+    """
+
+    checkpoints: tuple[str, ...]
+    pairs: Pairs
+    since: int
+    fresh: int
+    before: Any = None
+    after: Any = None
+    trash: tuple[str, str, dict[str, Any]] | None = None
+    saved: tuple[Saved, ...] = ()
+
+    @property
+    def held(self) -> list[Any]:
+        """All snapshots but the checkpoints', each as often as it is referenced."""
+        return [*self.pairs.held, *(one for one in (self.before, self.after) if one is not None)]
+
+    def can_continue(self, copies: Container[str]) -> bool:
+        """Return whether a later host can revert the undo, if these checkpoints' copies are alive."""
+        return self.saved[-1].id in copies and (self.trash is None or None not in (self.before, self.after))
+
+
+class Finalized(NamedTuple):
+    """Only a number of the last undos can still be reverted."""
+
+    left: int
+
+
 class Stayed(NamedTuple):
     """The change to another state failed."""
 
@@ -236,6 +277,8 @@ Event: TypeAlias = (
     | Went
     | Renewed
     | Abandoned
+    | Undid
+    | Finalized
     | Stayed
     | Called
 )

@@ -268,20 +268,26 @@ class Snapshots:
 
         return Reverted.of(*self._carry_out(plan, then, why))
 
-    def redo(self, undone: Reverted, then: Callable[[], object], why: Reason) -> Reverted:
+    def redo(self, back: Interval, entry: Entry, then: Callable[[], object], why: Reason) -> Reverted:
         """Revert an undo, except paths that others changed later.
+
+        Args:
+            back: The affected parts of the workspace before and after the undo.
+            entry: The trash entry of the files that it replaced.
+            then: As for `restore`.
+            why: As for `restore`.
 
         Raises:
             SnapshotError: The redo failed. Nothing was changed, unless the message says otherwise.
         """
 
         def plan(top: int) -> UndoPlan:
-            made = plan_redo(top, undone.back, undone.entry.taken)
+            made = plan_redo(top, back, entry)
             if made.impossible:
                 raise SnapshotError(f"the undo cannot be reversed: {made.impossible}")
             return made
 
-        return Reverted.of(*self._carry_out(plan, then, why, undone.entry))
+        return Reverted.of(*self._carry_out(plan, then, why, entry))
 
     def put_back(self, entry: Entry, path: str, why: Reason) -> Changes:
         """Restore something from the trash to its original path. What it replaces is moved to the trash.

@@ -179,6 +179,15 @@ class Entry:
                 stack.callback(os.close, here)
             yield here, name
 
+    def holds(self, path: str) -> bool:
+        """Return whether the entry contains a path."""
+        try:
+            with self.open(path) as (folder, name):
+                os.lstat(name, dir_fd=folder)
+        except OSError:
+            return False
+        return True
+
     def bring(self, path: str, folder: int, name: str) -> None:
         """Copy a file or link of the entry to a folder.
 
@@ -264,7 +273,7 @@ class Trash:
             FilesError: No entry matches.
         """
         for one in self.entries():
-            if (one.id == entry if entry else True) and (not path or _holds(one, path)):
+            if (one.id == entry if entry else True) and (not path or one.holds(path)):
                 return one
         what = f"{path[:200]!r}" if path else f"the entry {entry[:100]!r}" if entry else "anything"
         raise FilesError(
@@ -408,15 +417,6 @@ def _unknown(place: Path) -> dict[str, Any]:
 def _is_inside(path: str) -> bool:
     """Return whether an untrusted path is relative and has no ``..``."""
     return not {"", ".", ".."} & {*path.split("/")}
-
-
-def _holds(entry: Entry, path: str) -> bool:
-    try:
-        with entry.open(path) as (folder, name):
-            os.lstat(name, dir_fd=folder)
-    except OSError:
-        return False
-    return True
 
 
 def _walk(folder: int, path: str) -> Iterator[tuple[str, os.stat_result]]:

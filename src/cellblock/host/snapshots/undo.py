@@ -5,7 +5,6 @@ A path that is unchanged since the cells gets its content from before them. A pa
 
 from __future__ import annotations
 
-import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -357,25 +356,24 @@ def why_left_out(left_out: str, path: str) -> str:
     return f"{path[:200]!r} has changed, and snapshots exclude {left_out[:200]!r}"
 
 
-def plan_redo(top: int, back: Interval, trashed: Sequence[str]) -> UndoPlan:
+def plan_redo(top: int, back: Interval, entry: TrashEntry) -> UndoPlan:
     """Plan a redo: what is unchanged since the undo gets its content from before.
 
     Args:
         top: The open workspace.
         back: The affected parts of the workspace before and after the undo.
-        trashed: The files that the undo moved to the trash.
+        entry: The trash entry of the files that the undo replaced.
 
     Raises:
         SnapshotError: An external change is in the way of a path to restore.
     """
     present, later, want, impossible = _Present(top), list[str](), dict[str, Entry | None](), ""
-    held = {*trashed}
     for path, before, after in changed(back.before, back.after):
         if not present.is_as(path, after):
             later.append(path)
         elif before is None or isinstance(before, Folder):
             want[path] = before
-        elif any(above in held for above in itertools.accumulate(path.split("/"), "{}/{}".format)):
+        elif entry.holds(path):
             want[path] = Trashed(path)
         elif isinstance(before, Link) or (isinstance(before, File) and is_kept(before)):
             want[path] = before

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Snapshot, Store
 
 _log = logging.getLogger("cellblock.sessions")
-FORMAT = 18
+FORMAT = 19
 """The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
 
 

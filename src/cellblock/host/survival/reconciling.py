@@ -7,10 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import takewhile
 from typing import NamedTuple
 
 from cellblock.host.kernels.session_state import SessionState, next_state
-from cellblock.host.kernels.state_events import Abandoned, Dropped, Event, Going, Placed, Renewed, Rested, Saved, Unsent, Went
+from cellblock.host.kernels.state_events import (
+    Abandoned,
+    Dropped,
+    Event,
+    Finalized,
+    Going,
+    Placed,
+    Renewed,
+    Rested,
+    Saved,
+    Unsent,
+    Went,
+)
 
 
 class LeftKernel(NamedTuple):
@@ -31,7 +44,7 @@ class World(NamedTuple):
     """What a killed host left of a session.
 
     Attributes:
-        copies: The ids of the checkpoints whose copies are alive.
+        copies: The ids of the checkpoints whose copies are alive, also of undone states.
         kernel: The number of the kernel that continues; 0 for none.
         position: The position of its next cell (`Kernel.position`).
         unrecorded: Whether it replaced another one, and the log does not say so.
@@ -89,7 +102,10 @@ def kernel_to_continue(state: SessionState | None, kernels: Sequence[LeftKernel]
 def reconcile(state: SessionState, world: World) -> Steps:
     """Return the steps from what a killed host left to what its state says, or the other way round."""
     there = {saved.id: saved for saved in state.checkpoints.values() if saved.id in world.copies}
-    lost = [Dropped(one) for one in state.checkpoints if one not in there]
+    lost: list[Event] = [Dropped(one) for one in state.checkpoints if one not in there]
+    redoable = [*takewhile(lambda undid: undid.can_continue(world.copies), reversed(state.redos))]
+    if len(redoable) < len(state.redos):
+        lost.append(Finalized(len(redoable)))
     happened = _unrecorded(state, world) if world.kernel else []
     changed = any(isinstance(event, (Went, Renewed)) for event in happened)
     going = None if changed else state.going

@@ -19,6 +19,7 @@ from cellblock.walls.sandbox.cgroups import Group
 if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.session_state import SessionState
+    from cellblock.host.kernels.state_events import Saved
     from cellblock.host.snapshots import Snapshot, Store
     from cellblock.host.snapshots.written import Description
 
@@ -130,31 +131,34 @@ class SessionRemains:
         """The descriptions of all files in its state."""
         if self.state is None:
             return []
-        files = [saved.files for saved in self.state.checkpoints.values() if saved.files is not None]
-        return [*files, *dict.fromkeys(self.state.pairs.held)]
+        files = [saved.files for saved in self.state.saved if saved.files is not None]
+        held = [self.state.pairs.held, *(undid.held for undid in self.state.redos)]
+        return [*files, *(one for each in held for one in dict.fromkeys(each))]
 
     def take_files(self, found: Iterator[Snapshot | None]) -> None:
         """Put the snapshots found for `described`, in the same order, into the state."""
         if self.state is None:
             return
-        for saved in [*self.state.checkpoints.values()]:
-            if saved.files is not None:
-                files = next(found)
-                without = _FILES_LOST if files is None else ""
-                self.state.checkpoints[saved.id] = saved._replace(files=files, without_files=without)
-        known = {described: next(found) for described in dict.fromkeys(self.state.pairs.held)}
-        self.state.pairs = self.state.pairs.copied(known.get)
+        state = self.state
+        saved = {one.id: _with_files(one, found) for one in state.saved}
+        state.checkpoints = {name: saved[name] for name in state.checkpoints}
+        known = {described: next(found) for described in dict.fromkeys(state.pairs.held)}
+        state.pairs = state.pairs.copied(known.get)
+        for number, undid in enumerate(state.redos):
+            known = {described: next(found) for described in dict.fromkeys(undid.held)}
+            before, after = (None if one is None else known[one] for one in (undid.before, undid.after))
+            its = tuple(saved[name] for name in undid.checkpoints)
+            state.redos[number] = undid._replace(pairs=undid.pairs.copied(known.get), before=before, after=after, saved=its)
 
     def drop(self, store: Store | None) -> None:
         """End all copies and drop all files, because the session is not continued."""
         for copy in self.copies.values():
             copy.family.drop(copy)
         if store is not None and self.state is not None:
-            for saved in self.state.checkpoints.values():
-                if saved.files is not None:
-                    store.drop(saved.files)
-            self.state.pairs.release = store.drop
-            self.state.pairs.clear(0)
+            files = [saved.files for saved in self.state.saved]
+            for one in (*files, *self.state.pairs.held, *(one for undid in self.state.redos for one in undid.held)):
+                if one is not None:
+                    store.drop(one)
 
     def take_listeners(self, listeners: Mapping[tuple[int, str], socket.socket]) -> list[tuple[int, str]]:
         """Give its kernel the listeners that its init has opened. Close and return the others.
@@ -180,3 +184,10 @@ class SessionRemains:
             self.log.close()
         if self.keys is not None:
             os.close(self.keys)
+
+
+def _with_files(saved: Saved, found: Iterator[Snapshot | None]) -> Saved:
+    if saved.files is None:
+        return saved
+    files = next(found)
+    return saved._replace(files=files, without_files=_FILES_LOST if files is None else "")

@@ -127,7 +127,7 @@ class KeptSession(SessionKeeper):
 
     def _steps(self, *, unrecorded: bool = False) -> Steps:
         """Compare the state with the checkpoints and the kernel (`reconcile`)."""
-        copies = {one.id for one in self._checkpoints.all()}
+        copies = {one.id for one in (*self._checkpoints.all(), *self._checkpoints.of_redos()) if one.alive}
         kernel = self._parts.kernels.current
         at = (0, "") if kernel is None else (kernel.number, kernel.position)
         return reconcile(self._state, World(copies, *at, unrecorded, self._checkpoints.automatic.wanted))
@@ -178,6 +178,7 @@ class KeptSession(SessionKeeper):
             self._checkpoints.automatic.forget_files()
         except CellblockError as error:
             if going.way == "redo":  # the recorded state cannot be reached
+                self._state.commit(Stayed())
                 left = [cell for cell in self._state.line if cell.begun_in < going.since]
                 self._state.go_to(left, going.since, going.began)
             elif going.checkpoint:  # else it is recorded, unless the kernel was replaced already

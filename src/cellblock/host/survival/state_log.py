@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cellblock.host.kernels.session_state import SessionState, StateWriter
-from cellblock.host.kernels.state_events import EVENTS, Filed, Looked, Went
+from cellblock.host.kernels.state_events import EVENTS, Filed, Looked, Undid, Went
 from cellblock.host.snapshots import Snapshot
 from cellblock.host.survival.tape import punch
 
@@ -160,7 +160,7 @@ class StateLog(StateWriter):
 
     def _framed(self, record: Event | SessionState) -> bytes:
         written = record if isinstance(record, SessionState) else (type(record).__name__, *record)  # shorter than its class
-        if isinstance(record, (SessionState, Looked, Filed, Went)):
+        if isinstance(record, (SessionState, Looked, Filed, Went, Undid)):
             file = io.BytesIO()
             _Pickler(file, self._describe).dump(written)
             data = file.getvalue()
