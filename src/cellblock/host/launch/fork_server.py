@@ -231,4 +231,4 @@ class ForkServer:
             self._group.remove()
         self._stderr.close()
         if self._boot.keep is not None:
-            self._boot.keep.release()
+            self._boot.keep.holding.release()
