@@ -392,7 +392,7 @@ class Cells:
         self, cell: Cell, running: asyncio.Task[CodeExecutionResult], take: Callable[[bytes], Awaitable[None]]
     ) -> list[CodeExecutionChunk]:
         """Pass on each value that a cell sends, and return its printed text. If that fails, stop the cell."""
-        running.add_done_callback(lambda _: cell.events.end())
+        running.add_done_callback(functools.partial(_no_more, cell))
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
         try:
@@ -433,7 +433,7 @@ class Cells:
         await kernel.wake()
         kernel.begin(cell)
         seconds = DEFAULT_TIMEOUT if timeout is None else timeout
-        deadline = Deadline(seconds, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
+        deadline = Deadline(seconds, lambda: 0.0, functools.partial(begin_stop, kernel, cell, "timeout"))
         try:
             await cell.ended.wait()
         finally:
@@ -495,7 +495,7 @@ class Cells:
     def _deadline(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         if timeout is None:
             return None
-        return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))
+        return Deadline(timeout, self._hooks.uncounted_seconds, functools.partial(begin_stop, kernel, cell, "timeout"))
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.died and self.state == "running":
