@@ -157,7 +157,7 @@ class Session(AsyncOnly):
         self._questions = Questions(cells)
         self._values = Values(self._name, cells, self._room)
         self._keeper = host.keeper.session(self._parts(number), label, remains)
-        self.succession = Succession(self._keeper, cells, kernels, self._checkpoints)
+        self.succession = Succession(self._keeper, kernels, self._checkpoints)
         self._closing = Closing()
 
     @classmethod

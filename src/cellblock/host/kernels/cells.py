@@ -299,17 +299,31 @@ class Cells:
 
     @property
     def resumed(self) -> str | None:
-        """Implement `Session.resumed`."""
+        """The tag of an earlier host's last execution, running or ended; None if there is nothing to `resume`."""
         return None if self._resumed is None else self._resumed[0].tag
 
     def forgo_resuming(self) -> None:
-        """Implement `Session.forgo_resuming`."""
+        """Let an earlier host's execution finish without a reader. Otherwise its kernel would wait for one forever."""
         if self._resumed is not None:
             (cell, _), self._resumed = self._resumed, None
             self._unread = asyncio.create_task(_drop_events(cell))
 
-    async def resume(self, skip: int) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Implement `Session.resume`."""
+    async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Yield the output and the result of an earlier host's execution, as its `stream` would. Works once.
+
+        Each request for the next event acknowledges the previous one. A reader that stored every event before that continues
+        exactly where it stopped, if `skip` is the number of stored events. An execution without a stream yields only its
+        result.
+
+        Args:
+            skip: Number of output events to skip from the beginning, without notices (`Notice`).
+
+        Yields:
+            As `Session.stream`.
+
+        Raises:
+            StateError: There is nothing to resume.
+        """
         if self._resumed is None:
             raise StateError(f"{self._name} has no execution of an earlier host to resume")
         (cell, running), self._resumed = self._resumed, None

@@ -218,7 +218,7 @@ class Execution:
                 async with turn:
                     if not self.log.count:  # the previous process was killed before it could record that
                         self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
-                    await self._take_all(session.succession.resume(self.log.given))
+                    await self._take_all(session.cells.resume(self.log.given))
             except CellblockError as error:
                 self.fail(error, "unknown")
             finally:

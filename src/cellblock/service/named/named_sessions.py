@@ -240,12 +240,12 @@ class NamedSessions:
         self._join(named, session)
         at = session.succession.adopted_at
         if left is None:
-            if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
+            if session.cells.resumed and journal.find(session.cells.resumed) is None:  # otherwise, it had ended
                 self.note_lost(f"session {named.record.name!r} runs code that is not in the journal")
-        elif session.succession.resumed == left.record.id:
+        elif session.cells.resumed == left.record.id:
             self.executions.go_on(named, left, session)
             return True
-        session.succession.forgo_resuming()
+        session.cells.forgo_resuming()
         if left is not None:
             begun = not at or at != journal.position(left.record.id)
             if not begun:
