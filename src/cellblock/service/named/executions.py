@@ -357,10 +357,6 @@ class Execution:
         """Call a function when the execution is `settled`, or at once if it already is."""
         self.log.when_settled(function)
 
-    async def changed(self) -> None:
-        """Wait for the next event."""
-        await self.log.changed()
-
     async def wait(self) -> CodeExecutionResult:
         """Wait for the end, and return the result.
 
