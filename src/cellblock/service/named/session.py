@@ -51,8 +51,8 @@ class NamedSession:
         options: Its options, as its maker has given them.
         running: The running session with its services; None until the session is first used in this process.
         executions: Executions by id, oldest first, that have not ended or are not completely in the journal.
-        turn: The lock that the running execution holds, from before the session starts. Other requests, such as an undo, do not
-            wait for it, so they come before the executions that do.
+        turn: The lock that the running execution holds, from before the session starts. Other requests, such as an undo, do
+            not wait for it, so they come before the executions that do.
         used: When it was last used in this process, or when this process took it over (`time.monotonic`). The time before is
             only known by a clock that may have been set meanwhile.
         changed: Whether the record has changed since it was last stored.
