@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from cellblock.common import config
 from cellblock.errors import InvalidInputError, ProtocolError, SandboxError, StoreError
-from cellblock.walls.egress.network import SandboxNetwork, live_network
+from cellblock.walls.proxy.network import SandboxNetwork, live_network
 from cellblock.walls.sandbox import causes, cgroups, probe
 from cellblock.walls.sandbox.fitting import fit
 from cellblock.walls.sandbox.placeholders import Hold
