@@ -17,8 +17,8 @@ from multiprocessing.context import SpawnProcess
 from bench.cases import Series
 from bench.systems import System
 from cellblock.walls.egress.live import LiveNetwork
-from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Rules
+from cellblock.walls.proxy.proxy import EgressProxy
 
 _PIECE = bytes(1024 * 1024)
 _SPAWNED = multiprocessing.get_context("spawn")  # a fork would be within this process's event loop

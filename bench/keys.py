@@ -21,12 +21,12 @@ from bench.systems import System
 from cellblock.common.secret import Secret
 from cellblock.walls.egress.judge import RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
-from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Rules
 from cellblock.walls.keys.authority import authority_certificate, leaf
 from cellblock.walls.keys.bindings import bind
 from cellblock.walls.keys.session_keys import SessionKeys
 from cellblock.walls.keys.template_process import Template
+from cellblock.walls.proxy.proxy import EgressProxy
 
 _SEED = bytes(32)
 _SPAWNED = multiprocessing.get_context("spawn")  # a fork would be within this process's event loop
@@ -59,7 +59,7 @@ def proxy(pipe: Connection, directory: str, opened: int, tunnelled: int) -> None
         network = LiveNetwork(Rules.parse([f"127.0.0.1:{opened}", f"127.0.0.1:{tunnelled}"]))
         listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         judge = RequestJudge(network, (), None, on_denied=lambda _: None)
-        server = EgressProxy(listener, network, on_denied=lambda _: None, opener=keys, judge=judge)
+        server = EgressProxy(listener, network, on_denied=lambda _: None, keys=keys, judge=judge)
         await server.start()
         pipe.send((listener.getsockname()[1], keys.environment["BENCH_KEY"]))
         await asyncio.to_thread(pipe.recv)

@@ -151,8 +151,8 @@ class Script:
 
     async def go_on(self) -> None:
         """Go on with what another host has left, and undo a cell."""
-        if (tag := self.session.succession.resumed) is not None:
-            *_, result = [event async for event in self.session.succession.resume()]
+        if (tag := self.session.cells.resumed) is not None:
+            *_, result = [event async for event in self.session.cells.resume()]
             assert isinstance(result, CodeExecutionResult)
             told = (result.status, result.output, result.recovery)
             assert told == (("died", "last words\n", "restored") if tag == "crash" else ("success", "", None)), told

@@ -62,9 +62,9 @@ async def host(state: str, workspace: str, isolate: str, point: int, report: int
         say(passed=fuse.passed)
         os.kill(os.getpid(), signal.SIGKILL)
     if remains:
-        what: dict[str, object] = {"adopted": session.succession.adopted, "tag": session.succession.resumed}
-        if session.succession.resumed is not None:
-            async for event in session.succession.resume():
+        what: dict[str, object] = {"adopted": session.succession.adopted, "tag": session.cells.resumed}
+        if session.cells.resumed is not None:
+            async for event in session.cells.resume():
                 if isinstance(event, CodeExecutionResult):
                     what["result"] = told(event)
         say(**what)

@@ -43,9 +43,9 @@ def say(result: CodeExecutionResult, tag: str) -> None:
 
 async def use(host: Host, session: Session, workspace: str, name: str) -> None:
     """Use a session, and replace it by others, until somebody kills this process."""
-    if session.succession.resumed is not None:
-        tag = session.succession.resumed
-        async for event in session.succession.resume():
+    if session.cells.resumed is not None:
+        tag = session.cells.resumed
+        async for event in session.cells.resume():
             if isinstance(event, CodeExecutionResult):
                 say(event, tag)
     number = 0
@@ -79,8 +79,8 @@ async def main(state: str, workspace: str, isolate: str, begun: int, *, last: bo
         await session.start()
     if last:
         for session in sessions.values():
-            if (tag := session.succession.resumed) is not None:
-                say([event async for event in session.succession.resume()][-1], tag)  # type: ignore[arg-type]
+            if (tag := session.cells.resumed) is not None:
+                say([event async for event in session.cells.resume()][-1], tag)  # type: ignore[arg-type]
             assert (await session.execute("1")).ok
         await host.close()
         custodian.end()

@@ -79,8 +79,8 @@ class Script:
 
     async def look(self) -> int:
         """Check what the host before has left, and that a cell can run and be undone; return the value."""
-        if self.session.succession.resumed is not None:
-            async for _ in self.session.succession.resume():
+        if self.session.cells.resumed is not None:
+            async for _ in self.session.cells.resume():
                 pass
         value = await self.value()
         assert value in self.allowed["values"], (value, self.allowed)

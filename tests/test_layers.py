@@ -40,7 +40,7 @@ DISTRICTS: dict[str, set[str]] = {
     "launch": {"errors", "walls/linux", "walls/sandbox", "wire", "worker"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     "host": {"common", "errors", "launch/custody", "launch/leftovers", "model", "walls", "wire"},
-    "tools": {"common", "errors", "model", "walls/egress", "walls/sandbox", "wire"},
+    "tools": {"common", "errors", "model", "walls/egress", "walls/proxy", "walls/sandbox", "wire"},
     "service": {"common", "errors", "host", "launch/custody", "model", "operations", "tools", "wire"},
     # Sessions on other machines.
     "cluster": {"common", "errors", "launch/custody", "model", "operations", "service/daemon", "wire"},
@@ -65,6 +65,7 @@ ROOMS: dict[str, set[str]] = {
     "walls/sandbox": {"walls/linux"},
     "walls/egress": {"walls/sandbox"},
     "walls/keys": {"walls/egress", "walls/linux"},
+    "walls/proxy": {"walls/egress", "walls/keys", "walls/sandbox"},
     "walls/packages": set(),
     "launch/leftovers": set(),
     "launch/custody": set(),  # started by path: it imports nothing of the package, and its client errors only
@@ -165,6 +166,7 @@ ALONE: dict[str, set[str]] = {
     "tools/calling": {"errors", "model"},
     # What speaks the protocols of the network knows no sessions.
     "walls/egress": {"common", "errors", "walls/linux"},
+    "walls/proxy": {"common", "errors"},
     "walls/packages": set(),
     "walls/linux": {"errors", "wire"},
     "launch/custody": {"errors"},
@@ -180,7 +182,6 @@ TESTED_IN: dict[str, str] = {
     # What a system call means by its arguments: by calls that are answered.
     "launch/init/caller": "launch/init/test_supervisor.py",
     # The proxy with a connection, and secrets with clients in a session.
-    "walls/egress/proxy_connection": "walls/egress/test_proxy.py",
     "walls/egress/exchange": "walls/egress/test_proxy.py",
     "walls/egress/serving": "walls/keys/test_judged.py",
     "walls/keys/fill": "walls/keys/test_opened.py",
@@ -333,6 +334,7 @@ OTHERS: dict[str, set[str]] = {
     },
     "worker": {"IPython", "cloudpickle", "e2b_charts", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "walls/egress": {"h11", "idna"},
+    "walls/proxy": {"h11"},
     "fronts/kernel_mgr": {"websockets"},
     "walls/sandbox": {"yaml"},  # if installed
     "walls/keys": {"cryptography", "h11", "keyring"},  # keyring if installed

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.live import LiveNetwork
-from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Rules
+from cellblock.walls.proxy.proxy import EgressProxy
 
 _SECONDS = 3
 

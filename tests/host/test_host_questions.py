@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import ApprovalRequest, CodeExecutor, Host
-from cellblock.walls.egress.proxy import EgressProxy
+from cellblock.walls.proxy.proxy import EgressProxy
 from processes import eventually
 from suite import first_quick
 from tool_sessions import recorded, reject, streamed

@@ -13,7 +13,7 @@ from cellblock.walls.egress.lines import Lines
 if TYPE_CHECKING:
     from cellblock.host.kernels.cells import Cells
     from cellblock.walls.egress.live import LiveNetwork
-    from cellblock.walls.egress.network import SandboxNetwork
+    from cellblock.walls.proxy.network import SandboxNetwork
     from cellblock.walls.sandbox.tiers import Tier
 
 

@@ -23,7 +23,7 @@ from cellblock.host.checks import (
     find_tier,
     fit_policy,
 )
-from cellblock.walls.egress.network import live_network
+from cellblock.walls.proxy.network import live_network
 from cellblock.walls.sandbox.narrowing import Hosts
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from cellblock.host.output.limits import Limits
     from cellblock.walls.egress.judge import Approver
     from cellblock.walls.egress.live import LiveNetwork
-    from cellblock.walls.egress.network import OnHost
     from cellblock.walls.keys.bindings import Binding
     from cellblock.walls.keys.session_keys import SessionKeys
+    from cellblock.walls.proxy.network import OnHost
     from cellblock.walls.sandbox.probe import Facts
     from cellblock.walls.sandbox.tiers import Tier
 

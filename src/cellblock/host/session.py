@@ -24,6 +24,7 @@ from cellblock.host.checkpoints import undoing
 from cellblock.host.checkpoints.checkpoint import Origin
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
 from cellblock.host.checkpoints.forking import Branching, adopt
+from cellblock.host.checkpoints.resuming import Resuming
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.checks import DEFAULT_TIMEOUT, INSTALL_TIMEOUT, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing
@@ -156,7 +157,7 @@ class Session(AsyncOnly):
         self._questions = Questions(cells)
         self._values = Values(self._name, cells, self._room)
         self._keeper = host.keeper.session(self._parts(number), label, remains)
-        self.succession = Succession(self._keeper, cells, kernels, self._checkpoints)
+        self.succession = Succession(self._keeper, kernels, self._checkpoints)
         self._closing = Closing()
 
     @classmethod
@@ -186,19 +187,17 @@ class Session(AsyncOnly):
             label=label,
             repository=place.clone is not None,
         )
+        kernels = self._host.kernels
+        resuming = Resuming(
+            kernels.resume, kernels.can_double, self.wanted, around.proxies, around.packages.go_to, around.listeners
+        )
         return Checkpoints(
-            self._name,
             Origin(self._host, options, place.resolved, self.wanted, place.branch, place.clone),
-            self._host.kernels.resume,
-            self._host.kernels.can_double,
-            self._host.checkpoint_budget,
             self.cells,
             self._kernels,
-            kind_of(options.recovery),
-            around.proxies,
             files,
-            around.packages.go_to,
-            around.listeners,
+            resuming,
+            self._host.checkpoint_budget,
         )
 
     def _parts(self, number: int) -> SessionParts:

@@ -20,7 +20,7 @@ from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, Places, PrivateDirectories, SessionPlace
-from cellblock.walls.egress.network import SandboxNetwork
+from cellblock.walls.proxy.network import SandboxNetwork
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.wire.control import Commands, Listener, Setup

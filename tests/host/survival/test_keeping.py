@@ -37,7 +37,7 @@ RANDOM = TESTS / "random_kills.py"
 
 async def resumed(session: Session, skip: int = 0) -> tuple[list[Any], CodeExecutionResult]:
     """Return the events and the result of the execution that goes on."""
-    *events, result = [event async for event in session.succession.resume(skip)]
+    *events, result = [event async for event in session.cells.resume(skip)]
     assert isinstance(result, CodeExecutionResult)
     return events, result
 
@@ -142,7 +142,7 @@ async def test_a_cell_that_was_not_sent_leaves_no_trace(killed: Killed, program:
     """The last cell is the one before, which is in the history once, and is what undo undoes."""
     killed.run(program)
     async with killed.session() as session:
-        if session.succession.resumed is not None:
+        if session.cells.resumed is not None:
             await resumed(session)
         assert [cell.code for cell in session.history() if not cell.abandoned] == ["x = 1", "x = 2"]
         assert (await session.execute("x, 'y' in globals()")).return_value == "(2, False)"
@@ -230,7 +230,7 @@ async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:
     code = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.001)"
     killed.run("await until(session, 'line 50', timeout=60)", code)
     async with killed.session() as session:
-        assert session.succession.resumed == "tag"
+        assert session.cells.resumed == "tag"
         events, result = await resumed(session)
         lines = [f"line {i}" for i in range(300)]
         assert "".join(event.text for event in events).splitlines() == lines
@@ -277,7 +277,7 @@ async def test_input_is_asked_for_again(killed: Killed) -> None:
         return "Ada"
 
     async with killed.session(on_input=answer) as session:
-        assert session.succession.resumed == "asks"
+        assert session.cells.resumed == "asks"
         _, result = await resumed(session)
         assert prompts == ["name? "]
         assert result.output == "before\nname? Ada\ngot Ada\n"

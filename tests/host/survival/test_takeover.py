@@ -119,7 +119,7 @@ async def test_a_cell_that_runs_when_the_host_is_killed_can_be_undone(killed: Ki
             await asyncio.sleep(0.001)
     """)
     async with killed.session() as session:
-        *_, result = [event async for event in session.succession.resume()]
+        *_, result = [event async for event in session.cells.resume()]
         assert result.ok  # type: ignore[union-attr]
         undone = await session.undo()
         assert [one.path for one in undone.files] == ["f"]
@@ -166,7 +166,7 @@ async def test_a_copy_that_was_being_made_is_not_used(killed: Killed) -> None:
         await asyncio.sleep(60)
     """)
     async with killed.session() as session:
-        *_, result = [event async for event in session.succession.resume()]
+        *_, result = [event async for event in session.cells.resume()]
         await processes.eventually(lambda: len(session.checkpoints()) == 2)
         result = await session.execute("v3 = 3; import os; os._exit(3)")
         assert result.recovery == "restored"
@@ -562,7 +562,7 @@ async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(ki
         begun = time.time_ns()
         await processes.eventually(lambda: files_time() > begun)
         killed.write("on", "")
-        async for _ in session.succession.resume():
+        async for _ in session.cells.resume():
             pass
         assert killed.read() == {"on": "", "f1": ""}
         await session.undo()
@@ -602,10 +602,10 @@ async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_
         await session.execute("print('last words'); import os; os._exit(3)", tag="tag")
     """)
     for _ in range(chain - 1):
-        killed.run(f"{dies}\nasync for _ in session.succession.resume(): pass")
+        killed.run(f"{dies}\nasync for _ in session.cells.resume(): pass")
     async with killed.session() as session:
-        assert session.succession.resumed == "tag"
-        *_, result = [event async for event in session.succession.resume()]
+        assert session.cells.resumed == "tag"
+        *_, result = [event async for event in session.cells.resume()]
         assert isinstance(result, CodeExecutionResult)
         assert (result.status, result.output, result.recovery) == ("died", "last words\n", recovery)
         assert await names(session) == "['v0']"
@@ -633,9 +633,9 @@ async def test_a_dead_kernel_is_forgotten_when_its_session_goes_on(
         await session.{then}
     """)
     async with killed.session() as session:
-        assert session.succession.resumed == resumed
+        assert session.cells.resumed == resumed
         if resumed:
-            async for _ in session.succession.resume():
+            async for _ in session.cells.resume():
                 pass
         assert await names(session) == left
 

@@ -18,7 +18,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.questions: list[Mapping[str, Any]] = []
-        self.stdin = Stdin(self.questions.append, lambda: False)
+        self.stdin = Stdin(self.questions.append)
 
     async def ask(self, text: str) -> asyncio.Task[str | None]:
         """Ask, and return what waits for the answer, once the clients were told."""

@@ -127,3 +127,15 @@ async def test_the_key_of_what_was_cancelled_stays_taken(sessions: NamedSessions
         await again.wait()
     assert await running.cancel(named.current)
     assert not (tmp_path / "ran").exists()
+
+
+async def test_a_restart_comes_before_what_waits_and_stops_only_what_runs(sessions: NamedSessions) -> None:
+    """Turns of the host's session are in order, and a restart there stops all earlier ones: so what waits has none yet."""
+    named = await sessions.create("one", OPTIONS)
+    await submit(sessions, named, "x = 1").wait()
+    running = submit(sessions, named, "import time; time.sleep(60)")
+    waiting = [submit(sessions, named, "'x' in globals()"), submit(sessions, named, "2")]
+    await eventually(lambda: named.session.cells.running, 60)
+    await sessions.restart("one")
+    assert (await running.wait()).status == "interrupted"
+    assert [(await one.wait()).text for one in waiting] == ["False", "2"]

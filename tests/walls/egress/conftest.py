@@ -15,8 +15,8 @@ import pytest
 from cellblock.walls.egress.gate import Ask, EgressLimits, dial
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import Address
-from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Denial, Rules
+from cellblock.walls.proxy.proxy import EgressProxy
 from processes import below, descriptors, eventually
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

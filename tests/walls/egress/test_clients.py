@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.walls.egress.proxy import environment
+from cellblock.walls.proxy.proxy import environment
 
 from .conftest import Running, Starter
 

@@ -15,8 +15,8 @@ import pytest
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.live import LiveNetwork
-from cellblock.walls.egress.proxy import EgressProxy
 from cellblock.walls.egress.rules import Denial, Rules
+from cellblock.walls.proxy.proxy import EgressProxy
 from processes import eventually
 
 from .conftest import Starter, listener, to_web, tunnel
@@ -88,7 +88,7 @@ async def test_socks_port_zero(start: Starter) -> None:
 @pytest.mark.slow
 def test_the_package_does_not_load_the_parsers() -> None:
     """Sessions that never use the network do not pay for it."""
-    program = "import sys, cellblock.walls.egress.proxy; print({'h11', 'idna'} & {*sys.modules})"
+    program = "import sys, cellblock.walls.proxy.proxy; print({'h11', 'idna'} & {*sys.modules})"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"set()\n"
 
 

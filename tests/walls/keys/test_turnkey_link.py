@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from cellblock.walls.egress.judge import MOST_BODY, RequestJudge
+from cellblock.walls.egress.judge import MOST_BODY, Handover, RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
-from cellblock.walls.egress.proxy_connection import Handover
 from cellblock.walls.egress.rules import Denial
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.session_keys import SessionKeys

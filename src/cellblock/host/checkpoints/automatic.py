@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 import time
@@ -327,7 +328,7 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
 
     def keep_files(self, checkpoint: Checkpoint) -> None:
         """Start to save the current files for a checkpoint of the current state."""
-        self.filing.begin(lambda files: self._hold(checkpoint, files), checkpoint.miss)
+        self.filing.begin(functools.partial(self._hold, checkpoint), checkpoint.miss)
 
     # -- both ----------------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, StateError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Checkpoint, CheckpointList, Origin, Redo, check_same_sandbox, find_checkpoint
-from cellblock.host.checkpoints.resuming import Resuming, stopped
+from cellblock.host.checkpoints.resuming import stopped
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.pairs import Instant
 from cellblock.host.kernels.state_events import Abandoned, Called, Forked, Stayed, Undid, Way
+from cellblock.host.options import kind_of
 from cellblock.host.snapshots.trash import Entry, Reason
 from cellblock.host.snapshots.undo import Interval
 from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, TrashEntry
@@ -21,7 +22,7 @@ from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateCh
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Beginning
-    from cellblock.host.checkpoints.resuming import Resume
+    from cellblock.host.checkpoints.resuming import Resuming
     from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles, Then
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.session_state import SessionState
     from cellblock.host.kernels.state_events import Saved
-    from cellblock.host.launch.session_listeners import SessionListeners
-    from cellblock.host.options import Exact, Rolling
     from cellblock.host.snapshots.snapshots import Reverted
     from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
@@ -58,45 +57,31 @@ class Checkpoints(CheckpointList):
 
     def __init__(
         self,
-        name: str,
         origin: Origin,
-        resume: Resume,
-        can_double: Callable[[Kernel], bool],
-        budget: Budget,
         cells: Cells,
         kernels: KernelSlot,
-        kind: Exact | Rolling | None,
-        environment: Callable[[int], Mapping[str, str]],
         files: CheckpointFiles,
-        packages: Callable[[int], None],
-        listeners: SessionListeners,
+        resuming: Resuming,
+        budget: Budget,
     ) -> None:
         """Start without checkpoints.
 
         Args:
-            name: The session's name in messages.
             origin: The session, as sessions that begin with its checkpoints need to know it.
-            resume: Creates a kernel from a copy, and waits until it accepts cells.
-            can_double: Returns whether a session can have a second kernel next to this one.
-            budget: The limits on automatic checkpoints of all sessions of the host.
             cells: The session's cells.
             kernels: The session's kernels.
-            kind: The kind of automatic checkpoints; None for none.
-            environment: Returns the environment variables for a proxy on a port of the session.
             files: Snapshots and restores the session's files.
-            packages: Called with each state to which the session returns, for programs and fresh kernels.
-            listeners: The listeners of the session's sandboxes.
+            resuming: Creates kernels from checkpoints.
+            budget: The limits on automatic checkpoints of all sessions of the host.
         """
         super().__init__(origin, cells, files)
-        self._name = name
+        self._name = origin.wanted.session
         self._wanted = origin.wanted
         self._budget = budget
         self.kernels = kernels
         self.ended = ""
-        self._packages = packages
-        self._can_double = can_double
-        self.resuming = Resuming(resume, origin.wanted, environment, packages, listeners)
-        self.automatic = AutomaticCheckpoints(name, self, self.resuming, budget, kernels, kind)
+        self.resuming = resuming
+        self.automatic = AutomaticCheckpoints(self._name, self, resuming, budget, kernels, kind_of(origin.options.recovery))
         self.crashes = self.automatic.crashes
 
     # -- making --------------------------------------------------------------------------------------------------------
@@ -204,7 +189,7 @@ class Checkpoints(CheckpointList):
         advice = "restart it first (reset), which ends its variables"
         if self.crowded:
             raise StateError(f"{self._name} uses more than half of its memory limit: {advice}, or raise the limit (memory=)")
-        if self.kernels.current is not None and not self._can_double(self.kernels.current):
+        if self.kernels.current is not None and not self.resuming.can_double(self.kernels.current):
             raise StateError(
                 f"{self._name} has isolate='srt' and launch='spawn', where only one kernel can run in a directory: {advice}"
             )
@@ -356,7 +341,7 @@ class Checkpoints(CheckpointList):
             finally:  # also on cancellation or failure: the cells' state is lost with the kernel
                 self.past.commit(Abandoned(left))
 
-        self._packages(self.past.fresh)
+        self.resuming.go_to(self.past.fresh)
         try:
             if files is None:
                 await renew()

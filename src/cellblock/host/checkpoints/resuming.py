@@ -23,20 +23,37 @@ if TYPE_CHECKING:
 
 
 class Resuming:
-    """Creates kernels from checkpoints."""
+    """Creates kernels from checkpoints.
+
+    Attributes:
+        can_double: Returns whether a session can have a second kernel next to this one.
+        go_to: Called with each state to which the session returns, for its packages: in programs and fresh kernels.
+    """
 
     def __init__(
         self,
         make: Resume,
+        can_double: Callable[[Kernel], bool],
         wanted: KernelSpec,
         environment: Callable[[int], Mapping[str, str]],
-        packages: Callable[[int], None],
+        go_to: Callable[[int], None],
         listeners: SessionListeners,
     ) -> None:
+        """Set up.
+
+        Args:
+            make: As for `Resume`.
+            can_double: As for the attribute.
+            wanted: The specification of the session's kernels.
+            environment: Returns the environment variables for a proxy on a port of the session.
+            go_to: As for the attribute.
+            listeners: The listeners of the session's sandboxes.
+        """
         self._make = make
+        self.can_double = can_double
         self._wanted = wanted
         self._environment = environment
-        self._packages = packages
+        self.go_to = go_to
         self._listeners = listeners
 
     async def resume(
@@ -85,7 +102,7 @@ class Resuming:
             reason = room if self._wanted.tier.sandboxed and checkpoint.alive else ""
             raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
         kernel.count, kernel.of_copy = checkpoint.execution_count, True
-        self._packages(checkpoint.moment.state)
+        self.go_to(checkpoint.moment.state)
         return kernel
 
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:

@@ -299,17 +299,31 @@ class Cells:
 
     @property
     def resumed(self) -> str | None:
-        """Implement `Session.resumed`."""
+        """The tag of an earlier host's last execution, running or ended; None if there is nothing to `resume`."""
         return None if self._resumed is None else self._resumed[0].tag
 
     def forgo_resuming(self) -> None:
-        """Implement `Session.forgo_resuming`."""
+        """Let an earlier host's execution finish without a reader. Otherwise its kernel would wait for one forever."""
         if self._resumed is not None:
             (cell, _), self._resumed = self._resumed, None
             self._unread = asyncio.create_task(_drop_events(cell))
 
-    async def resume(self, skip: int) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Implement `Session.resume`."""
+    async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Yield the output and the result of an earlier host's execution, as its `stream` would. Works once.
+
+        Each request for the next event acknowledges the previous one. A reader that stored every event before that continues
+        exactly where it stopped, if `skip` is the number of stored events. An execution without a stream yields only its
+        result.
+
+        Args:
+            skip: Number of output events to skip from the beginning, without notices (`Notice`).
+
+        Yields:
+            As `Session.stream`.
+
+        Raises:
+            StateError: There is nothing to resume.
+        """
         if self._resumed is None:
             raise StateError(f"{self._name} has no execution of an earlier host to resume")
         (cell, running), self._resumed = self._resumed, None
@@ -392,7 +406,7 @@ class Cells:
         self, cell: Cell, running: asyncio.Task[CodeExecutionResult], take: Callable[[bytes], Awaitable[None]]
     ) -> list[CodeExecutionChunk]:
         """Pass on each value that a cell sends, and return its printed text. If that fails, stop the cell."""
-        running.add_done_callback(lambda _: cell.events.end())
+        running.add_done_callback(functools.partial(_no_more, cell))
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
         try:
@@ -433,7 +447,7 @@ class Cells:
         await kernel.wake()
         kernel.begin(cell)
         seconds = DEFAULT_TIMEOUT if timeout is None else timeout
-        deadline = Deadline(seconds, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
+        deadline = Deadline(seconds, lambda: 0.0, functools.partial(begin_stop, kernel, cell, "timeout"))
         try:
             await cell.ended.wait()
         finally:
@@ -494,7 +508,7 @@ class Cells:
     def _deadline(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         if timeout is None:
             return None
-        return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))
+        return Deadline(timeout, self._hooks.uncounted_seconds, functools.partial(begin_stop, kernel, cell, "timeout"))
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.died and self.state == "running":

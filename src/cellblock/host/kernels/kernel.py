@@ -703,7 +703,7 @@ class Kernel(ControlObserver):
         """Record the worker's exit. The kernel counts as dead once all of its output was read."""
         if not self._dying:
             self._dying = True
-            self.channel.hear_out(lambda: self._condemned is None, lambda: self._die(status))
+            self.channel.hear_out(lambda: self._condemned is None, functools.partial(self._die, status))
 
     def _die(self, status: int | None) -> None:
         if self.death is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 from cellblock.common.tasks import despite_cancellation
@@ -36,7 +37,7 @@ part of IPython's completer, which continues with the next part."""
 
 def begin_stop(kernel: Kernel, cell: Cell, reason: Status) -> None:
     """Start to stop a cell. Only the first reason counts. `cell.ended` is set at its end."""
-    cell.begin_stop(reason, lambda: escalate(kernel, cell))
+    cell.begin_stop(reason, functools.partial(escalate, kernel, cell))
 
 
 async def kill(kernel: Kernel, cell: Cell, reason: Status) -> None:

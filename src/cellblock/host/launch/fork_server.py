@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import select
 import socket
@@ -102,7 +103,7 @@ class ForkServer:
         # The zygote prepares a spare process in a control group that it got before. Each request brings the next group.
         group, following = self._group, self._boot.make_group()
         with launching(following):
-            ends = connect(setup, group, lambda descriptors: self._fork(number, descriptors, following))
+            ends = connect(setup, group, functools.partial(self._fork, number, following))
         self._group = following
         return ends
 
@@ -130,7 +131,7 @@ class ForkServer:
             self._ready.set_exception(error)
             self._ready.exception()  # mark as retrieved: there may be no waiter
 
-    def _fork(self, number: int, descriptors: Sequence[int], following: Group | None) -> None:
+    def _fork(self, number: int, following: Group | None, descriptors: Sequence[int]) -> None:
         assert self._control is not None
         try:
             with opened(following) as group:
@@ -231,4 +232,4 @@ class ForkServer:
             self._group.remove()
         self._stderr.close()
         if self._boot.keep is not None:
-            self._boot.keep.release()
+            self._boot.keep.holding.release()

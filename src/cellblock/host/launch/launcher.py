@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError
 from cellblock.host.launch.start import Started, Starter
@@ -21,6 +21,9 @@ from cellblock.walls.sandbox.steps import failure_of
 from cellblock.walls.sandbox.tiers import Basis
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup
 from cellblock.wire.datagrams import encode_control
+
+if TYPE_CHECKING:
+    from cellblock.launch.custody.custodian_client import Holding
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _BOOT = Path(__file__).parents[2] / "launch" / "zygote" / "boot.py"
@@ -105,20 +108,26 @@ class Launcher(Protocol):
         """End every process of this launcher."""
 
 
-class Keep(Protocol):
+@dataclass(frozen=True, slots=True)
+class KeptLauncher:
     """Makes the custodian hold a launcher's process.
 
     Attributes:
+        number: The launcher's number.
         pidfd: A pidfd of the process with which kernels end, instead of this one.
+        holding: The custodian's entry for the process and its connections.
     """
 
+    number: int
     pidfd: int
+    holding: Holding
 
     def hold(self, process: Started, control: int, stderr: int) -> None:
         """Hold a process, with the connection to it and the reading end of its standard error."""
+        from cellblock.launch.custody.custodian_client import Process  # loaded already if there is a custodian
 
-    def release(self) -> None:
-        """Release the process and its connections."""
+        assert isinstance(process, Process)
+        self.holding.hold({"number": self.number, "pid": process.pid}, [control, stderr, *process.descriptors])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ class Boot:
     starter: Starter
     places: str | None
     groups: Groups | None = None
-    keep: Keep | None = None
+    keep: KeptLauncher | None = None
     environment: str = ""
 
     def run(self, role: Literal["zygote", "spawn"], control: socket.socket, stderr: int) -> Started:

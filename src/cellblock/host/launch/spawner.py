@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from collections.abc import Sequence
@@ -43,9 +44,9 @@ class Spawner:
         self._forget_ended()
         group = self._boot.make_group()
         with launching(group):
-            return connect(setup, group, lambda descriptors: self._spawn(number, descriptors, group))
+            return connect(setup, group, functools.partial(self._spawn, number, group))
 
-    def _spawn(self, number: int, descriptors: Sequence[int], group: Group | None) -> None:
+    def _spawn(self, number: int, group: Group | None, descriptors: Sequence[int]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             # Errors before the descriptors are in place are written to the kernel's own stderr.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
 import os
@@ -201,7 +202,7 @@ class Programs(KernelObserver):
         if (ended := process.poll()) is not None and ended.status == "not_started":
             raise ProcessError(ended.reason, ended.errno or 0)
         if self.watchers:
-            process.when_ended(lambda result: self._tell(process, result))
+            process.when_ended(functools.partial(self._tell, process))
         return process
 
     def processes(self) -> list[ProcessInfo]:

@@ -19,10 +19,10 @@ from cellblock.errors import CustodianError
 from cellblock.host.checkpoints.branches import BranchDirectory, branch_recorded_at, remove_branches_of_the_dead
 from cellblock.host.kernels.session_state import SessionState
 from cellblock.host.launch.fork_server import ForkServer
-from cellblock.host.launch.launcher import Boot, Ends, Launcher
+from cellblock.host.launch.launcher import Boot, Ends, KeptLauncher, Launcher
 from cellblock.host.place import SessionPlace
 from cellblock.host.survival.keeper import Keeper, SessionKeeper, SessionParts
-from cellblock.host.survival.launchers import ByCustodian, FormerZygote, KeptLauncher
+from cellblock.host.survival.launchers import ByCustodian, FormerZygote
 from cellblock.host.survival.recording import TapeRecording
 from cellblock.host.survival.remains import FamilyRemains, KernelRemains, SessionRemains
 from cellblock.host.survival.state_log import StateLog
@@ -172,7 +172,7 @@ class Keeping(Keeper):
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
         number = next(numbers)
-        keep = KeptLauncher(number, self.custodian)
+        keep = KeptLauncher(number, self.custodian.pidfd, Holding(f"launcher/{number}", self.custodian))
         launcher = ForkServer(replace(boot, starter=ByCustodian(self.custodian), places=self.prefix, keep=keep))
         self._launchers[launcher] = number
         return launcher

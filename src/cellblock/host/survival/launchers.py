@@ -11,7 +11,7 @@ from cellblock.host.descriptors import Tail
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch.start import Started
 from cellblock.host.launch_failures import died
-from cellblock.launch.custody.custodian_client import Custodian, Holding, Process
+from cellblock.launch.custody.custodian_client import Custodian, Process
 from cellblock.wire.control import End, Kill, Setup
 from cellblock.wire.datagrams import encode_control
 
@@ -102,19 +102,3 @@ class ByCustodian:
 
     def packages(self, process: Started) -> str | None:
         return None
-
-
-class KeptLauncher:
-    """Makes the custodian hold a launcher's process (`cellblock.host.launch.launcher.Keep`)."""
-
-    def __init__(self, number: int, custodian: Custodian) -> None:
-        self.number = number
-        self.pidfd = custodian.pidfd
-        self._holding = Holding(f"launcher/{number}", custodian)
-
-    def hold(self, process: Started, control: int, stderr: int) -> None:
-        assert isinstance(process, Process)
-        self._holding.hold({"number": self.number, "pid": process.pid}, [control, stderr, *process.descriptors])
-
-    def release(self) -> None:
-        self._holding.release()

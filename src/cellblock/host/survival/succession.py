@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
-    from cellblock.host.kernels.cell import Event
-    from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.survival.keeper import SessionKeeper
-    from cellblock.model import CodeExecutionResult
 
 
 class Succession:
     """The state that a session takes over from an earlier host and leaves to a later one."""
 
-    def __init__(self, keeper: SessionKeeper, cells: Cells, kernels: KernelSlot, checkpoints: Checkpoints) -> None:
+    def __init__(self, keeper: SessionKeeper, kernels: KernelSlot, checkpoints: Checkpoints) -> None:
         """Store the session's parts.
 
         Args:
             keeper: Preserves the session for a later host.
-            cells: Its cells.
             kernels: Its kernels.
             checkpoints: Its checkpoints.
         """
         self._keeper = keeper
-        self._cells = cells
         self._kernels = kernels
         self._checkpoints = checkpoints
 
@@ -65,35 +58,6 @@ class Succession:
     def recalled(self) -> bool:
         """Whether the session's history includes cells of earlier hosts."""
         return self._checkpoints.past.recalled
-
-    @property
-    def resumed(self) -> str | None:
-        """The tag of an earlier host's last execution, running or ended; None if there is nothing to `resume`."""
-        return self._cells.resumed
-
-    async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield the output and the result of an earlier host's execution, as its `stream` would. Works once.
-
-        Each request for the next event acknowledges the previous one. A reader that stored every event before that continues
-        exactly where it stopped, if `skip` is the number of stored events. An execution without a stream yields only its
-        result.
-
-        Args:
-            skip: Number of output events to skip from the beginning, without notices (`Notice`).
-
-        Yields:
-            As `Session.stream`.
-
-        Raises:
-            StateError: There is nothing to resume.
-        """
-        async with aclosing(self._cells.resume(skip)) as events:
-            async for event in events:
-                yield event
-
-    def forgo_resuming(self) -> None:
-        """Let an earlier host's execution finish without a reader. Otherwise its kernel would wait for one forever."""
-        self._cells.forgo_resuming()
 
     # -- for a later host ----------------------------------------------------------------------------------------------
 

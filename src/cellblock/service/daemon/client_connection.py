@@ -20,7 +20,7 @@ from cellblock.operations.programs import Spawn
 from cellblock.operations.sessions import Create, End, Hello
 from cellblock.service.daemon.answering import answer
 from cellblock.service.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
-from cellblock.service.daemon.daemon_state import Server, other_version
+from cellblock.service.daemon.daemon_state import Bound, Server, other_version
 from cellblock.service.daemon.execution_handlers import submit
 from cellblock.service.daemon.handover import ASK_AGAIN
 from cellblock.service.daemon.lease import Lease
@@ -68,8 +68,7 @@ class Client(asyncio.Protocol):
         self._writing = asyncio.Lock()
         self._hello: Hello | None = None
         self._deciding = False
-        self._bound: set[str] = set()
-        self._bound_programs: list[tuple[str, dict[str, Any]]] = []
+        self._bound = Bound(set(), [])
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -78,7 +77,7 @@ class Client(asyncio.Protocol):
             _log.warning("a process of another user tried to connect")
             transport.abort()
             return
-        self._server.clients.add(self)
+        self._server.clients[transport] = self._bound
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -154,7 +153,8 @@ class Client(asyncio.Protocol):
         if self._lease is None or self._lease.valid:
             return False
         self._frames.clear()
-        self.abort()
+        if self._transport is not None:
+            self._transport.abort()
         return True
 
     @property
@@ -184,7 +184,7 @@ class Client(asyncio.Protocol):
             self._begin(self._answer(number, request, functools.partial(_result, submitted)))
         else:
             self._waits += 1
-            submitted.when_settled(lambda: self._answer_result(number, submitted))
+            submitted.when_settled(functools.partial(self._answer_result, number, submitted))
 
     def _answer_result(self, number: int, execution: Execution) -> None:
         self._waits -= 1
@@ -202,7 +202,7 @@ class Client(asyncio.Protocol):
             async with self._large if isinstance(request, _LARGE) else nullcontext():
                 found = await work()
                 if isinstance(request, Spawn) and request.bound:
-                    self._bound_programs.append((request.session, found))
+                    self._bound.programs.append((request.session, found))
                 if isinstance(found, AsyncGenerator):
                     await self._answer_in_parts(number, found)
                 else:
@@ -212,18 +212,13 @@ class Client(asyncio.Protocol):
         finally:
             self._server.once -= once
 
-    @property
-    def bound(self) -> int:
-        """The number of sessions and programs that end with this connection."""
-        return len(self._bound) + len(self._bound_programs)
-
     def _failure(self, number: int, request: Request[Any], error: Exception) -> bytes:
         """Return the answer for a failed request."""
         if self._server.ending and isinstance(error, StateError) and not isinstance(request, Submit):
             return encode_refusal(number)  # its session ended because the daemon is ending
         if isinstance(error, CellblockError):
             if isinstance(request, Create):
-                self._bound.discard(request.name)
+                self._bound.sessions.discard(request.name)
             if isinstance(error, LaunchError) and self._server.handover is not None and self._server.handover.problem:
                 error = LaunchError(f"no kernel can be started: {self._server.handover.problem}")
             return encode_error(number, error)
@@ -239,8 +234,7 @@ class Client(asyncio.Protocol):
         if isinstance(request, Create) and request.bound:
             if not (request.name and request.fresh):
                 raise InvalidInputError("a session that ends with its connection must be new and have a name")
-            if request.name not in self._bound:
-                self._bound.add(request.name)
+            self._bound.sessions.add(request.name)
 
     async def _answer_in_parts(self, number: int, parts: AsyncGenerator[Any, None]) -> None:
         """Send parts as they arrive, then the end mark. Many clients can follow fast output."""
@@ -272,11 +266,6 @@ class Client(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing() and not self._fenced:
             self._transport.write(data)
 
-    def abort(self) -> None:
-        """Close the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def pause_writing(self) -> None:
         self._room.clear()
 
@@ -284,13 +273,14 @@ class Client(asyncio.Protocol):
         self._room.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.clients.discard(self)
+        if self._transport is not None:
+            self._server.clients.pop(self._transport, None)
         self._room.set()
         for task in self._tasks:
             task.cancel()
-        for name in self._bound:
+        for name in self._bound.sessions:
             self._server.end_session(name)
-        for session, process in self._bound_programs:
+        for session, process in self._bound.programs:
             self._server.end_program(session, process)
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from cellblock.common import telemetry
 from cellblock.common.turns import Turns
@@ -24,15 +24,16 @@ from cellblock.service.daemon.uploads import Uploads
 from cellblock.service.named.named_sessions import NamedSessions
 
 
-class Connected(Protocol):
-    """A client's connection."""
+class Bound(NamedTuple):
+    """What ends with a client's connection.
 
-    def abort(self) -> None:
-        """End it."""
+    Attributes:
+        sessions: Names of sessions.
+        programs: Programs, each with the name or id of its session.
+    """
 
-    @property
-    def bound(self) -> int:
-        """The number of sessions and programs that end with the connection."""
+    sessions: set[str]
+    programs: list[tuple[str, dict[str, Any]]]
 
 
 class Server:
@@ -40,7 +41,7 @@ class Server:
 
     Attributes:
         sessions: The sessions.
-        clients: The connections.
+        clients: What ends with each connection, by its transport.
         asked_to_end: Set when a client has ended the daemon.
         custodian: Holds the kernels, so that they outlive this process, or None.
         default_timeout: Seconds that code may run if its client sets no limit.
@@ -69,7 +70,7 @@ class Server:
     ) -> None:
         self.sessions = sessions
         self.custodian = custodian
-        self.clients: set[Connected] = set()
+        self.clients: dict[asyncio.Transport, Bound] = {}
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
@@ -112,7 +113,7 @@ class Server:
 
     def _tied(self) -> list[str]:
         tied = self.sessions.tied()
-        if bound := sum(client.bound for client in self.clients):
+        if bound := sum(len(one.sessions) + len(one.programs) for one in self.clients.values()):
             tied.append(f"{bound} sessions or programs that end with their client")
         if self.once:
             tied.append(f"{self.once} requests that are being answered")

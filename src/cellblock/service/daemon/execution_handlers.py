@@ -103,7 +103,7 @@ async def _events(
         async for event in execution.follow(after):
             yield as_data(event)
     finally:
-        if asked is not None:
+        if asked is not None and not asked.ended:
             asked.stdin.remove_reader()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ async def connect(server: Server) -> socket.socket:
     from cellblock.service.daemon.client_connection import Client
 
     ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
+    await asyncio.get_running_loop().connect_accepted_socket(functools.partial(Client, server), theirs)
     return ours
 
 

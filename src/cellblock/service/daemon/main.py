@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import gc
 import logging
 import os
@@ -186,7 +187,7 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
         nonlocal sock
         sock = place.listen()
         listening[0].close()
-        listening[0] = Listening(sock, lambda: Client(server))
+        listening[0] = Listening(sock, functools.partial(Client, server))
 
     if ready is not None:
         ready.close()
@@ -263,7 +264,7 @@ async def _listen(
     try:
         sock = place.listen() if listener is None else socket.socket(fileno=listener)
         sock.setblocking(False)
-        listening: list[Listening | asyncio.Server] = [Listening(sock, lambda: Client(server))]
+        listening: list[Listening | asyncio.Server] = [Listening(sock, functools.partial(Client, server))]
         if cluster is not None and server.lease is not None:
             listening.append(await cluster.serve(server, server.lease))
     except BaseException:

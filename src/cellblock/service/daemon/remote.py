@@ -7,6 +7,7 @@ certificate and key, and trusts no other certificate.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import socket
 from dataclasses import dataclass
@@ -53,5 +54,5 @@ class Remote:
         context = tls(Path(self.credentials), server=True)
         loop = asyncio.get_running_loop()
         return await loop.create_server(
-            lambda: Client(server, lease), sock=sock, ssl=context, ssl_handshake_timeout=_HANDSHAKE, backlog=1024
+            functools.partial(Client, server, lease), sock=sock, ssl=context, ssl_handshake_timeout=_HANDSHAKE, backlog=1024
         )

@@ -150,14 +150,6 @@ class EventLog:
         while not self.settled:
             await self._changed.wait()
 
-    async def changed(self) -> None:
-        """Wait for the next event."""
-        self._readers += 1
-        try:
-            await self._changed.wait()
-        finally:
-            self._readers -= 1
-
     async def follow(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield events after a number as they arrive, until the last. A ``gap`` replaces dropped events."""
         self._readers += 1

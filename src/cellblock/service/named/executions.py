@@ -6,7 +6,7 @@ import asyncio
 import functools
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -100,11 +100,11 @@ class Execution:
         self._timeout = timeout
         self._live, self._silent, self._parent = live, silent, parent
         self._asks = stdin
-        self.stdin = Stdin(lambda question: self.log.add("input", question), lambda: self.ended)
+        self.stdin = Stdin(self._tell_question)
         self._journal: Journal | None = None
         self._log: EventLog | None = None
-        self._lost: Callable[[], Recovery | None] = lambda: None
-        self._note_begun: Callable[[str, str], asyncio.Task[None] | None] = lambda *_: None
+        self._approvals: PendingApprovals | None = None
+        self._lost: Callable[[], Recovery | None] | None = None
         self._noting: asyncio.Task[None] | None = None
         self._position = ""
         self._begun = False
@@ -157,7 +157,7 @@ class Execution:
         self._enter(journal)
         return True
 
-    def _begin(self, position: str, count: int) -> None:
+    def _begin(self, session: Session, note_begun: Callable[[str, str], asyncio.Task[None] | None], position: str) -> None:
         """Record whether the code is about to be sent to a kernel, so that the next process knows whether it may have run."""
         assert self._journal is not None
         if not position:
@@ -169,11 +169,14 @@ class Execution:
             self.record, self._position = record, position
         if position:
             self._begun = True
-            self._noting = self._noting or self._note_begun(self.record.id, self.code)
-            self.log.add("begun", {"execution": self.record.id, "execution_count": count})
+            self._noting = self._noting or note_begun(self.record.id, self.code)
+            self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
 
     def _enter(self, journal: Journal) -> None:
         self._journal, self._log = journal, EventLog(journal, self.record.id)
+
+    def _tell_question(self, question: Mapping[str, Any]) -> None:
+        self.log.add("input", question)
 
     @property
     def log(self) -> EventLog:
@@ -185,9 +188,8 @@ class Execution:
         self,
         session: Callable[[], Awaitable[Session]],
         turn: asyncio.Lock,
-        approvals: PendingApprovals,
+        approvals: PendingApprovals | None,
         *,
-        auto: bool,
         lost: Callable[[], Recovery | None],
         note_begun: Callable[[str, str], asyncio.Task[None] | None],
     ) -> asyncio.Task[None]:
@@ -196,17 +198,16 @@ class Execution:
         Args:
             session: Returns the session, and starts it if needed.
             turn: The lock that the session's running execution holds.
-            approvals: The store of approval requests.
-            auto: Whether to allow requests at once.
+            approvals: The store of approval requests; None to allow requests at once.
             lost: Returns what the session continues from if its kernel was lost and no result has reported that; else None.
             note_begun: Starts to record that the cell has begun, if that must survive a power failure. The result waits for
                 the record.
         """
-        self._note_begun = note_begun
-        self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
+        self._approvals, self._lost = approvals, lost
+        self.task = asyncio.create_task(self._run_in_turn(session, turn, note_begun))
         return self.task
 
-    def go_on(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals, *, auto: bool) -> asyncio.Task[None]:
+    def go_on(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals | None) -> asyncio.Task[None]:
         """Continue the execution in an adopted session, after the last event in the journal.
 
         For the arguments, see `start`.
@@ -217,13 +218,14 @@ class Execution:
                 async with turn:
                     if not self.log.count:  # the previous process was killed before it could record that
                         self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
-                    await self._take_all(session.succession.resume(self.log.given), approvals, auto)
+                    await self._take_all(session.cells.resume(self.log.given))
             except CellblockError as error:
                 self.fail(error, "unknown")
             finally:
                 if not self.ended:
                     self.fail(StateError("its session was ended while it ran"), "yes")
 
+        self._approvals = approvals
         self.task = asyncio.create_task(run())
         return self.task
 
@@ -231,15 +233,11 @@ class Execution:
         self,
         session: Callable[[], Awaitable[Session]],
         turn: asyncio.Lock,
-        approvals: PendingApprovals,
-        auto: bool,
-        lost: Callable[[], Recovery | None],
+        note_begun: Callable[[str, str], asyncio.Task[None] | None],
     ) -> None:
         try:
             async with turn:
-                started = await session()
-                self._lost = lost
-                await self._run(started, approvals, auto)
+                await self._run(await session(), note_begun)
         except CellblockError as error:
             if self._begun:
                 self.fail(error, "unknown")
@@ -257,26 +255,23 @@ class Execution:
             if not self.ended:
                 self.fail(CellblockError("cellblock failed; see the daemon's log"), "unknown")
 
-    async def _run(self, session: Session, approvals: PendingApprovals, auto: bool) -> None:
+    async def _run(self, session: Session, note_begun: Callable[[str, str], asyncio.Task[None] | None]) -> None:
         options: dict[str, Any] = {
             "timeout": self._timeout,
             "silent": self._silent,
             "parent": self._parent,
             "on_input": self.stdin.ask if self._asks else None,
             "tag": self.record.id,
-            "on_begin": lambda position: self._begin(position, session.next_count),
+            "on_begin": functools.partial(self._begin, session, note_begun),
         }
         assert self._journal is not None
         await self._journal.writer.caught_up()
         if self._live:
-            await self._take_all(session.stream(self.code, rich=True, **options), approvals, auto)
+            await self._take_all(session.stream(self.code, rich=True, **options))
         else:
-            notice = functools.partial(self._decide, approvals, auto)
-            await self._end(await session.execute(self.code, on_notice=notice, **options))
+            await self._end(await session.execute(self.code, on_notice=self._decide, **options))
 
-    async def _take_all(
-        self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
-    ) -> None:
+    async def _take_all(self, events: AsyncGenerator[Event | CodeExecutionResult, None]) -> None:
         """Consume events one by one, each written to the journal before the next, so that the next process continues there."""
         assert self._journal is not None
         async with aclosing(events):
@@ -285,7 +280,7 @@ class Execution:
                     await self._end(event)
                     continue
                 if isinstance(event, Notice):
-                    self._decide(approvals, auto, event.about)
+                    self._decide(event.about)
                 else:
                     await self._add(event)
                 self._journal.writer.make_safe()
@@ -300,9 +295,9 @@ class Execution:
         self.log.given += 1  # only now: events added meanwhile must not claim that the journal contains this one
         self.log.add(kind, data, prepared)
 
-    def _decide(self, approvals: PendingApprovals, auto: bool, request: object) -> None:
+    def _decide(self, request: object) -> None:
         assert isinstance(request, ApprovalRequest)
-        if auto:
+        if self._approvals is None:
             accepting = asyncio.create_task(request.accept())
             self._accepting.add(accepting)
             accepting.add_done_callback(self._accepting.discard)
@@ -320,7 +315,7 @@ class Execution:
             changed=request.changed,
         )
         self.log.add("approval", pending.to_dict())
-        approvals.add(pending, request, lambda state: self._decided(request, state))
+        self._approvals.add(pending, request, functools.partial(self._decided, request))
 
     def _decided(self, request: ApprovalRequest, state: str) -> None:
         if not self.ended:  # the result is the last event
@@ -329,7 +324,7 @@ class Execution:
     async def _end(self, result: CodeExecutionResult) -> None:
         if self._noting is not None:
             await asyncio.wait([self._noting])
-        loss = self._lost()  # only now: a failed execution has no result to report the loss
+        loss = None if self._lost is None else self._lost()  # only now: a failed execution has no result to report the loss
         result = result if loss is None else replace(result, recovery=loss)
         prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)
         self.result, self.packed = result, prepared.packed
@@ -361,10 +356,6 @@ class Execution:
     def when_settled(self, function: Callable[[], object]) -> None:
         """Call a function when the execution is `settled`, or at once if it already is."""
         self.log.when_settled(function)
-
-    async def changed(self) -> None:
-        """Wait for the next event."""
-        await self.log.changed()
 
     async def wait(self) -> CodeExecutionResult:
         """Wait for the end, and return the result.

@@ -41,9 +41,7 @@ def check_can_move(named: NamedSession, *, whole: bool) -> None:
 
 
 @asynccontextmanager
-async def held(
-    named: NamedSession, patience: float, waits_for: Callable[[NamedSession], str] = lambda _named: ""
-) -> AsyncGenerator[str, None]:
+async def held(named: NamedSession, patience: float, waits_for: Callable[[NamedSession], str]) -> AsyncGenerator[str, None]:
     """Hold a session between two cells, so that other requests about it are refused.
 
     Args:

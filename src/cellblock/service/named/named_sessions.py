@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common.threads import run_aside
-from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError, did_you_mean
+from cellblock.errors import (
+    CellblockError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    StateError,
+    StoreError,
+    did_you_mean,
+)
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.survival.remains import SessionRemains
@@ -232,12 +240,12 @@ class NamedSessions:
         self._join(named, session)
         at = session.succession.adopted_at
         if left is None:
-            if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
+            if session.cells.resumed and journal.find(session.cells.resumed) is None:  # otherwise, it had ended
                 self.note_lost(f"session {named.record.name!r} runs code that is not in the journal")
-        elif session.succession.resumed == left.record.id:
+        elif session.cells.resumed == left.record.id:
             self.executions.go_on(named, left, session)
             return True
-        session.succession.forgo_resuming()
+        session.cells.forgo_resuming()
         if left is not None:
             begun = not at or at != journal.position(left.record.id)
             if not begun:
@@ -554,8 +562,11 @@ class NamedSessions:
             self.approvals.join(named.record, services.broker)
             services.on_elicitation = partial(self._ask_about, named)
             services.on_decision = partial(self.overview.decided, named)
-            services.on_unrecorded = lambda error: self.note_lost(f"a call of session {named.record.name!r} failed: {error}")
-            services.on_result = lambda decision, text: named.results.append((decision.at, text))
+            services.on_unrecorded = partial(self._note_unrecorded, named)
+            services.on_result = named.note_result
+
+    def _note_unrecorded(self, named: NamedSession, error: StoreError) -> None:
+        self.note_lost(f"a call of session {named.record.name!r} failed: {error}")
 
     async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:
         if named.approve == "auto" and not named.ask_questions:

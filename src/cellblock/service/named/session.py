@@ -23,6 +23,7 @@ from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.kernels.cell import OnInput
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
+from cellblock.model.decisions import Decision
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.service.named.arrival import Arrival
 from cellblock.service.named.durable import WENT_BACK, Durable, told
@@ -50,7 +51,8 @@ class NamedSession:
         options: Its options, as its maker has given them.
         running: The running session with its services; None until the session is first used in this process.
         executions: Executions by id, oldest first, that have not ended or are not completely in the journal.
-        turn: The lock that the running execution holds.
+        turn: The lock that the running execution holds, from before the session starts. Other requests, such as an undo, do
+            not wait for it, so they come before the executions that do.
         used: When it was last used in this process, or when this process took it over (`time.monotonic`). The time before is
             only known by a clock that may have been set meanwhile.
         changed: Whether the record has changed since it was last stored.
@@ -250,9 +252,12 @@ class NamedSession:
             directory / self.record.kernel_id,
             every,
             self._last_run,
-            lambda: described(self.record, self.options, self.since),
+            self._label,
             self._remote(),
         )
+
+    def _label(self) -> str:
+        return described(self.record, self.options, self.since)
 
     def note_begun(self, execution: str, code: str) -> asyncio.Task[None] | None:
         """Start to write down that a cell has begun, if the session is durable; the result waits for that."""
@@ -462,11 +467,14 @@ class NamedSession:
             return None
         result = await session.execute(
             cell(code, "python", self.record.kernel_type),
-            on_begin=lambda position: setattr(self, "_prepared", kernel_of(position)),
+            on_begin=self._startup_code_begins,
         )
         if not result.ok:
             _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
         return result
+
+    def _startup_code_begins(self, position: str) -> None:
+        self._prepared = kernel_of(position)
 
     async def prepare(self, session: Session) -> None:
         """Prepare a fresh kernel: if the last one has died, load the last save of a durable session, or run the startup code.
@@ -528,6 +536,10 @@ class NamedSession:
         lost, self.lost = self.lost, False
         loss, self._loss = self._loss, "restarted"
         return loss if lost else None
+
+    def note_result(self, decision: Decision, text: str) -> None:
+        """Record the beginning of the result of a tool call, with the decision about the call."""
+        self.results.append((decision.at, text))
 
     def reported(self) -> None:
         """Handle that a result was recorded: a loss that it has reported is known."""

@@ -15,15 +15,13 @@ REJOIN = 1.0
 class Stdin:
     """Standard input of one execution. It ends when no client is left to answer."""
 
-    def __init__(self, tell: Callable[[Mapping[str, Any]], object], ended: Callable[[], bool]) -> None:
+    def __init__(self, tell: Callable[[Mapping[str, Any]], object]) -> None:
         """Set up, without a question and without clients.
 
         Args:
             tell: Passes a question to the clients.
-            ended: Whether the execution has ended.
         """
         self._tell = tell
-        self._execution_ended = ended
         self._line: asyncio.Future[str | None] | None = None
         self._ended, self._readers = False, 0
 
@@ -58,8 +56,7 @@ class Stdin:
     def remove_reader(self) -> None:
         """Remove such a client. If it was the last, input ends, unless one reconnects soon."""
         self._readers -= 1
-        if not self._execution_ended():
-            asyncio.get_running_loop().call_later(REJOIN, self._end)
+        asyncio.get_running_loop().call_later(REJOIN, self._end)
 
     def _end(self) -> None:
         if self._readers == 0:

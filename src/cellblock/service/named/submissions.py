@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
@@ -80,10 +81,9 @@ class Submissions:
                 1.0,
             )
         task = execution.start(
-            lambda: self._prepared(named),
+            functools.partial(self._prepared, named),
             named.turn,
-            self._approvals,
-            auto=named.approve == "auto",
+            self._asked(named),
             lost=named.take_loss,
             note_begun=named.note_begun,
         )
@@ -105,12 +105,16 @@ class Submissions:
 
     def go_on(self, named: NamedSession, execution: Execution, session: Session) -> None:
         """Continue an execution of an adopted session."""
-        self._keep(named, execution, execution.go_on(session, named.turn, self._approvals, auto=named.approve == "auto"))
+        self._keep(named, execution, execution.go_on(session, named.turn, self._asked(named)))
+
+    def _asked(self, named: NamedSession) -> PendingApprovals | None:
+        """Return the store of approval requests; None if the session allows requests at once."""
+        return None if named.approve == "auto" else self._approvals
 
     def _keep(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
         named.executions[execution.record.id] = execution
         named.last_line = execution.code.strip().partition("\n")[0][:_MAX_LINE]
-        task.add_done_callback(lambda task: self._over(named, execution, task))
+        task.add_done_callback(functools.partial(self._over, named, execution))
 
     def _over(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):

@@ -331,9 +331,7 @@ class SessionServices:
         if shared is None:
             # Not bound to this session: others use the lookup, too.
             shared = of_host[connect_timeout] = SharedServers(
-                lambda root, name: ServerRegistry().get(name, root),
-                connect_timeout=connect_timeout,
-                on_tools=_add_announced,
+                _registered, connect_timeout=connect_timeout, on_tools=_add_announced
             )
         return shared
 
@@ -396,6 +394,10 @@ class SessionServices:
         for image in outcome.images:
             if image.mime_type.startswith("image/"):
                 self._session.cells.show({image.mime_type: image.data})
+
+
+def _registered(root: str, server: str) -> ServerParams:
+    return ServerRegistry().get(server, root)
 
 
 async def _add_announced(root: str, server: str, tools: list[ToolSpec], instructions: str) -> None:

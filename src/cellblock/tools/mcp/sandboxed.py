@@ -6,6 +6,7 @@ The server's keeper creates and ends the sandbox itself (`cellblock.launch.keepe
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import socket
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 from cellblock.common import config
 from cellblock.errors import InvalidInputError, ProtocolError, SandboxError, StoreError
-from cellblock.walls.egress.network import SandboxNetwork, live_network
+from cellblock.walls.proxy.network import SandboxNetwork, live_network
 from cellblock.walls.sandbox import causes, cgroups, probe
 from cellblock.walls.sandbox.fitting import fit
 from cellblock.walls.sandbox.placeholders import Hold
@@ -59,7 +60,7 @@ class ServerSandbox:
             raise InvalidInputError("devices are possible for sessions only")
         # Its policy is fixed: the ceiling allows no further host.
         live = live_network(policy.network, Network())
-        self._network = SandboxNetwork(live, lambda line: _LOG.info("MCP server %r: %s", server, line))
+        self._network = SandboxNetwork(live, functools.partial(_LOG.info, "MCP server %r: %s", server))
         self._setup = ServerSetup(
             user=(facts.uid, facts.gid),
             base=tuple(base_steps(facts, own)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -120,7 +121,7 @@ class HttpTransport:
             self.noticed,
             self.large,
             login=self._login,
-            refusal=lambda status, header: refusal_of(self._server, self._params, status, header),
+            refusal=functools.partial(refusal_of, self._server, self._params),
             posts_are_answered=self._params.transport != "sse",
             headers={**(headers or {}), "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(None, connect=self._timeout),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -44,7 +45,7 @@ class HttpServer:
         if websocket is not None:
             from cellblock.tools.serving.websocket import WebSocket  # most ports have none
 
-            self._port.websocket = lambda: WebSocket(self._port, websocket)
+            self._port.websocket = functools.partial(WebSocket, self._port, websocket)
         self._servers: list[asyncio.Server] = []
         self._stopped: asyncio.Event | None = None
 
@@ -58,8 +59,9 @@ class HttpServer:
             raise StateError("The server is already running.")
         self._stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
+        connection = functools.partial(Connection, self._port)
         for listener in self._sockets:
-            self._servers.append(await loop.create_server(lambda: Connection(self._port), sock=listener, backlog=512))
+            self._servers.append(await loop.create_server(connection, sock=listener, backlog=512))
         _ports.append(self._port)
 
     async def stop(self) -> None:

@@ -1,4 +1,1 @@
-"""A sandbox's network access: an allowlisting proxy on the trusted side (docs/egress.md).
-
-Nothing is imported here: `network` is cheap to import, and loads the proxy only if a policy allows a network.
-"""
+"""The rules about a sandbox's network access, and the parts of its proxy (docs/egress.md)."""

@@ -146,10 +146,10 @@ class Gate:
         self._lookups: set[asyncio.Task[Sequence[str]]] = set()
         self._questions: dict[asyncio.Future[bool], Target] = {}
         self._passages: dict[socket.socket, Passage] = {}
-        network.join(self)
+        network.join(self.judge_again)
 
-    def judge_again(self, *, all_connections: bool = False) -> list[asyncio.Task[Any]]:
-        """Judge questions and connections by the present rules (`LiveNetwork`)."""
+    def judge_again(self, all_connections: bool) -> list[asyncio.Task[Any]]:
+        """Judge questions and connections by the present rules (`JudgeAgain`)."""
         rules, lines = self._network.state.rules, self._network.state.lines
         for question, target in self._questions.items():
             refusal = rules.judge(target)
@@ -275,6 +275,7 @@ class Gate:
 
     async def close(self) -> None:
         """Withdraw all questions, and abandon lookups in flight."""
+        self._network.leave(self.judge_again)
         left: list[asyncio.Future[Any]] = [*self._questions, *self._lookups]
         for waiting in left:
             waiting.cancel()

@@ -249,6 +249,29 @@ class RequestJudge:
         return RefusedError(status, text)
 
 
+@dataclass(slots=True)
+class Handover:
+    """A connection whose requests `walls.keys` reads.
+
+    Attributes:
+        target: The target.
+        client: The socket of the client, which stays the caller's.
+        upstream: The socket of the server, likewise.
+        early: Bytes that the client sent ahead.
+        judge: Decides about its requests.
+        judged: Whether its requests are decided about.
+        redial: Connects to the server again, by the same rules: during a question, the server may close the silent connection.
+    """
+
+    target: Target
+    client: socket.socket
+    upstream: socket.socket
+    early: bytes
+    judge: RequestJudge
+    judged: bool
+    redial: Callable[[], Awaitable[socket.socket]]
+
+
 def _host(target: Target) -> str:
     return host_text(target.host) if target.port in DEFAULT_PORTS else str(target)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from cellblock.errors import ConflictError, InvalidInputError, StateError, did_you_mean
 from cellblock.walls.egress.lines import Lines
@@ -15,6 +14,10 @@ from cellblock.walls.sandbox.narrowing import Hosts
 
 if TYPE_CHECKING:
     from cellblock.walls.sandbox.policy import Network
+
+JudgeAgain: TypeAlias = Callable[[bool], list[asyncio.Task[Any]]]
+"""Applies changed rules to the connections and questions of one proxy, or resets all connections (True). Returns the tasks of
+the reset connections, which end soon."""
 
 OnChange: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 """Records a change of the rules, before it takes effect."""
@@ -57,20 +60,6 @@ class NetworkState:
         return {**lists, "revision": self.revision, "closed": self.closed}
 
 
-class ChangeListener(Protocol):
-    """The part of a proxy that applies changed rules to its connections and questions: its gate, which imports this module."""
-
-    def judge_again(self, *, all_connections: bool = False) -> list[asyncio.Task[Any]]:
-        """Judge waiting questions again, and reset connections that the rules no longer allow.
-
-        Args:
-            all_connections: Whether to reset all of them.
-
-        Returns:
-            The tasks of the connections that were reset, which end soon.
-        """
-
-
 class LiveNetwork:
     """The rules of one sandbox. Changes apply to all sessions in it at once. Hosts that the policy denies stay denied.
 
@@ -95,7 +84,7 @@ class LiveNetwork:
         self.judged = False
         self._fixed = frozenset((*deny, *(str(line) for line in self.state.lines.lines if line.outcome == "deny")))
         self._ceiling = ceiling
-        self._listeners: weakref.WeakSet[ChangeListener] = weakref.WeakSet()
+        self._proxies: set[JudgeAgain] = set()
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -108,9 +97,13 @@ class LiveNetwork:
         rules = Rules.parse(policy.allow, policy.deny)
         return cls(rules, ask=policy.ask, ceiling=ceiling, lines=Lines.parse(policy.http))
 
-    def join(self, listener: ChangeListener) -> None:
+    def join(self, judge_again: JudgeAgain) -> None:
         """Notify a proxy of changes from now on."""
-        self._listeners.add(listener)
+        self._proxies.add(judge_again)
+
+    def leave(self, judge_again: JudgeAgain) -> None:
+        """Stop notifying a proxy. Idempotent."""
+        self._proxies.discard(judge_again)
 
     def why_closed(self) -> str:
         """Return why no person can be asked; empty if one can."""
@@ -211,7 +204,7 @@ class LiveNetwork:
     async def _use(self, state: NetworkState, *, all_connections: bool = False) -> int:
         self.state = state
         # All proxies of the sandbox are judged in this turn of the loop, so that no connection sees two states.
-        cut = [task for listener in self._listeners for task in listener.judge_again(all_connections=all_connections)]
+        cut = [task for judge_again in self._proxies for task in judge_again(all_connections)]
         if cut:
             await asyncio.wait(cut)
         return len(cut)

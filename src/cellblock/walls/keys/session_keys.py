@@ -27,8 +27,7 @@ from cellblock.walls.keys.trust import SessionTrust
 
 if TYPE_CHECKING:
     from cellblock.model.overview import RequestRecord, SecretRecord
-    from cellblock.walls.egress.judge import RequestJudge
-    from cellblock.walls.egress.proxy_connection import Handover
+    from cellblock.walls.egress.judge import Handover, RequestJudge
     from cellblock.walls.keys.bindings import Binding
     from cellblock.walls.keys.turnkey_link import TurnkeyLink
 

@@ -152,7 +152,7 @@ class Turnkey:
         except BlockingIOError:
             # The host reads slowly: records may be lost, but not the end of a connection.
             if "ended" in said:
-                self._loop.call_later(0.05, lambda: self._tell(**said))
+                self._loop.call_later(0.05, functools.partial(self._tell, **said))
         except OSError:
             pass  # the host has ended, as the reader is about to see
 

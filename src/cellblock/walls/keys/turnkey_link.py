@@ -13,9 +13,8 @@ from typing import Any
 
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model.overview import RequestRecord
-from cellblock.walls.egress.judge import MOST_BODY, JudgedRequest
+from cellblock.walls.egress.judge import MOST_BODY, Handover, JudgedRequest
 from cellblock.walls.egress.names import Target, parse_authority
-from cellblock.walls.egress.proxy_connection import Handover
 from cellblock.walls.egress.serving import FAILURES, refusal_of
 from cellblock.walls.keys.messages import MESSAGE, Ended, Log, Report, parse_report
 from cellblock.walls.keys.template_process import Template

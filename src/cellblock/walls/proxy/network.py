@@ -15,9 +15,9 @@ from cellblock.walls.sandbox.plan import EGRESS_PORT
 if TYPE_CHECKING:
     from cellblock.walls.egress.judge import Approver, RequestJudge
     from cellblock.walls.egress.live import LiveNetwork
-    from cellblock.walls.egress.proxy import EgressProxy
-    from cellblock.walls.egress.proxy_connection import Opener
     from cellblock.walls.egress.rules import Denial
+    from cellblock.walls.keys.session_keys import SessionKeys
+    from cellblock.walls.proxy.proxy import EgressProxy
     from cellblock.walls.sandbox.policy import Network
 
 _LOG = 1000
@@ -63,7 +63,7 @@ class SandboxNetwork:
         ask: OnHost | None = None,
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
-        opener: Opener | None = None,
+        keys: SessionKeys | None = None,
         policy: Network | None = None,
         approver: Approver | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class SandboxNetwork:
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
             step: Begins the traced step of a connection.
-            opener: Serves the connections to hosts that receive secrets, or that request lines name.
+            keys: Serves the connections to hosts that receive secrets, or that request lines name.
             policy: The policy with the request lines of broader policies.
             approver: The rules about requests, and the person.
 
@@ -88,11 +88,11 @@ class SandboxNetwork:
         self._ask = ask
         self._hold = hold
         self._step = step
-        self._opener = opener
+        self._keys = keys
         self._proxies: set[EgressProxy] = set()
         self._changing: asyncio.Task[None] | None = None
         self._judge: RequestJudge | None = None
-        if live is not None and opener is not None and policy is not None:
+        if live is not None and keys is not None and policy is not None:
             from cellblock.walls.egress.judge import RequestJudge
             from cellblock.walls.egress.lines import Lines
 
@@ -114,13 +114,13 @@ class SandboxNetwork:
         """
         if self.live is None:
             return dict(_NO_RETRIES)
-        from cellblock.walls.egress.proxy import environment
+        from cellblock.walls.proxy.proxy import environment
 
         return environment(port)
 
     def serve(self, listener: socket.socket) -> Callable[[], None]:
         """Serve on a listener. Return a function that closes the listener and its connections."""
-        from cellblock.walls.egress.proxy import EgressProxy
+        from cellblock.walls.proxy.proxy import EgressProxy
 
         if self.live is None:
             listener.close()
@@ -132,7 +132,7 @@ class SandboxNetwork:
             ask=self._ask,
             hold=self._hold,
             step=self._step,
-            opener=self._opener,
+            keys=self._keys,
             judge=self._judge,
         )
         self._proxies.add(proxy)
@@ -165,9 +165,9 @@ class SandboxNetwork:
         Raises:
             StateError, UnsupportedError: The session cannot get any. The message says what to do.
         """
-        if self._opener is None:
+        if self._keys is None:
             raise UnsupportedError("request lines need isolate='native': nothing else can read requests (http=, --allow-http)")
-        await self._opener.make_ready()
+        await self._keys.make_ready()
 
     async def close(self) -> None:
         """Close all connections."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import h11
 
@@ -16,12 +15,15 @@ from cellblock.walls.egress import http, socks
 from cellblock.walls.egress.ends import PlainEnd
 from cellblock.walls.egress.exchange import HEAD_READ, Exchange
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
-from cellblock.walls.egress.judge import JudgedRequest, RequestJudge
+from cellblock.walls.egress.judge import Handover, JudgedRequest, RequestJudge
 from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import Target
 from cellblock.walls.egress.rules import RefusedError
 from cellblock.walls.egress.serving import FAILURES, answer_failure, hang_up, read_body, read_head
 from cellblock.walls.egress.tunnel import Tunnel
+
+if TYPE_CHECKING:
+    from cellblock.walls.keys.session_keys import SessionKeys
 
 _TURN_AWAY_SECONDS = 1.0
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -34,53 +36,6 @@ _SOCKS_CODES = {
 }
 
 
-@dataclass(slots=True)
-class Handover:
-    """A connection whose requests an `Opener` reads.
-
-    Attributes:
-        target: The target.
-        client: The socket of the client, which stays the caller's.
-        upstream: The socket of the server, likewise.
-        early: Bytes that the client sent ahead.
-        judge: Decides about its requests.
-        judged: Whether its requests are decided about.
-        redial: Connects to the server again, by the same rules: during a question, the server may close the silent connection.
-    """
-
-    target: Target
-    client: socket.socket
-    upstream: socket.socket
-    early: bytes
-    judge: RequestJudge
-    judged: bool
-    redial: Callable[[], Awaitable[socket.socket]]
-
-
-class Opener(Protocol):
-    """Serves the connections to hosts that receive secrets, or whose requests are decided about (`walls.keys`)."""
-
-    async def make_ready(self) -> None:
-        """Have the session's programs trust opened connections.
-
-        Raises:
-            StateError, UnsupportedError: That is impossible. The message says what to do.
-        """
-
-    def opens(self, target: Target) -> bool:
-        """Return whether connections to a target are opened."""
-
-    def has_placeholder(self, texts: Sequence[bytes]) -> bool:
-        """Return whether a text contains the placeholder of a secret."""
-
-    async def serve(self, handover: Handover) -> None:
-        """Serve a connection until its end.
-
-        Raises:
-            OSError: It is broken.
-        """
-
-
 class Connection:
     """A client connection of the proxy.
 
@@ -90,8 +45,8 @@ class Connection:
         limits: Limits on sizes and times.
         scratch: A shared buffer for tunnels.
         turned_away: Whether there are too many clients, so that every request is answered with 503.
-        opener: Serves the connections to hosts that receive secrets.
-        judge: Decides about requests; given with `opener`.
+        keys: Serves the connections to hosts that receive secrets, or whose requests are decided about.
+        judge: Decides about requests; given with `keys`.
     """
 
     def __init__(
@@ -102,12 +57,12 @@ class Connection:
         scratch: memoryview,
         *,
         turned_away: bool,
-        opener: Opener | None = None,
+        keys: SessionKeys | None = None,
         judge: RequestJudge | None = None,
     ) -> None:
         self._client = client
         self._end = PlainEnd(client)
-        self._opener = opener
+        self._keys = keys
         self._judge = judge
         self._gate = gate
         self._limits = limits
@@ -201,9 +156,9 @@ class Connection:
             raise self._gate.refuse(error.named, str(error), self._method) from error
 
     def _check_plain(self, head: h11.Request, request: http.ProxyRequest) -> None:
-        if self._opener is None or request.forwarded is None:
+        if self._keys is None or request.forwarded is None:
             return
-        if self._opener.has_placeholder([head.target, *(value for _, value in head.headers)]):
+        if self._keys.has_placeholder([head.target, *(value for _, value in head.headers)]):
             raise RefusedError(403, _PLAIN)
 
     async def _judged(
@@ -236,7 +191,7 @@ class Connection:
         judged = self._judge is not None and self._judge.names(target)
         if not judged:
             self._gate.note_unjudged(self._client)
-        if self._opener is None or self._judge is None or not (judged or self._opener.opens(target)):
+        if self._keys is None or self._judge is None or not (judged or self._keys.opens(target)):
             await self._tunnel(upstream, answer, early)
             return
 
@@ -245,7 +200,7 @@ class Connection:
 
         with contextlib.closing(upstream):
             await self._send(self._client, answer)
-            await self._opener.serve(Handover(target, self._client, upstream, early, self._judge, judged, redial))
+            await self._keys.serve(Handover(target, self._client, upstream, early, self._judge, judged, redial))
 
     async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
         with contextlib.closing(upstream):

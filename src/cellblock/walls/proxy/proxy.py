@@ -17,7 +17,7 @@ from cellblock.walls.egress.tunnel import BUFFER
 
 if TYPE_CHECKING:
     from cellblock.walls.egress.judge import RequestJudge
-    from cellblock.walls.egress.proxy_connection import Opener
+    from cellblock.walls.keys.session_keys import SessionKeys
 
 _TURNED_AWAY = 16
 _ACCEPTS = 16
@@ -37,8 +37,8 @@ class EgressProxy:
         resolve: Resolves names; called once for each connection, and its results are checked and used.
         dial: Connects to a checked address.
         ask: Decides about hosts that no rule names; by default they are refused.
-        opener: Serves the connections to hosts that receive secrets.
-        judge: Decides about requests; given with `opener`.
+        keys: Serves the connections to hosts that receive secrets.
+        judge: Decides about requests; given with `keys`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class EgressProxy:
         ask: Ask | None = None,
         hold: Hold | None = None,
         step: MakeStep = untraced,
-        opener: Opener | None = None,
+        keys: SessionKeys | None = None,
         judge: RequestJudge | None = None,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -61,7 +61,7 @@ class EgressProxy:
         self._listener = listener
         self._limits = limits or EgressLimits()
         self._gate = Gate(network, self._limits, on_denied, resolve, dial, ask, hold, step)
-        self._opener = opener
+        self._keys = keys
         self._judge = judge
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
@@ -145,7 +145,7 @@ class EgressProxy:
 
     def _serve(self, client: socket.socket) -> None:
         # h11 is loaded for the first client, not with the package: many sessions never make a connection.
-        from cellblock.walls.egress.proxy_connection import Connection
+        from cellblock.walls.proxy.proxy_connection import Connection
 
         assert self._loop is not None
         client.setblocking(False)
@@ -159,7 +159,7 @@ class EgressProxy:
             self._limits,
             self._scratch,
             turned_away=self._is_full(),
-            opener=self._opener,
+            keys=self._keys,
             judge=self._judge,
         )
         task = self._loop.create_task(connection.serve())
