@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
 def pytest_sample_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose a sample of what pytest has selected by marks, before it selects what failed last. All processes agree on the order."""
+    """Choose a sample of what pytest has selected by marks, and have all processes agree on the order."""
     if not is_whole(config):
         left_out = not_sampled(items, os.environ[SEED])
         config.hook.pytest_deselected(items=left_out)

@@ -38,23 +38,24 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
-    """Choose which tests do not run: with a mark `sampled(share)`, one in `share` of a test's variants runs that are not quick.
+    """Choose which tests do not run.
 
-    A test without variants runs on one day in `share`, but of each attack (tests/escape), one variant runs every day. Without
-    the mark, the share is 8 for slow tests. Others all run, unless the variable `SHARE` has another share.
+    With a mark `sampled(share)`, one in `share` of a test's variants runs, of those with the mark slow or clients. A test
+    without variants runs on one day in `share`, except an attack (tests/escape), of which a variant runs on each day. Without
+    the mark, the share is 8 for slow tests, but 1 for attacks. Others all run, unless the variable `SHARE` has another share.
     """
     variants: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        kind = next((kind for kind in ("slow", "clients") if item.get_closest_marker(kind)), "quick")
+        kind = next((kind for kind in ("slow", "clients") if item.get_closest_marker(kind)), "")
         variants.setdefault((item.nodeid.partition("[")[0], kind), []).append(item)
     left_out: set[pytest.Item] = set()
     for (test, kind), found in variants.items():
-        mark = found[0].get_closest_marker("sampled") if kind != "quick" else None
-        share = mark.args[0] if mark else 8 if kind == "slow" else int(os.environ.get(SHARE, "1"))
+        mark = found[0].get_closest_marker("sampled") if kind else None
+        attack = kind == "slow" and test.startswith("tests/escape/")
+        share = mark.args[0] if mark else int(os.environ.get(SHARE, "1")) if kind != "slow" else 1 if attack else 8
         chance = random.Random(f"{seed}{test}{kind}")
         count = len(found) // share + (chance.random() * share < len(found) % share)
-        if kind == "slow" and test.startswith("tests/escape/"):
-            count = max(count, 1)
+        count = max(count, attack)
         left_out.update(chance.sample(sorted(found, key=lambda item: item.nodeid), len(found) - count))
     return left_out
 

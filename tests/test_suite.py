@@ -55,8 +55,9 @@ def test_a_test_without_variants_runs_on_some_days() -> None:
 
 
 def test_each_attack_runs_every_day() -> None:
-    items = variants("tests/escape/test_files.py::test_it", 2, pytest.mark.slow)
-    assert {len(run_on(day, items)) for day in DAYS} == {1}
+    attack = "tests/escape/test_files.py::test_it"
+    assert {len(run_on(day, variants(attack, 9, pytest.mark.slow))) for day in DAYS} == {9}
+    assert {len(run_on(day, variants(attack, 2, pytest.mark.slow, pytest.mark.sampled(8)))) for day in DAYS} == {1}
 
 
 def test_a_variable_has_the_share_of_quick_tests(monkeypatch: pytest.MonkeyPatch) -> None:
