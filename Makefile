@@ -28,7 +28,7 @@ endef
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
-	@echo 'make test-all   everything else: slow srt npm ray clients frameworks demo fuzz user pythons, each of which is a target, too'
+	@echo 'make test-all   a sample of the day of everything else, or all with WHOLE=1: slow srt npm ray clients frameworks demo fuzz user pythons, each of which is a target, too'
 	@echo 'make slow       slow tests: attacks, some defences switched off in turn, faults, long waits'
 	@echo 'make mutants    each defence switched off in turn, of which make slow has a sample: before a release, and at night'
 	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
@@ -105,7 +105,7 @@ test: $(VENV)/test.stamp
 test-all: slow srt npm ray clients frameworks fuzz user pythons
 	@$(BIN)/python examples/quickstart.py >/dev/null
 
-# BY_USER=1: without slow attacks, as an ordinary user runs all of them (make user). Root has run the quick ones.
+# BY_USER=1: without slow attacks, which an ordinary user runs (make user). Root has run the quick ones.
 ATTACKS := $(filter-out %/test_mutants.py %/test_mutations.py,$(wildcard tests/escape/test_*.py))
 slow: TESTS += $(if $(BY_USER),$(ATTACKS:%=--ignore=%))
 slow: $(VENV)/slow.stamp
