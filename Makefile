@@ -11,9 +11,9 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 UV = $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
-# WHOLE=1: all variants of tests, not a sample of the day. Each target has its own cache: targets may run at the same time.
+# WHOLE=1: all variants of tests, and all releases of frameworks, not a sample of the day. Each target has its own cache: targets may run at the same time.
 PYTEST = $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic -o cache_dir=.pytest_cache/$@ $(if $(WHOLE),--whole)
-# The seed of samples of mutants and of variants of tests: the same when tests are run once more.
+# The seed of samples: the same when tests are run once more.
 export SAMPLE_SEED ?= $(shell date -u +%F)
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
@@ -23,12 +23,12 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
-.PHONY: help all-groups console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site dist workflows bench escape-benchmark clean
+.PHONY: help all-groups console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons python3.14 containers lint types fuzz site dist workflows bench escape-benchmark clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
-	@echo 'make test-all   everything else: slow srt npm ray clients frameworks demo fuzz user pythons, each of which is a target, too'
+	@echo 'make test-all   a sample of the day of everything else, or all with WHOLE=1: slow srt npm ray clients frameworks demo fuzz user pythons, each of which is a target, too'
 	@echo 'make slow       slow tests: attacks, some defences switched off in turn, faults, long waits'
 	@echo 'make mutants    each defence switched off in turn, of which make slow has a sample: before a release, and at night'
 	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
@@ -40,6 +40,8 @@ help:
 	@echo 'make libraries  try what survives in a copy of its process, and write the table in docs/checkpoints.md'
 	@echo 'make user       quick tests about users and the attacks as an ordinary user, if this is root'
 	@echo 'make pythons    quick tests about the language on another Python (.ci/selected/)'
+	@echo 'make python3.14 quick tests on Python 3.14 in the root file system of a Debian release, as root'
+	@echo 'make containers the image for containers, its document and tests in it, as root'
 	@echo 'make lint       ruff            make types   mypy, strict'
 	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
 	@echo 'make console    build the page of the console from console/ (npm)'
@@ -103,7 +105,7 @@ test: $(VENV)/test.stamp
 test-all: slow srt npm ray clients frameworks fuzz user pythons
 	@$(BIN)/python examples/quickstart.py >/dev/null
 
-# BY_USER=1: without slow attacks, as an ordinary user runs all of them (make user). Root has run the quick ones.
+# BY_USER=1: without slow attacks, which an ordinary user runs (make user). Root has run the quick ones.
 ATTACKS := $(filter-out %/test_mutants.py %/test_mutations.py,$(wildcard tests/escape/test_*.py))
 slow: TESTS += $(if $(BY_USER),$(ATTACKS:%=--ignore=%))
 slow: $(VENV)/slow.stamp
@@ -113,8 +115,7 @@ slow: $(VENV)/slow.stamp
 mutants: $(VENV)/slow.stamp
 	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py $(if $(WHOLE),,--whole)
 
-# All of them, but those that switch off a defence: those of root have done that.
-attacks: WHOLE := 1
+# Without those that switch off a defence: those of root have done that.
 attacks: override TESTS := tests/escape --ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py
 attacks: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients and not ray)
@@ -167,6 +168,9 @@ user: $(VENV)/test.stamp
 
 pythons: $(VENV)/test.stamp
 	@.ci/on-another-python
+
+python3.14 containers:
+	@.ci/$@
 
 lint: $(VENV)/test.stamp
 	@$(BIN)/ruff check .

@@ -118,8 +118,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have all processes agree on the order, and mark what needs srt, by its name, and what is quick."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs srt, by its name, and what is quick."""
+    for item in items:
+        if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
+            item.add_marker(pytest.mark.srt)
+        if _NOT_QUICK.isdisjoint(mark.name for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.quick)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_sample_items(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose a sample of what pytest has selected by marks, and have all processes agree on the order."""
     if not is_whole(config):
         left_out = not_sampled(items, os.environ[SEED])
         config.hook.pytest_deselected(items=left_out)
@@ -128,11 +138,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if hasattr(config, "workeroutput"):  # of pytest-xdist
             config.workeroutput["left out"] = len(left_out)
     items[:] = spread(sorted(items, key=lambda item: str(item.path)))
-    for item in items:
-        if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
-            item.add_marker(pytest.mark.srt)
-        if _NOT_QUICK.isdisjoint(mark.name for mark in item.iter_markers()):
-            item.add_marker(pytest.mark.quick)
 
 
 def pytest_collection_finish() -> None:

@@ -38,20 +38,24 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
-    """Choose which tests do not run: with a mark `sampled(share)`, one in `share` of a test's slow variants runs.
+    """Choose which tests do not run.
 
-    A test without variants runs on one day in `share`. Without the mark, the share is 4. Of quick tests, all run, unless the
-    variable `SHARE` has another share.
+    With a mark `sampled(share)`, one in `share` of a test's variants runs, of those with the mark slow or clients. A test
+    without variants runs on one day in `share`, except an attack (tests/escape), of which a variant runs on each day. Without
+    the mark, the share is 8 for slow tests, but 1 for attacks. Others all run, unless the variable `SHARE` has another share.
     """
-    variants: dict[tuple[str, bool], list[pytest.Item]] = {}
+    variants: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        variants.setdefault((item.nodeid.partition("[")[0], bool(item.get_closest_marker("slow"))), []).append(item)
+        kind = next((kind for kind in ("slow", "clients") if item.get_closest_marker(kind)), "")
+        variants.setdefault((item.nodeid.partition("[")[0], kind), []).append(item)
     left_out: set[pytest.Item] = set()
-    for (test, slow), found in variants.items():
-        mark = found[0].get_closest_marker("sampled")
-        share = (mark.args[0] if mark else 4) if slow else int(os.environ.get(SHARE, "1"))
-        chance = random.Random(f"{seed}{test}{slow}")
+    for (test, kind), found in variants.items():
+        mark = found[0].get_closest_marker("sampled") if kind else None
+        attack = kind == "slow" and test.startswith("tests/escape/")
+        share = mark.args[0] if mark else int(os.environ.get(SHARE, "1")) if kind != "slow" else 1 if attack else 8
+        chance = random.Random(f"{seed}{test}{kind}")
         count = len(found) // share + (chance.random() * share < len(found) % share)
+        count = max(count, attack)
         left_out.update(chance.sample(sorted(found, key=lambda item: item.nodeid), len(found) - count))
     return left_out
 

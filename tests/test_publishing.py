@@ -47,6 +47,18 @@ def test_workflows_call_targets_of_the_makefile() -> None:
     assert [(name, command, unknown(command)) for name, command in called if unknown(command)] == []
 
 
+def test_the_nightly_run_has_all_parts_of_which_ci_runs_a_sample() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    parts = {word for words in re.findall(r"parts=\((.+)\)", script) for word in words.split() if "$" not in word}
+    parts |= {*re.findall(r"^make (?:--no-print-directory )?([a-z]+)$", script, re.MULTILINE)}
+    nightly = dict(jobs())["nightly.long"]
+    rows = [row["targets"] for row in nightly["strategy"]["matrix"]["include"]]
+    assert {"slow", "containers", "clients", "site"} <= parts
+    without_samples = {"test", "all-groups", "demo", "dist", "site", "workflows"}
+    assert parts - {target for row in rows for target in row.split()} <= without_samples
+    assert nightly["steps"][-1]["env"]["WHOLE"] == "1"
+
+
 def test_documents_for_contributors_name_targets_of_the_makefile() -> None:
     for page in ("AGENTS.md", "CONTRIBUTING.md"):
         text = (ROOT / page).read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from cellblock.service.daemon.async_connection import AsyncConnection
 from cellblock.service.daemon.codec import encode_request
 from cluster.nodes import Nodes, ready
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.sampled(1), pytest.mark.timeout(600)]
 
 REACH = """
 import socket

@@ -91,6 +91,7 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
         yield made
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_what_people_do(name: str, player: Player, tmp_path: Path) -> None:
     cellblock.wipe()
@@ -103,6 +104,7 @@ def test_what_attackers_try(name: str, player: Player, tmp_path: Path) -> None:
     player.play(name, tmp_path)
 
 
+@pytest.mark.sampled(4)
 def test_a_thousand_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLBLOCK_MAX_SESSIONS", "1000")
     (tmp_path / "state").mkdir(mode=0o700)

@@ -159,6 +159,7 @@ async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Ses
     assert await value(small, "kept.clear(); mine") == 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", CODES)
 async def test_a_session_over_its_memory_dies_and_its_result_names_the_limit(small: Session, kind: str) -> None:
     result = await small.execute(CODES[kind], timeout=60)

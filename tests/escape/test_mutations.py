@@ -33,7 +33,7 @@ from .conftest import arm
 from .copies import Edit, copied, environment
 from .test_system_calls import ABSENT, CLONE_NEW, REFUSED
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(8)]
 
 ROOT = os.geteuid() == 0
 

@@ -153,6 +153,7 @@ found
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", ["/usr", "/etc"])
 async def test_no_file_of_the_system_can_be_read_that_is_for_its_owner_only(cell: Session, place: str) -> None:
     """The session of a host that runs as root has root's files under the system's directories before it: there are none."""

@@ -31,6 +31,7 @@ from suite import SEED
 Call = Callable[..., Awaitable[Any]]
 
 pytestmark = pytest.mark.timeout(900)  # of one part; on a busy machine, minutes are no sign of a fault
+_SLOW = [pytest.mark.slow, pytest.mark.long]
 
 _STEPS = 4
 """Steps of a history: each of many short ones begins in a fresh session, and shrinks to little if it fails."""
@@ -207,9 +208,9 @@ def parts(count: int) -> pytest.MarkDecorator:
     ("isolate", "part", "count"),
     [
         ("native", 0, 3),
-        *(pytest.param("native", part, 120, marks=pytest.mark.slow) for part in range(1, 4)),
-        *(pytest.param("landlock", part, 120, marks=pytest.mark.slow) for part in range(2)),
-        *(pytest.param("none", part, 150, marks=pytest.mark.slow) for part in range(7)),
+        *(pytest.param("native", part, 120, marks=_SLOW) for part in range(1, 4)),
+        *(pytest.param("landlock", part, 120, marks=_SLOW) for part in range(2)),
+        *(pytest.param("none", part, 150, marks=_SLOW) for part in range(7)),
     ],
 )
 @pytest.mark.sampled(1)
