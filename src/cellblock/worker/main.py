@@ -131,6 +131,8 @@ class Worker:
         self._told_of_threads = False
         self._idle_since = -_SOON
         self._standstill: Standstill | None = None
+        self._left_running = False
+        """Whether the last cell left code that runs, and which may have ended before the next copy."""
         self._questions = Questions(shell, self._interrupter)
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
@@ -302,6 +304,7 @@ class Worker:
                 self._tell_of_threads()
             self._settle()
             self._task = None
+            self._left_running = self.fork_copy is not None and self._code_runs()
             if not request.silent and (changed := self._questions.changed()) is not None:
                 self._outbox.send(changed)
             self._reply(error)
@@ -351,13 +354,16 @@ class Worker:
     def _say_if_idle(self) -> None:
         GATE.shut += 1
         try:
-            try:
-                pending = end_scripts(self._shell) is not None or self._has_work() or fork_safety.threads_run_now()
-            except BaseException:  # the code may have changed anything that is examined here
-                pending = True
-            self._outbox.send(Idling(pending))
+            self._outbox.send(Idling(self._code_runs()))
         finally:
             GATE.open()
+
+    def _code_runs(self) -> bool:
+        """Return whether the code left anything that runs: scripts, tasks, timers or threads."""
+        try:
+            return end_scripts(self._shell) is not None or self._has_work() or fork_safety.threads_run_now()
+        except BaseException:  # the code may have changed anything that is examined here
+            return True
 
     def _has_work(self) -> bool:
         """Return whether the code left anything in the loop, or timers. The handler of an expired timer waits at the gate."""
@@ -398,7 +404,8 @@ class Worker:
         try:
             scripts = end_scripts(self._shell)
             reason = scripts or fork_safety.refusal()
-            pending = self._has_work() or (not scripts and fork_safety.threads_run())
+            pending = self._has_work() or (not scripts and fork_safety.threads_run()) or self._left_running
+            self._left_running = False
             if reason is None:
                 fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here

@@ -150,6 +150,21 @@ async def test_a_task_that_writes_at_once_after_an_undo_is_undone_with_its_cell(
         assert (tmp_path / "f").read_text() == "mine"
 
 
+async def test_what_a_task_writes_before_the_copy_after_a_cell_is_undone_with_the_cell(
+    zygote_host: Host, tmp_path: Path
+) -> None:
+    """The task has ended when the kernel is copied."""
+    (tmp_path / "f").write_text("mine")
+    last = "def last():\n    time.sleep(0.1)\n    open('f', 'w').write('task')"
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import asyncio, time; x = 1", f"{last}\nx = asyncio.get_running_loop().call_soon(last)")
+        undone = await session.undo()
+        assert [(one.path, one.action) for one in undone.files] == [("f", "reverted")]
+        assert (tmp_path / "f").read_text() == "mine"
+        await session.redo()
+        assert (tmp_path / "f").read_text() == "task"
+
+
 async def test_files_of_any_time_are_back(zygote_host: Host, tmp_path: Path) -> None:
     """Nanoseconds since 1970 fit into 64 bits up to the year 2262."""
     async with zygote_host.session(working_dir=tmp_path) as session:
