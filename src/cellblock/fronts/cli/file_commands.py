@@ -14,8 +14,8 @@ from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import Json, Session, new_app
 from cellblock.fronts.cli.copying import received, save, send
-from cellblock.fronts.cli.daemon_access import connected
-from cellblock.fronts.cli.output import moment, print_json, print_table, wants_json
+from cellblock.fronts.cli.daemon_access import ask, connected
+from cellblock.fronts.cli.output import finish, finish_list, moment, wants_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.progress import Progress
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile
@@ -33,21 +33,13 @@ def ls(
     as_json: Json = False,
 ) -> int:
     """List a folder."""
-    with connected() as connection:
-        found = connection.call(ListFiles(session, path, recursive))
-    if wants_json(as_json):
-        print_json({"files": found})
-        return OK
-    rows = [
-        (
-            each["path"] + ("/" if each["kind"] == "directory" else ""),
-            f"{each['size']:,}" if each["kind"] == "file" else "",
-            moment(each["modified"]),
-        )
-        for each in found
-    ]
-    print_table(("path", "bytes", "modified"), rows, empty="The folder is empty.")
-    return OK
+    columns = {
+        "path": lambda one: one["path"] + ("/" if one["kind"] == "directory" else ""),
+        "bytes": lambda one: f"{one['size']:,}" if one["kind"] == "file" else "",
+        "modified": lambda one: moment(one["modified"]),
+    }
+    found = ask(ListFiles(session, path, recursive))
+    return finish_list("files", found, columns, as_json, empty="The folder is empty.")
 
 
 @app.command()
@@ -73,9 +65,7 @@ def get(
                 size = save(parts, target, force=force)
             copied.append({"path": path, "file": os.path.abspath(target), "size": size})
             _tell(target, size, as_json)
-    if to != "-" and wants_json(as_json):
-        print_json({"files": copied})
-    return OK
+    return OK if to == "-" else finish({"files": copied}, "", as_json)
 
 
 def _tell(name: str, size: int, as_json: bool) -> None:
@@ -114,9 +104,7 @@ def put(
                 written = send(connection, session, source, target, progress)
             copied.append({"file": os.path.abspath(source), "path": written["path"], "size": written["size"]})
             _tell(written["path"], written["size"], as_json)
-    if wants_json(as_json):
-        print_json({"files": copied})
-    return OK
+    return finish({"files": copied}, "", as_json)
 
 
 def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
@@ -143,9 +131,7 @@ def mkdir(
     with connected() as connection:
         for path in paths:
             connection.call(MakeFolder(session, path))
-    if wants_json(as_json):
-        print_json({"made": paths})
-    return OK
+    return finish({"made": paths}, "", as_json)
 
 
 @app.command()
@@ -156,11 +142,8 @@ def mv(
     as_json: Json = False,
 ) -> int:
     """Rename a file or a folder."""
-    with connected() as connection:
-        connection.call(RenameFile(session, path, to))
-    if wants_json(as_json):
-        print_json({"path": path, "to": to})
-    return OK
+    ask(RenameFile(session, path, to))
+    return finish({"path": path, "to": to}, "", as_json)
 
 
 @app.command()
@@ -175,6 +158,4 @@ def rm(
         for path in paths:
             with Progress(f"removing {path}"):
                 connection.call(RemoveFile(session, path, recursive))
-    if wants_json(as_json):
-        print_json({"removed": paths})
-    return OK
+    return finish({"removed": paths}, "", as_json)

@@ -10,6 +10,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +20,8 @@ from cellblock.common.extras import require_extra
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError, NotFoundError
 from cellblock.fronts.cli.arguments import Json
-from cellblock.fronts.cli.output import moment, print_done, print_fields, print_json, wants_json
-from cellblock.fronts.cli.problems import OK, say
+from cellblock.fronts.cli.output import finish, moment, print_fields
+from cellblock.fronts.cli.problems import say
 
 if TYPE_CHECKING:
     from cellblock.tools.mcp.params import RemoteServer, ServerParams
@@ -48,16 +49,15 @@ def login(name: Server, no_browser: NoBrowser = False, as_json: Json = False) ->
     say(f"cellblock: logged in at {printable(login.issuer, lines=False)}")
     modules = asyncio.run(generate_mcp_sources(name, params.to_dict(), root))
     done = {"server": name, "issuer": login.issuer, "scopes": login.scopes, "modules": modules}
-    print_done(done, f"{name} has {len(modules)} tools, in {printable(os.path.join(root, name), lines=False)}", as_json)
-    return OK
+    sentence = f"{name} has {len(modules)} tools, in {printable(os.path.join(root, name), lines=False)}"
+    return finish(done, sentence, as_json)
 
 
 def logout(name: Server, as_json: Json = False) -> int:
     """Remove the login at a server."""
     if not log_out(name, _registered(name)[0]):
         raise NotFoundError(f"there is no login at {name!r}")
-    print_done({"logged_out": name}, f"{printable(name, lines=False)} is logged out", as_json)
-    return OK
+    return finish({"logged_out": name}, f"{printable(name, lines=False)} is logged out", as_json)
 
 
 def auth(name: Server, as_json: Json = False) -> int:
@@ -69,13 +69,10 @@ def auth(name: Server, as_json: Json = False) -> int:
         raise NotFoundError(needs_login(name))
     renewed = bool(login.token.get("refresh_token"))
     shown = {"server": name, "url": params.url, "issuer": login.issuer, "scopes": login.scopes, "missing": [*login.missing]}
-    if wants_json(as_json):
-        print_json(shown | {"expires": login.expires, "renewed": renewed})
-        return OK
     expires = "unknown" if login.expires is None else moment(login.expires)
     lists = {key: " ".join(shown[key]) or "-" for key in ("scopes", "missing")}
-    print_fields((shown | lists | {"expires": expires, "renewed": "yes" if renewed else "no"}).items())
-    return OK
+    fields = shown | lists | {"expires": expires, "renewed": "yes" if renewed else "no"}
+    return finish(shown | {"expires": login.expires, "renewed": renewed}, partial(print_fields, fields.items()), as_json)
 
 
 def log_out(name: str, params: ServerParams) -> bool:

@@ -10,8 +10,7 @@ import typer
 from cellblock.common.terminal import printable
 from cellblock.fronts.cli.arguments import SESSIONS, Json, Session
 from cellblock.fronts.cli.daemon_access import ask
-from cellblock.fronts.cli.output import print_json, wants_json
-from cellblock.fronts.cli.problems import OK
+from cellblock.fronts.cli.output import finish
 from cellblock.operations.asking import change_of
 from cellblock.operations.network import ShowNetwork
 
@@ -45,14 +44,9 @@ def network(
         shown = ask(change_of(session, allow or (), deny or (), allow_http or (), remove or (), expect, by="terminal"))
     else:
         shown = ask(ShowNetwork(session))
-    if wants_json(as_json):
-        print_json(shown)
-        return OK
-    for line in _described(shown):
-        print(printable(line, lines=False))
-    if changes:
-        print(f"{shown['closed']} connections closed")
-    return OK
+    lines = [printable(line, lines=False) for line in _described(shown)]
+    closed = [f"{shown['closed']} connections closed"] if changes else []
+    return finish(shown, "\n".join([*lines, *closed]), as_json)
 
 
 def _described(shown: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ from cellblock.fronts.cli.arguments import (
     pair,
 )
 from cellblock.fronts.cli.daemon_access import ask, chosen, connected, session_options
-from cellblock.fronts.cli.output import print_fields, print_json, print_table, since, wants_json
+from cellblock.fronts.cli.output import Columns, finish, finish_list, print_fields, since
 from cellblock.fronts.cli.problems import FAILED, OK, report
 from cellblock.fronts.cli.progress import Progress
 from cellblock.operations.files import Install
@@ -53,8 +54,7 @@ def create(
     tags = dict(pair("--tag", text) for text in tag or [])
     with Progress("making the session"):
         made = ask(Create(wanted or "", session_options(given), tags, fresh=True))
-    _print_session(made, as_json)
-    return OK
+    return finish(made, partial(_print_session, made), as_json)
 
 
 def list_(
@@ -62,46 +62,37 @@ def list_(
     as_json: Json = False,
 ) -> int:
     """List the sessions."""
-    found = ask(List(refresh))
-    if wants_json(as_json):
-        print_json({"kernels": found})
-        return OK
-    rows = [
-        (record["name"], record["status"], since(record["created_at"]), since(record["last_used_at"]), record["workspace"])
-        for record in found
-    ]
-    print_table(("name", "status", "age", "last used", "workspace"), rows, empty="There are no sessions.")
-    return OK
+    columns: Columns = {
+        "name": "name",
+        "status": "status",
+        "age": lambda one: since(one["created_at"]),
+        "last used": lambda one: since(one["last_used_at"]),
+        "workspace": "workspace",
+    }
+    return finish_list("kernels", ask(List(refresh)), columns, as_json, empty="There are no sessions.")
 
 
 def status(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
     """Show a session's status. Exit with 1 if its kernel is dead."""
     found = ask(Status(chosen(argument, name, session_id)))
     alive = found["status"] in ("running", "idle")
-    if wants_json(as_json):
-        print_json({"alive": alive, "kernel": found})
-    else:
-        _print_session(found, as_json)
-    return OK if alive else FAILED
+    data = {"alive": alive, "kernel": found}
+    return finish(data, partial(_print_session, found), as_json, OK if alive else FAILED)
 
 
 def interrupt(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
     """Stop what runs in a session. Exit with 1 if nothing ran."""
     with Progress("stopping what runs"):
         interrupted = ask(Interrupt(chosen(argument, name, session_id)))
-    if wants_json(as_json):
-        print_json({"interrupted": interrupted})
-    else:
-        print("interrupted" if interrupted else "Nothing ran.")
-    return OK if interrupted else FAILED
+    shown = "interrupted" if interrupted else "Nothing ran."
+    return finish({"interrupted": interrupted}, shown, as_json, OK if interrupted else FAILED)
 
 
 def restart(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
     """Restart a session's kernel. Its variables are lost."""
     with Progress("restarting"):
         found = ask(Restart(chosen(argument, name, session_id)))
-    _print_session(found, as_json)
-    return OK
+    return finish(found, partial(_print_session, found), as_json)
 
 
 def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
@@ -115,10 +106,10 @@ def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None,
         for one in wanted:
             with Progress(f"ending {one}"):
                 (ended if connection.call(Destroy(one)) else missing).append(one)
-        if wants_json(as_json):
-            print_json({"destroyed": bool(ended)} if len(wanted) == 1 else {"destroyed": ended, "missing": missing})
-        elif ended:
-            print("ended" if len(wanted) == 1 else f"{len(ended)} ended")
+        if len(wanted) == 1:
+            finish({"destroyed": bool(ended)}, "ended" if ended else "", as_json)
+        else:
+            finish({"destroyed": ended, "missing": missing}, f"{len(ended)} ended" if ended else "", as_json)
         for number, one in enumerate(missing, 1):
             try:
                 connection.call(Status(one))  # the error says more than "not found"
@@ -140,11 +131,7 @@ def wipe(
             return FAILED
     with Progress("ending all sessions"):
         destroyed = ask(Wipe())
-    if wants_json(as_json):
-        print_json({"destroyed": destroyed})
-    else:
-        print(f"{len(destroyed)} ended")
-    return OK
+    return finish({"destroyed": destroyed}, f"{len(destroyed)} ended", as_json)
 
 
 def logs(
@@ -172,22 +159,19 @@ def install(
     """Install packages in a session."""
     with Progress(f"installing {' '.join(packages)}"):
         result = ask(Install(session, tuple(packages)))
-    if wants_json(as_json):
-        print_json(result)
-    else:
-        from cellblock.fronts.cli.live import Terminal
-
-        reader = Terminal()
-        for name, text in (("stdout", result["output"]), ("stderr", result["stderr"])):
-            reader.take("stream", {"name": name, "text": text}, "")
-        reader.end(result)
-    return OK if result["status"] == "success" else FAILED
+    return finish(result, partial(_print_output, result), as_json, OK if result["status"] == "success" else FAILED)
 
 
-def _print_session(record: dict[str, Any], as_json: bool) -> None:
-    if wants_json(as_json):
-        print_json(record)
-        return
+def _print_output(result: dict[str, Any]) -> None:
+    from cellblock.fronts.cli.live import Terminal
+
+    reader = Terminal()
+    for name, text in (("stdout", result["output"]), ("stderr", result["stderr"])):
+        reader.take("stream", {"name": name, "text": text}, "")
+    reader.end(result)
+
+
+def _print_session(record: dict[str, Any]) -> None:
     fields = ("name", "kernel_id", "status", "workspace", "isolate", "kernel_type")
     shown = [(field.replace("kernel_id", "id"), record[field]) for field in fields]
     shown.append(("created", f"{since(record['created_at'])} ago"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +14,7 @@ from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli import logins
 from cellblock.fronts.cli.arguments import Json, new_app
-from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import finish, print_table
 from cellblock.fronts.cli.problems import FAILED, OK, say
 from cellblock.fronts.cli.progress import Progress
 
@@ -64,15 +66,15 @@ def add(
             modules = asyncio.run(generated)
         except OSError as error:
             raise InvalidInputError(f"{root} cannot be written: {error.strerror}") from error
-    if wants_json(as_json):
-        print_json(
-            {"server": name, "package": os.path.join(os.path.abspath(root), name), "modules": modules, "left_out": left_out}
-        )
-    else:
-        for tool, why in left_out.items():
-            say(f"cellblock: {printable(tool, lines=False)} is left out: {printable(why, lines=False)}")
-        print(f"{name} has {len(modules)} tools, in {printable(os.path.join(root, name), lines=False)}")
-    return OK
+    package = os.path.join(os.path.abspath(root), name)
+    data = {"server": name, "package": package, "modules": modules, "left_out": left_out}
+    return finish(data, partial(_print_added, name, root, modules, left_out), as_json)
+
+
+def _print_added(name: str, root: str, modules: list[str], left_out: Mapping[str, str]) -> None:
+    for tool, why in left_out.items():
+        say(f"cellblock: {printable(tool, lines=False)} is left out: {printable(why, lines=False)}")
+    print(f"{name} has {len(modules)} tools, in {printable(os.path.join(root, name), lines=False)}")
 
 
 def _params(command: list[str], url: str | None, env: list[str], header: list[str], sandbox: bool) -> dict[str, Any]:
@@ -106,13 +108,11 @@ def list_(root: Root = "mcptools", as_json: Json = False) -> int:
     paths = [tool.path for tool in search.tools(root)]
     registry = ServerRegistry()
     names = registry.names()
-    if wants_json(as_json):
-        registered = [{"name": name, "root": root, "digest": digest} for name, root, digest in registry.all()]
-        print_json({"servers": names, "registered": registered, "tools": paths})
-        return OK
+    registered = [{"name": name, "root": root, "digest": digest} for name, root, digest in registry.all()]
     rows = [(name, sum(1 for path in paths if path.startswith(f"{name}."))) for name in names]
-    print_table(("server", f"tools in {root}"), rows, empty="No server is registered: 'cellblock tools add' registers one.")
-    return OK
+    empty = "No server is registered: 'cellblock tools add' registers one."
+    show = partial(print_table, ("server", f"tools in {root}"), rows, empty=empty)
+    return finish({"servers": names, "registered": registered, "tools": paths}, show, as_json)
 
 
 @app.command()
@@ -125,8 +125,7 @@ def remove(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json =
             logins.log_out(name, registry.get(name, root))
         registry.remove(name)
     done = f"{printable(name, lines=False)} is no longer registered; its generated package stays until you remove it"
-    print_done({"removed": name}, done, as_json)
-    return OK
+    return finish({"removed": name}, done, as_json)
 
 
 @app.command("search")
@@ -142,15 +141,9 @@ def search_(
     from cellblock.tools.calling import search
 
     paths = search.names(" ".join(words or []), root, limit)
-    found = [(path, *search.signatures(path, root_dir=root)) for path in paths]
-    if wants_json(as_json):
-        print_json([{"tool": path, "signature": "".join(signature)} for path, *signature in found])
-    else:
-        for _, *signature in found:
-            print(printable("".join(signature), lines=False))
-        if not found:
-            print(f"No tool in {printable(root, lines=False)} matches.")
-    return OK if found else FAILED
+    found = [{"tool": path, "signature": "".join(search.signatures(path, root_dir=root))} for path in paths]
+    lines = "\n".join(printable(one["signature"], lines=False) for one in found)
+    return finish(found, lines or f"No tool in {printable(root, lines=False)} matches.", as_json, OK if found else FAILED)
 
 
 app.command()(logins.login)
