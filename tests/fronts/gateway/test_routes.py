@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from cellblock.fronts.gateway.descriptions import documented
-from cellblock.fronts.gateway.routes import model_of
+from cellblock.fronts.gateway.models import model_of
 from cellblock.model.checkpoints import Restored
 from cellblock.operations import OPERATIONS
 

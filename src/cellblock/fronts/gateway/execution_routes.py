@@ -17,9 +17,9 @@ from cellblock.fronts.gateway.models import (
     ExecutionResultModel,
     RetryExecuteRequest,
     SubmitRequest,
+    model_of,
 )
 from cellblock.fronts.gateway.results import RESPONSES, Format, MaxChars, result_response, text_wanted
-from cellblock.fronts.gateway.routes import model_of
 from cellblock.fronts.gateway.session_routes import Read, Run, create
 from cellblock.model import MODEL_CHARS
 from cellblock.model.sessions import ExecutionRecord
