@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,13 +56,13 @@ def test_a_file_that_changes_is_not_saved(
 ) -> None:
     monkeypatch.setattr(reading, "_PART", 100)
     (workspace / "log").write_bytes(bytes(1000))
-    bar = copying._bar
+    take = reading.FileReading.take
 
-    def grow(done: int, size: int) -> str:
+    def grow(self: reading.FileReading, answer: Mapping[str, Any]) -> bytes:
         (workspace / "log").write_bytes(bytes(2000))
-        return bar(done, size)
+        return take(self, answer)
 
-    monkeypatch.setattr(copying, "_bar", grow)
+    monkeypatch.setattr(reading.FileReading, "take", grow)
     assert main(["files", "get", "f", "log", "--to", str(tmp_path)]) != 0
     assert "changed while it was read" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
@@ -117,8 +118,3 @@ def test_an_upload_that_is_interrupted_leaves_nothing(workspace: Path, tmp_path:
     assert process.returncode == 130, said
     assert b"Traceback" not in said
     assert {*os.listdir(workspace)} == before
-
-
-def test_how_far_it_is() -> None:
-    assert copying._bar(0, 0) == "[####################] 100% of 0 bytes"
-    assert copying._bar(1024, 4096) == "[#####...............] 25% of 4,096 bytes"

@@ -11,44 +11,37 @@ from typing import IO, Any
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli.daemon_access import connected
-from cellblock.fronts.cli.progress import Progress
 from cellblock.operations.files import WritePart
 from cellblock.operations.reading import FileReading
 from cellblock.service.daemon.daemon_connection import SessionConnection
 
 _PART = 4 * 1024 * 1024
-_BAR = 20
 
 
-def received(connection: SessionConnection, session: str, path: str, progress: Progress) -> Iterator[bytes]:
+def received(connection: SessionConnection, session: str, path: str) -> Iterator[bytes]:
     """Yield a file of a session, part by part.
 
     Raises:
         FilesError: The file cannot be read, or changed meanwhile.
     """
-    said, reading = progress.text, FileReading(session, path)
+    reading = FileReading(session, path)
     while (request := reading.next) is not None:
-        data = reading.take(connection.call(request))
-        progress.text = f"{said} {_bar(reading.offset, reading.size or 0)}"
-        yield data
+        yield reading.take(connection.call(request))
 
 
-def send(connection: SessionConnection, session: str, source: str, target: str, progress: Progress) -> Any:
+def send(connection: SessionConnection, session: str, source: str, target: str) -> Any:
     """Copy a local file into a session; return its description there.
 
     Raises:
         InvalidInputError: The local file cannot be read.
         CellblockError: The session's file cannot be written.
     """
-    said, upload, sent = progress.text, secrets.token_hex(16), 0
+    upload = secrets.token_hex(16)
     try:
         with _readable(source) as file:
-            size = os.fstat(file.fileno()).st_size
             part = file.read(_PART)
             while following := file.read(_PART):
                 connection.call(WritePart(session, target, upload), part)
-                sent += len(part)
-                progress.text = f"{said} {_bar(sent, size)}"
                 part = following
         return connection.call(WritePart(session, target, upload, more=False), part)
     except BaseException:  # also Ctrl-C, which may have interrupted a request on this connection
@@ -104,9 +97,3 @@ def _check_free(target: str, force: bool) -> None:
 
 def _written(file: IO[bytes], parts: Iterator[bytes]) -> int:
     return sum(file.write(part) for part in parts)
-
-
-def _bar(done: int, size: int) -> str:
-    """Return a progress bar as text."""
-    share = min(done / size, 1.0) if size else 1.0
-    return f"[{'#' * round(share * _BAR):.<{_BAR}}] {share:.0%} of {size:,} bytes"

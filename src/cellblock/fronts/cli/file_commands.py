@@ -57,7 +57,7 @@ def get(
     with connected() as connection:
         for number, path in enumerate(paths, 1):
             with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
-                parts = received(connection, session, path, progress)
+                parts = received(connection, session, path)
                 if to == "-":
                     _print(parts, progress)
                     continue
@@ -100,8 +100,8 @@ def put(
     with connected() as connection:
         for number, (source, name) in enumerate(files, 1):
             target = os.path.normpath(os.path.join(to, name))
-            with Progress(f"writing {target} ({number} of {len(files)})") as progress:
-                written = send(connection, session, source, target, progress)
+            with Progress(f"writing {target} ({number} of {len(files)})"):
+                written = send(connection, session, source, target)
             copied.append({"file": os.path.abspath(source), "path": written["path"], "size": written["size"]})
             _tell(written["path"], written["size"], as_json)
     return finish({"files": copied}, "", as_json)

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import typer
 
 from cellblock.common.terminal import printable
-from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, ProcessError
+from cellblock.errors import CellblockError, InvalidInputError, ProcessError
 from cellblock.fronts.cli.arguments import RUN, SESSIONS, Json, Session, makes_sessions, pair
-from cellblock.fronts.cli.daemon_access import ask, connect, connected, session_options
+from cellblock.fronts.cli.daemon_access import ask, call_in_session, connect, connected
 from cellblock.fronts.cli.execute import make, milliseconds
 from cellblock.fronts.cli.output import Columns, finish, finish_list
 from cellblock.fronts.cli.problems import TIMED_OUT, UNAVAILABLE, say
@@ -33,7 +33,6 @@ from cellblock.operations.programs import (
     StopProcess,
     WriteProcess,
 )
-from cellblock.operations.sessions import Create
 from cellblock.service.daemon.daemon_connection import SessionConnection
 
 _MISSING, _NOT_EXECUTED = 127, 126
@@ -92,7 +91,9 @@ def sh(
         if options:
             make(connection, session, options)
         try:
-            started = _start(connection, _request(session, command, cwd, variables, terminal=terminal, detach=detach))
+            started = call_in_session(
+                connection, session, _request(session, command, cwd, variables, terminal=terminal, detach=detach)
+            )
         except ProcessError as error:
             say(f"cellblock: {error}")
             return _MISSING if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTED
@@ -118,15 +119,6 @@ def _request(
         keep="tail" if detach else "all",
         bound=not detach,
     )
-
-
-def _start(connection: SessionConnection, request: Spawn) -> dict[str, Any]:
-    """Start a program, in a session that is created if it does not exist."""
-    try:
-        return connection.call(request)
-    except NotFoundError:
-        connection.call(Create(request.session, session_options()))
-        return connection.call(request)
 
 
 def processes(
