@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as HttpRequest
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, create_model
 from starlette.requests import ClientDisconnect
 
 from cellblock.errors import AccessError, CellblockError
 from cellblock.fronts.gateway.access import link_of, needs, needs_of_any
 from cellblock.fronts.gateway.answers import json_response, packed_response, while_there
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.descriptions import documented
 from cellblock.fronts.gateway.models import Done, Strict, shown
 from cellblock.model.sessions import SessionRecord
+from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Limits, Request, Route
 from cellblock.operations.data import answer_type
 from cellblock.service.store.tokens import Scope, Token
@@ -232,3 +235,27 @@ def _names(kind: type[Request[Any]]) -> _Names:
         names.request or f"{kind.__name__}Request",
         names.answer or f"{kind.__name__}Response",
     )
+
+
+# -- what needs no code ------------------------------------------------------------------------------------------------
+
+_TAGS = {"executions": "Execution", "saving": "Sessions"}
+"""Groups in the description, by module of the operations, if they are not the module's name."""
+
+
+def derived(others: Iterable[APIRouter]) -> APIRouter:
+    """Return a router for all operations with a route that is in none of the other routers."""
+    known = [route for other in others for route in other.routes if isinstance(route, APIRoute)]
+    taken = {(method, route.path) for route in known for method in route.methods or ()}
+    router = APIRouter(route_class=CheckedRoute)
+    for kind in OPERATIONS.values():
+        if kind.route is not None and (kind.route.method, kind.route.path) not in taken:
+            add(router, kind, tag=_tag(kind, kind.route))
+    return router
+
+
+def _tag(kind: type[Request[Any]], route: Route) -> str:
+    if route.path.startswith("/kernels"):
+        return "Kernels"
+    module = kind.__module__.rpartition(".")[2]
+    return _TAGS.get(module, module.capitalize())
