@@ -9,7 +9,7 @@ from typing import Any
 from cellblock.fronts.gateway.descriptions import documented
 from cellblock.operations import OPERATIONS
 
-SHAPES = "ea728b2ee9e6"
+SHAPES = "3b501fa70752"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.fronts.cli import live
 from cellblock.fronts.cli.arguments import (
     FILES,
     SESSIONS,
@@ -23,16 +26,20 @@ from cellblock.fronts.cli.arguments import (
     makes_sessions,
     pair,
 )
-from cellblock.fronts.cli.daemon_access import ask, chosen, connected, session_options
-from cellblock.fronts.cli.output import Columns, finish, finish_list, print_fields, since
+from cellblock.fronts.cli.daemon_access import ask, chosen, connect, connected, session_options
+from cellblock.fronts.cli.output import Columns, finish, finish_list, moment, painted, print_fields, print_json, since
 from cellblock.fronts.cli.problems import FAILED, OK, report
 from cellblock.fronts.cli.progress import Progress
 from cellblock.operations.asking import change_of
+from cellblock.operations.executions import Executions, Follow, Lookup, Source
 from cellblock.operations.files import Install
 from cellblock.operations.network import ShowNetwork
 from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
+from cellblock.service.daemon.daemon_connection import SessionConnection
 
 Hosts = list[str] | None
+_EVERY = 0.3
+"""Seconds between two polls for new executions."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -148,13 +155,11 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Print what ran in a session, with its output."""
-    from cellblock.fronts.cli import logs as shown
-
     if (session is None) == (execution is None):
         raise InvalidInputError("name one session, or one execution with --execution ID")
     if execution is not None:
-        return shown.show_one(execution, follow=follow, as_json=as_json)
-    return shown.show(session or "", last, follow=follow, as_json=as_json)
+        return _show_log(execution, follow=follow, as_json=as_json)
+    return _show_logs(session or "", last, follow=follow, as_json=as_json)
 
 
 def install(
@@ -169,9 +174,7 @@ def install(
 
 
 def _print_output(result: dict[str, Any]) -> None:
-    from cellblock.fronts.cli.live import Terminal
-
-    reader = Terminal()
+    reader = live.Terminal()
     for name, text in (("stdout", result["output"]), ("stderr", result["stderr"])):
         reader.take("stream", {"name": name, "text": text}, "")
     reader.end(result)
@@ -217,3 +220,87 @@ def _described(shown: Mapping[str, Any]) -> list[str]:
     lines = [f"{name:5}  {line}" for name in ("allow", "deny", "http") for line in shown[name]]
     others = "a person is asked" if shown["ask"] else "refused"
     return [*lines, f"other hosts: {others}; revision {shown['revision']}"]
+
+
+def _show_logs(session: str, count: int, *, follow: bool, as_json: bool) -> int:
+    """Print the last executions of a session, oldest first.
+
+    Args:
+        session: The session's name or id.
+        count: The number of executions.
+        follow: Whether to wait for further executions, until Ctrl-C.
+        as_json: Whether to print JSON, in one document.
+
+    Raises:
+        CellblockError: The session does not exist.
+    """
+    with connected() as connection:
+        records = connection.call(Executions(session, count))[::-1]
+        if as_json:
+            print_json([_as_data(connection, record) for record in records])
+            return OK
+        shown = set()
+        while True:
+            for record in records:
+                if record["id"] not in shown:
+                    shown.add(record["id"])
+                    _show_execution(connection, record, follow=follow)
+            if not follow:
+                return OK
+            time.sleep(_EVERY)  # the daemon has no request that waits for new executions
+            records = connection.call(Executions(session, 50))[::-1]
+
+
+def _show_log(execution: str, *, follow: bool, as_json: bool) -> int:
+    with connected() as connection:
+        record = connection.call(Lookup(execution))
+        if as_json:
+            print_json(_as_data(connection, record))
+        else:
+            _show_execution(connection, record, follow=follow)
+    return OK
+
+
+def _as_data(connection: SessionConnection, record: dict[str, Any]) -> dict[str, Any]:
+    events = _events(record) if record["state"] in ("done", "unknown") else []
+    result = next((event["data"] for event in events if event["kind"] == "result"), None)
+    return {**record, "code": connection.call(Source(record["id"])), "result": result}
+
+
+def _events(record: dict[str, Any]) -> list[dict[str, Any]]:
+    with closing(connect()) as connection:
+        return list(connection.follow(Follow(record["id"])))
+
+
+def _show_execution(connection: SessionConnection, record: dict[str, Any], *, follow: bool) -> None:
+    """Print an execution's time, code and output. With `follow`, wait for the end of a running one."""
+    at = moment(record["begun"] or record["submitted"])
+    state = record["state"]
+    print(painted(f"── {at}  {record['id']}{'' if state == 'done' else f'  {state}'}", "dim", sys.stdout))
+    for line in connection.call(Source(record["id"])).splitlines():
+        print(painted(f"> {printable(line)}", "bold", sys.stdout))
+    sys.stdout.flush()
+    if state in ("done", "unknown") or follow:
+        with closing(connect()) as another:
+            _follow_execution(another, record["id"])
+
+
+def _follow_execution(connection: SessionConnection, execution: str) -> None:
+    reader, streamed = live.Terminal(errors=sys.stdout), False
+    for event in connection.follow(Follow(execution)):
+        kind, data = event["kind"], event["data"]
+        if kind in ("stream", "display", "gap"):
+            streamed = True
+            reader.take(kind, data, execution)
+        elif kind == "result":
+            _end(reader, data, streamed)
+        elif kind == "failed":
+            print(f"{data['error']}: {printable(data['message'])}")
+
+
+def _end(reader: live.Terminal, result: dict[str, Any], streamed: bool) -> None:
+    """Print the rest of the output, or all of it if it was not streamed."""
+    if not streamed:
+        for item in result["outputs"]:
+            reader.take("display", item, "")
+    reader.end(result)
