@@ -114,11 +114,7 @@ class UpdateMessage(SelectMessage):
 
 
 class Programs:
-    """The programs that clients listen to. Output without a listener is dropped, so that the program continues.
-
-    Attributes:
-        link: The link to their session.
-    """
+    """The programs that clients listen to. Output without a listener is dropped, so that the program continues."""
 
     def __init__(self, link: SessionLink, contexts: Contexts) -> None:
         """Set up without programs.
@@ -127,7 +123,7 @@ class Programs:
             link: The link to the session.
             contexts: The contexts. Programs belong to Python's default context.
         """
-        self.link = link
+        self._link = link
         self._contexts = contexts
         self._heard: dict[str, Program] = {}
 
@@ -168,7 +164,7 @@ class Programs:
     async def running(self) -> list[ProcessInfo]:
         """Return all running programs."""
         try:
-            found = await self.link.call(Processes(self.session))
+            found = await self._link.call(Processes(self.session))
         except NotFoundError:
             return []  # the session does not exist yet
         return [info for info in map(ProcessInfo.from_dict, found) if info.running]
@@ -206,10 +202,10 @@ class Programs:
         Raises:
             NotFoundError: The program does not exist.
         """
-        return await self.link.call(request(self.session, (await self.find(wanted)).id), body)
+        return await self._link.call(request(self.session, (await self.find(wanted)).id), body)
 
     def _hear(self, info: ProcessInfo, timeout: float | None) -> Program:
-        program = self._heard[info.id] = Program(self, info, timeout)
+        program = self._heard[info.id] = Program(self._link, self.session, info, timeout)
         program.task.add_done_callback(lambda _: self._heard.pop(info.id, None))
         return program
 
@@ -230,9 +226,10 @@ class Program:
         task: Forwards its output until it ends.
     """
 
-    def __init__(self, programs: Programs, info: ProcessInfo, timeout: float | None) -> None:
+    def __init__(self, link: SessionLink, session: str, info: ProcessInfo, timeout: float | None) -> None:
         self.info = info
-        self._programs = programs
+        self._link = link
+        self._session = session
         self._listeners: set[asyncio.Queue[Event]] = set()
         self._last: Event | None = None
         self.task = asyncio.create_task(self._pass_on(timeout))
@@ -275,7 +272,7 @@ class Program:
         except TimeoutError:
             self._last = DeadlineError(f"the program was stopped after {timeout:g} seconds")
             with suppress(CellblockError):
-                await self._programs.link.call(StopProcess(self._programs.session, self.info.id))
+                await self._link.call(StopProcess(self._session, self.info.id))
         except CellblockError as error:
             self._last = error
         await self._tell(self._last)
@@ -284,8 +281,8 @@ class Program:
         """Forward the output; return the program's outcome."""
         position = 0
         while True:
-            asked = ReadProcess(self._programs.session, self.info.id, position, _WAIT)
-            found = ProcessOutput.from_dict(await self._programs.link.call(asked))
+            asked = ReadProcess(self._session, self.info.id, position, _WAIT)
+            found = ProcessOutput.from_dict(await self._link.call(asked))
             for piece in found.pieces:
                 await self._tell({"data": {self._name(piece): base64.b64encode(piece.data).decode("ascii")}})
             position = found.position
